@@ -1,0 +1,66 @@
+"""A privacy number as an interval: what is proved from below and from above, and the best guess between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxacct.precision import TINY, as_float64, in_float64
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bounds:
+    """Certified bracket of a privacy number: ``lower <= truth <= upper``; report ``upper``.
+
+    Attributes:
+        lower: proved lower bound, float64, the shape of the batch.
+        estimate: best guess between the two; proves nothing.
+        upper: proved upper bound. ``inf`` (for an epsilon) or 1 (for a delta) where nothing is known: parameters out
+            of range inside a trace, a mechanism without noise, an accountant that did not converge.
+
+    Formal guarantee: floating-point rounding is inside the bracket. The leaves are float64 even where
+    ``jax_enable_x64`` is off; arithmetic on them outside the library then rounds to the nearest float32, which can
+    fall below the bound: use :meth:`to_float32` first, which rounds outward.
+
+    >>> Bounds(lower=1.0, estimate=1.5, upper=2.0).gap
+    0.5
+    """
+
+    lower: Float[Array, "..."] | float
+    estimate: Float[Array, "..."] | float
+    upper: Float[Array, "..."] | float
+
+    @property
+    def gap(self) -> Float[Array, "..."] | float:
+        """Relative width ``(upper - lower) / upper``: 0 where upper is 0, nan where it is infinite."""
+        if isinstance(self.upper, (int, float)):
+            return (self.upper - self.lower) / self.upper if self.upper else 0.0
+        return _gap(self.lower, self.upper)
+
+    def to_float32(self) -> Bounds:
+        """Returns the same bracket in float32, ``lower`` rounded down and ``upper`` rounded up."""
+        return _outward_float32(self)
+
+
+@in_float64
+def _gap(lower, upper):
+    lower, upper = as_float64(lower), as_float64(upper)
+    return jnp.where(upper == 0, 0.0, (upper - lower) / jnp.where(upper == 0, 1.0, upper))
+
+
+@in_float64
+def _outward_float32(bounds: Bounds) -> Bounds:
+    lower, upper = as_float64(bounds.lower), as_float64(bounds.upper)
+    low, high = lower.astype(jnp.float32), upper.astype(jnp.float32)
+    smallest = jnp.float32(2.0**-126)  # the smallest normal float32: below it XLA may flush to zero
+    down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
+    up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
+    return Bounds(
+        lower=jnp.where(low.astype(jnp.float64) > lower, down, low),
+        estimate=as_float64(bounds.estimate).astype(jnp.float32),
+        upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
+    )

@@ -1,0 +1,188 @@
+"""Dominating pairs: everything an accountant may ask of a pair (P, Q).
+
+A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every two
+neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu, Dong
+and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
+
+All methods are to be called inside the float64 scope; they take and return arrays and never raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import log_ndtr, ndtr
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+
+
+class CellMasses(NamedTuple):
+    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors."""
+
+    p: Float[Array, " cells"]
+    q: Float[Array, " cells"]
+    p_error: Float[Array, " cells"]
+    q_error: Float[Array, " cells"]
+
+
+class DominatingPair(Protocol):
+    """A pair (P, Q) seen through its privacy loss."""
+
+    def is_valid(self) -> Array:
+        """Returns whether the parameters describe a pair with finite losses; where not, epsilon is inf."""
+        ...
+
+    def loss_range(self) -> tuple[Array, Array]:
+        """Returns the infimum and the supremum of the privacy loss."""
+        ...
+
+    def central_loss(self) -> Array:
+        """Returns a loss amid the bulk of P, where a mesh should have a point."""
+        ...
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        """Returns the masses of the ``n - 1`` cells of the loss between increasing ``boundaries`` (may be infinite)."""
+        ...
+
+    def boundary_error(self, largest: Array) -> Array:
+        """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
+        ...
+
+    def log_tail(self, order: Array, loss: Array) -> Array:
+        """Returns an upper bound on ``log E_P[exp(order Y); Y > loss]``, and on the same with order 0."""
+        ...
+
+    def log_head(self, loss: Array) -> Array:
+        """Returns an approximation of ``log P(Y <= loss)``; used to place windows, never in a bound."""
+        ...
+
+    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
+        """Returns ``log E_P[exp(order Y)]``, relative error about 1e-11 at the default number of nodes."""
+        ...
+
+
+def _normal_tails(x: Array, scale: Array) -> tuple[Array, Array]:
+    """Returns ``Phi(-|x|/scale)`` and a bound on its error.
+
+    The rounding of x/scale moves the tail by a relative (1 + z^2) u; XLA's erfc was measured within 4.2 (1 + z^2) u for
+    z up to 37. The bound doubles the sum of both.
+    """
+    z = jnp.abs(x) / scale
+    tail = ndtr(-z)
+    return tail, 12 * UNIT_ROUNDOFF * (1 + jnp.minimum(z, 40.0) ** 2) * tail
+
+
+def _normal_cells(x: Array, scale: Array) -> tuple[Array, Array]:
+    """Returns the masses that N(0, scale^2) gives the cells between the points x, and bounds on their errors.
+
+    Differences are taken of the tails on the cell's own side, so that a cell far out keeps its relative accuracy.
+    """
+    tail, error = _normal_tails(x, scale)
+    negative = x < 0
+    same_side = negative[:-1] == negative[1:]
+    mass = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
+    # x may run down or up; the cell that straddles zero gets the complement of its two tails either way.
+    return mass, error[1:] + error[:-1] + 2 * UNIT_ROUNDOFF * mass
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SubsampledGaussianPair:
+    """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` ("remove"), or the reverse ("add").
+
+    With r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1) the loss is log r(x) for x from the mixture, or -log r(x) for x from the
+    base. q = 1 is the Gaussian mechanism.
+    """
+
+    noise_multiplier: ArrayLike
+    sampling_rate: ArrayLike
+    direction: str = field(metadata={"static": True})
+
+    def _fields(self) -> tuple[Array, Array]:
+        return as_float64(self.noise_multiplier), as_float64(self.sampling_rate)
+
+    def is_valid(self) -> Array:
+        s, q = self._fields()
+        return (s > 0) & (s < jnp.inf) & (q > 0) & (q <= 1)
+
+    def loss_range(self) -> tuple[Array, Array]:
+        _, q = self._fields()
+        edge = jnp.log1p(-q)
+        infinite = jnp.full_like(edge, jnp.inf)
+        return (edge, infinite) if self.direction == "remove" else (-infinite, -edge)
+
+    def central_loss(self) -> Array:
+        s, q = self._fields()
+        # At the median of the base: half the bulk of P lies on each side, up to q.
+        center = jnp.where(q == 1, 0.5 / s**2, jnp.log1p(q * jnp.expm1(-0.5 / s**2)))
+        return jnp.where(q == 1, center, center if self.direction == "remove" else -center)
+
+    def _threshold(self, log_ratio: Array) -> Array:
+        """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
+        s, q = self._fields()
+        y = log_ratio
+        # r - (1-q) in the form that loses nothing: for y near 0 from expm1, below from exp, above with y pulled out.
+        near = jnp.expm1(jnp.clip(y, -1.0, 1.0)) + q
+        low = jnp.exp(jnp.minimum(y, 0.0)) - (1 - q)
+        excess = jnp.where(y < -0.5, low, near)
+        log_excess = jnp.where(
+            y > 1.0, y + jnp.log1p(-(1 - q) * jnp.exp(-jnp.maximum(y, 1.0))), jnp.log(jnp.maximum(excess, 0.0))
+        )
+        log_excess = jnp.where(q == 1, y, log_excess)
+        return s**2 * (log_excess - jnp.log(q)) + 0.5
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        s, q = self._fields()
+        x = self._threshold(boundaries if self.direction == "remove" else -boundaries)
+        base, base_error = _normal_cells(x, s)
+        shifted, shifted_error = _normal_cells(x - 1.0, s)
+        mixture = (1 - q) * base + q * shifted
+        mixture_error = (1 - q) * base_error + q * shifted_error + 4 * UNIT_ROUNDOFF * mixture
+        if self.direction == "remove":
+            return CellMasses(mixture, base, mixture_error, base_error)
+        return CellMasses(base, mixture, base_error, mixture_error)
+
+    def boundary_error(self, largest: Array) -> Array:
+        # _threshold errs by at most 6u (|L| + 1) + u/s^2 in L = log_excess - log q (each of its three forms has an
+        # excess right to 3u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L| is
+        # large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
+        s, q = self._fields()
+        return 16 * UNIT_ROUNDOFF * (2 + largest - jnp.log(q) + 1 / s**2)
+
+    def log_tail(self, order: Array, loss: Array) -> Array:
+        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. "remove": beyond x0 = x(loss), r^a is at most
+        # r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. "add": likewise r^-t for x
+        # below x0, and also r^-t <= (1-q)^-t. For order 0 the same forms bound P(Y > loss).
+        s, q = self._fields()
+        if self.direction == "remove":
+            a = order + 1
+            x = self._threshold(loss)
+            shifted = a * loss - a * x / s**2 + a**2 / (2 * s**2) + _log_upper_tail((x - a) / s)
+            return jnp.where(loss < jnp.log1p(-q), jnp.inf, shifted)
+        x = self._threshold(-loss)
+        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + _log_upper_tail(-(x + order) / s)
+        flat = -order * jnp.log1p(-q) + _log_upper_tail(-x / s)
+        bound = jnp.fmin(jnp.where(q == 1, jnp.inf, flat), linear)
+        return jnp.where(loss >= -jnp.log1p(-q), -jnp.inf, bound)
+
+    def log_head(self, loss: Array) -> Array:
+        s, q = self._fields()
+        if self.direction == "add":
+            return log_ndtr(-self._threshold(-loss) / s)
+        x = self._threshold(loss)
+        return jnp.logaddexp(jnp.log1p(-q) + log_ndtr(x / s), jnp.log(q) + log_ndtr((x - 1) / s))
+
+    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
+        s, q = self._fields()
+        exponent = as_float64(order) + 1 if self.direction == "remove" else -as_float64(order)
+        return log_moment_of_ratio(s, q, exponent, nodes)
+
+
+def _log_upper_tail(z: Array) -> Array:
+    """Returns an upper bound on ``log Phi(-z)``; the margin covers log_ndtr, measured within 4e-9 everywhere."""
+    return log_ndtr(-z) + 1e-8

@@ -1,0 +1,45 @@
+"""Float64 by scope, and the constants of directed rounding.
+
+The kernel computes in float64 whatever the ambient JAX setting is, by entering ``jax.enable_x64`` around its own
+trace. Nothing global changes. Float64 arrays leave the scope unharmed (``float(x)`` sees all 53 bits); arithmetic done
+on them *outside* the scope follows the ambient setting, that is float32 by default.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+UNIT_ROUNDOFF = 2.0**-53
+"""Half the distance from 1 to the next float64: the relative error of one rounded operation."""
+
+TINY = 2.0**-1022
+"""Smallest normal float64. XLA flushes subnormals to zero, so a positive number that must not vanish is kept above."""
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Returns ``function`` run, and traced, with float64 enabled for its own extent."""
+
+    @functools.wraps(function)
+    def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return scoped
+
+
+def as_float64(value) -> jax.Array:
+    """Returns ``value`` as a float64 array. To be called inside the scope only."""
+    return jnp.asarray(value, dtype=jnp.float64)
+
+
+def is_concrete(*trees) -> bool:
+    """Returns whether no leaf of ``trees`` is a tracer, so that Python may look at the values."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))

@@ -1,0 +1,85 @@
+"""Checks of arguments: concrete values raise with the argument's name, its value, the reason and the remedy.
+
+Traced values cannot raise: each accountant turns an invalid one into the safe side (inf for epsilon, 1 for delta).
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def concrete_value(value: Any) -> np.ndarray | None:
+    """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
+    if isinstance(value, jax.core.Tracer):
+        return None
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}.")
+    if isinstance(value, (numbers.Real, np.ndarray, np.generic, jax.Array)):
+        return np.asarray(value)
+    return None
+
+
+def _require(name: str, value: Any, holds: Callable[[np.ndarray], Any], reason: str) -> None:
+    try:
+        seen = concrete_value(value)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    if seen is not None and not np.all(holds(seen)):
+        shown = value if seen.ndim == 0 else seen[~np.broadcast_to(holds(seen), seen.shape)].ravel()[0]
+        raise ValueError(f"{name} = {shown} {reason}")
+
+
+def check_noise_multiplier(value: Any, name: str = "noise_multiplier") -> None:
+    """Raises where a concrete noise multiplier is negative or NaN. Zero passes: it costs an infinite epsilon."""
+    _require(
+        name, value, lambda v: v >= 0,
+        "is not a noise multiplier: give the standard deviation of the noise over the clipping norm, at least 0.",
+    )  # fmt: skip
+
+
+def check_sampling_rate(value: Any, name: str = "sampling_rate") -> None:
+    """Raises where a concrete sampling rate is outside (0, 1]."""
+    _require(
+        name, value, lambda v: (v > 0) & (v <= 1),
+        "is not a probability in (0, 1]: give the expected batch size over the number of examples "
+        "(a fraction, not a percentage).",
+    )  # fmt: skip
+
+
+def check_steps(value: Any, name: str = "steps") -> None:
+    """Raises where a concrete number of steps is negative, fractional or above 2**53."""
+    _require(
+        name, value, lambda v: (v >= 0) & (v == np.floor(v)) & (v <= 2.0**53),
+        "is not a number of steps: give a whole number of noisy updates, at least 0 "
+        "(epochs times the number of batches an epoch).",
+    )  # fmt: skip
+
+
+def check_delta(value: Any, name: str = "delta") -> None:
+    """Raises where a concrete delta is outside (0, 1)."""
+    _require(
+        name, value, lambda v: (v > 0) & (v < 1),
+        "is not in (0, 1): give the failure probability, well below one over the number of examples (1e-5, say); "
+        "a value above 1 is often an epsilon in delta's place.",
+    )  # fmt: skip
+
+
+def check_epsilon(value: Any, name: str = "epsilon") -> None:
+    """Raises where a concrete epsilon is negative or NaN."""
+    _require(name, value, lambda v: v >= 0, "is not an epsilon: give a number of at least 0.")
+
+
+def check_positive(value: Any, name: str) -> None:
+    """Raises where a concrete value is not above 0 and finite."""
+    _require(name, value, lambda v: (v > 0) & np.isfinite(v), "is out of range: give a finite number above 0.")
+
+
+def check_one_of(value: Any, name: str, choices: tuple[str, ...], why: str = "") -> None:
+    """Raises where ``value`` is not one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} = {value!r} is not supported{why}: give one of {', '.join(map(repr, choices))}.")
