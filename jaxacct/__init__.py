@@ -1,1 +1,16 @@
-"""JAX-accelerated accounting of differential privacy, and a Flax trainer that asks it for its budget."""
+"""JAX-accelerated accounting of differential privacy, and a Flax trainer that asks it for its budget.
+
+>>> import jaxacct as ja
+>>> mechanism = ja.PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01)
+>>> ja.epsilon(mechanism, steps=1000, delta=1e-5).upper < 2.2
+Array(True, dtype=bool)
+"""
+
+from jaxacct import prv
+from jaxacct.bounds import Bounds
+from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
+from jaxacct.prv import delta, epsilon
+
+__version__ = "0.1.0"
+
+__all__ = ["Bounds", "Gaussian", "PoissonSubsampledGaussian", "delta", "epsilon", "prv"]

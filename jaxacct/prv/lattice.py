@@ -1,0 +1,142 @@
+"""A measure of the privacy loss on an equidistant mesh, exponentially tilted, with what is known of its error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxacct.precision import UNIT_ROUNDOFF
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LossLattice:
+    """Masses ``p_i = weights[i] exp(log_mass - order y_i)`` at the losses ``y_i = start + i mesh``.
+
+    The weights sum to about 1. Tilting by ``exp(order y)`` makes the part of the distribution that decides delta the bulk
+    of the weights, so that what is truncated or rounded away is small relative to delta, however small delta is.
+
+    The error is one number. With T the measure that the weights stand for and E some positive measure of tilted mass at
+    most ``slack exp(log_mass)``:
+
+    * upper: T <= weights + E in the order of :mod:`jaxacct.prv`; E holds what was cut off and the rounding.
+    * lower: weights <= T + E; E holds rounding alone, for cutting mass off only lowers.
+
+    Attributes:
+        weights (n,): tilted masses, nonnegative.
+        log_mass, start, mesh: scalars, see above.
+        order: the tilt, > 0.
+        slack: tilted mass of E over exp(log_mass).
+        shift: bound on how far the losses y_i are from those they stand for.
+        log_total: upper bound on the log of T's tilted mass.
+        is_upper: which of the two readings holds.
+    """
+
+    weights: Float[Array, " n"]
+    log_mass: Float[Array, ""]
+    start: Float[Array, ""]
+    mesh: Float[Array, ""]
+    order: Float[Array, ""]
+    slack: Float[Array, ""]
+    shift: Float[Array, ""]
+    log_total: Float[Array, ""]
+    is_upper: Bool[Array, ""]
+
+    @property
+    def points(self) -> int:
+        """Number of mesh points, static."""
+        return self.weights.shape[-1]
+
+    @property
+    def losses(self) -> Float[Array, " n"]:
+        """The losses of the mesh points."""
+        return self.start + self.mesh * jnp.arange(self.points)
+
+
+def identity_like(lattice: LossLattice) -> LossLattice:
+    """Returns the neutral element of convolution, loss 0 for sure, on the mesh of ``lattice``."""
+    zero = jnp.zeros_like(lattice.log_mass)
+    return replace(
+        lattice,
+        weights=jnp.zeros_like(lattice.weights).at[0].set(1.0),
+        log_mass=zero, start=zero, slack=zero, shift=zero, log_total=zero,
+    )  # fmt: skip
+
+
+def widen(lattice: LossLattice) -> LossLattice:
+    """Returns the lattice with as many points again, empty, at its upper end."""
+    return replace(lattice, weights=jnp.concatenate([lattice.weights, jnp.zeros_like(lattice.weights)]))
+
+
+def normalize(lattice: LossLattice) -> LossLattice:
+    """Returns the lattice with weights that sum to 1.
+
+    The sum need not be exact: what is divided out of the weights is multiplied into ``log_mass``. The division rounds
+    each weight once.
+    """
+    total = jnp.sum(lattice.weights)
+    return replace(
+        lattice,
+        weights=lattice.weights / total,
+        log_mass=lattice.log_mass + jnp.log(total),
+        slack=lattice.slack / total + 2 * UNIT_ROUNDOFF,
+    )
+
+
+def coarsen(lattice: LossLattice) -> LossLattice:
+    """Returns the lattice on every second point, mesh 2h, half as many points (an even number is expected).
+
+    An odd point sends its mass to its two neighbours. Let h be the mesh before.
+
+    * upper: the share 1/(1+e^-h) goes up, the rest down, which keeps the mean of e^-Y: a spread, so it only rises.
+    * lower: odd point i sends u_i up, the rest down, with ``e^h u_i`` at most what the next odd point sends down. Mass
+      u_i at y - h and e^h u_i at y + h have the mean e^-y of e^-Y: merged at y they only fall, and whatever else goes
+      down falls anyway. Where log p has slope g/(2h) from one odd point to the next, the share a_i = 1/(1+e^(h-g_i))
+      makes both sides of the condition equal up to third order, so the loss is O(h^2), as above.
+    """
+    h, t = lattice.mesh, lattice.order
+    even, odd = lattice.weights[0::2], lattice.weights[1::2]
+    log_odd = jnp.log(odd)
+    following = jnp.concatenate([odd[1:], jnp.zeros(1)])
+    slope = 0.5 * (jnp.concatenate([log_odd[1:], log_odd[-1:]]) - jnp.concatenate([log_odd[:1], log_odd[:-1]]))
+    slope = jnp.where(jnp.isfinite(slope), slope - 2 * t * h, 0.0)
+    share = jax.nn.sigmoid(slope - h)
+    next_share = jnp.concatenate([share[1:], jnp.ones(1)])
+    paired = jnp.minimum(share * odd, jnp.exp(-h - 2 * t * h) * (1 - next_share) * following)
+    # The factor keeps the condition true after rounding; the upper share's rounding goes to the slack.
+    upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * (1 - 32 * UNIT_ROUNDOFF))
+    from_below = jnp.concatenate([jnp.zeros(1), upward[:-1]])
+    weights = even + jnp.exp(-t * h) * (odd - upward) + jnp.exp(t * h) * from_below
+    rounding = UNIT_ROUNDOFF * (8 + 2 * t * h)
+    return normalize(
+        replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h))
+    )
+
+
+def quantile_range(weights: Float[Array, " n"], tail: Array, block: int) -> tuple[Array, Array]:
+    """Returns the first and the last index, at block resolution, outside which each side has at most ``tail``."""
+    sums = jnp.sum(weights.reshape(-1, block), axis=-1)
+    below, above = jnp.cumsum(sums), jnp.cumsum(sums[::-1])
+    first = jnp.sum(below <= tail) * block
+    last = weights.shape[-1] - jnp.sum(above <= tail) * block
+    return first, jnp.maximum(last, first + block)
+
+
+def cut(lattice: LossLattice, first: Array, points: int) -> LossLattice:
+    """Returns ``points`` consecutive points from index ``first`` on; what is cut off becomes slack of an upper lattice."""
+    index = jnp.arange(lattice.points)
+    outside = (index < first) | (index >= first + points)
+    lost = jnp.sum(jnp.where(outside, lattice.weights, 0.0)) * (1 + lattice.points * UNIT_ROUNDOFF)
+    start = lattice.start + first * lattice.mesh
+    return normalize(
+        replace(
+            lattice,
+            weights=jax.lax.dynamic_slice_in_dim(lattice.weights, first, points),
+            start=start,
+            slack=lattice.slack + jnp.where(lattice.is_upper, lost, 0.0),
+            shift=lattice.shift + 4 * UNIT_ROUNDOFF * (jnp.abs(lattice.start) + jnp.abs(start)),
+        )
+    )
