@@ -9,7 +9,7 @@ All methods are to be called inside the float64 scope; they take and return arra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import jax
@@ -93,38 +93,37 @@ def _normal_cells(x: Array, scale: Array) -> tuple[Array, Array]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SubsampledGaussianPair:
-    """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` ("remove"), or the reverse ("add").
+    """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` (removes), or the reverse (adds).
 
     With r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1) the loss is log r(x) for x from the mixture, or -log r(x) for x from the
-    base. q = 1 is the Gaussian mechanism.
+    base. q = 1 is the Gaussian mechanism. ``removes`` is data, not structure, so that both directions run as one batch.
     """
 
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
-    direction: str = field(metadata={"static": True})
+    removes: ArrayLike
 
-    def _fields(self) -> tuple[Array, Array]:
-        return as_float64(self.noise_multiplier), as_float64(self.sampling_rate)
+    def _fields(self) -> tuple[Array, Array, Array]:
+        return as_float64(self.noise_multiplier), as_float64(self.sampling_rate), jnp.asarray(self.removes)
 
     def is_valid(self) -> Array:
-        s, q = self._fields()
+        s, q, _ = self._fields()
         return (s > 0) & (s < jnp.inf) & (q > 0) & (q <= 1)
 
     def loss_range(self) -> tuple[Array, Array]:
-        _, q = self._fields()
+        _, q, removes = self._fields()
         edge = jnp.log1p(-q)
-        infinite = jnp.full_like(edge, jnp.inf)
-        return (edge, infinite) if self.direction == "remove" else (-infinite, -edge)
+        return jnp.where(removes, edge, -jnp.inf), jnp.where(removes, jnp.inf, -edge)
 
     def central_loss(self) -> Array:
-        s, q = self._fields()
-        # At the median of the base: half the bulk of P lies on each side, up to q.
-        center = jnp.where(q == 1, 0.5 / s**2, jnp.log1p(q * jnp.expm1(-0.5 / s**2)))
-        return jnp.where(q == 1, center, center if self.direction == "remove" else -center)
+        s, q, removes = self._fields()
+        # The loss at the median of the base, where half of P's bulk lies on either side; of a Gaussian, its own mean.
+        center = jnp.log1p(q * jnp.expm1(-0.5 / s**2))
+        return jnp.where(q == 1, 0.5 / s**2, jnp.where(removes, center, -center))
 
     def _threshold(self, log_ratio: Array) -> Array:
         """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
-        s, q = self._fields()
+        s, q, _ = self._fields()
         y = log_ratio
         # r - (1-q) in the form that loses nothing: for y near 0 from expm1, below from exp, above with y pulled out.
         near = jnp.expm1(jnp.clip(y, -1.0, 1.0)) + q
@@ -137,49 +136,49 @@ class SubsampledGaussianPair:
         return s**2 * (log_excess - jnp.log(q)) + 0.5
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        s, q = self._fields()
-        x = self._threshold(boundaries if self.direction == "remove" else -boundaries)
+        s, q, removes = self._fields()
+        x = self._threshold(jnp.where(removes, boundaries, -boundaries))
         base, base_error = _normal_cells(x, s)
         shifted, shifted_error = _normal_cells(x - 1.0, s)
         mixture = (1 - q) * base + q * shifted
         mixture_error = (1 - q) * base_error + q * shifted_error + 4 * UNIT_ROUNDOFF * mixture
-        if self.direction == "remove":
-            return CellMasses(mixture, base, mixture_error, base_error)
-        return CellMasses(base, mixture, base_error, mixture_error)
+        return CellMasses(
+            p=jnp.where(removes, mixture, base),
+            q=jnp.where(removes, base, mixture),
+            p_error=jnp.where(removes, mixture_error, base_error),
+            q_error=jnp.where(removes, base_error, mixture_error),
+        )
 
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 6u (|L| + 1) + u/s^2 in L = log_excess - log q (each of its three forms has an
         # excess right to 3u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L| is
         # large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
-        s, q = self._fields()
+        s, q, _ = self._fields()
         return 16 * UNIT_ROUNDOFF * (2 + largest - jnp.log(q) + 1 / s**2)
 
     def log_tail(self, order: Array, loss: Array) -> Array:
-        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. "remove": beyond x0 = x(loss), r^a is at most
-        # r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. "add": likewise r^-t for x
-        # below x0, and also r^-t <= (1-q)^-t. For order 0 the same forms bound P(Y > loss).
-        s, q = self._fields()
-        if self.direction == "remove":
-            a = order + 1
-            x = self._threshold(loss)
-            shifted = a * loss - a * x / s**2 + a**2 / (2 * s**2) + _log_upper_tail((x - a) / s)
-            return jnp.where(loss < jnp.log1p(-q), jnp.inf, shifted)
-        x = self._threshold(-loss)
+        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0 = x(loss), r^a is at most
+        # r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. Add: likewise r^-t for x
+        # below x0, and also r^-t <= (1-q)^-t. Below the infimum of the loss the tail is everything: no bound is given.
+        s, q, removes = self._fields()
+        infimum, supremum = self.loss_range()
+        x = self._threshold(jnp.where(removes, loss, -loss))
+        a = order + 1
+        removed = a * loss - a * x / s**2 + a**2 / (2 * s**2) + _log_upper_tail((x - a) / s)
         linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + _log_upper_tail(-(x + order) / s)
-        flat = -order * jnp.log1p(-q) + _log_upper_tail(-x / s)
-        bound = jnp.fmin(jnp.where(q == 1, jnp.inf, flat), linear)
-        return jnp.where(loss >= -jnp.log1p(-q), -jnp.inf, bound)
+        flat = jnp.where(q == 1, jnp.inf, -order * jnp.log1p(-q) + _log_upper_tail(-x / s))
+        bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
+        return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
 
     def log_head(self, loss: Array) -> Array:
-        s, q = self._fields()
-        if self.direction == "add":
-            return log_ndtr(-self._threshold(-loss) / s)
-        x = self._threshold(loss)
-        return jnp.logaddexp(jnp.log1p(-q) + log_ndtr(x / s), jnp.log(q) + log_ndtr((x - 1) / s))
+        s, q, removes = self._fields()
+        x = self._threshold(jnp.where(removes, loss, -loss))
+        removed = jnp.logaddexp(jnp.log1p(-q) + log_ndtr(x / s), jnp.log(q) + log_ndtr((x - 1) / s))
+        return jnp.where(removes, removed, log_ndtr(-x / s))
 
     def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
-        s, q = self._fields()
-        exponent = as_float64(order) + 1 if self.direction == "remove" else -as_float64(order)
+        s, q, removes = self._fields()
+        exponent = jnp.where(removes, as_float64(order) + 1, -as_float64(order))
         return log_moment_of_ratio(s, q, exponent, nodes)
 
 

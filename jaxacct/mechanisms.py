@@ -75,7 +75,7 @@ class Gaussian:
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
         _directions(self, relation)
-        return (SubsampledGaussianPair(self.noise_multiplier, 1.0, direction="remove"),)
+        return (SubsampledGaussianPair(self.noise_multiplier, 1.0, removes=True),)
 
 
 @jax.tree_util.register_dataclass
@@ -117,6 +117,6 @@ class PoissonSubsampledGaussian:
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
         return tuple(
-            SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, direction=direction)
+            SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, removes=direction == "remove")
             for direction in _directions(self, relation)
         )

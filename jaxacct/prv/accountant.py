@@ -22,12 +22,16 @@ from jaxacct.prv.lattice import LossLattice
 DEFAULT_TOLERANCE = 1e-3
 """Relative gap of epsilon aimed at where the caller names none."""
 
-DEFAULT_POINTS = 2**13
-"""Mesh points inside a trace, where no gap can be looked at."""
+DEFAULT_POINTS = 2**14
+"""Mesh points of the first stage inside a trace, where no gap can be looked at."""
 
-LADDER = (2**11, 2**13, 2**15, 2**17, 2**19)
-"""Mesh points tried in turn until the gap is within the tolerance: few sizes, so few compilations. Each step narrows
-the gap about sixteenfold and costs about five times more."""
+LADDER = (2**12, 2**14, 2**16, 2**18, 2**20)
+"""Mesh points of the first stage tried in turn until the gap is within the tolerance: few sizes, so few compilations.
+Each narrows the gap about sixteenfold and costs about four times more than the one before."""
+
+FLOOR_RATIO, LEAST_FLOOR = 8, 2**10
+"""The arrays shrink to an eighth of their first size, not below 1024: the early stages, where a narrow bulk has a wide
+window, need about that much more than the late ones (bench/prv_accuracy.py)."""
 
 
 def epsilon(
@@ -48,7 +52,8 @@ def epsilon(
         relation: neighbouring relation, one that the mechanism supports.
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or the largest mesh is reached; the gap of the result says which. Default 1e-3.
-        points: number of mesh points, a power of two, in place of ``tolerance``. Inside a trace the default is 8192.
+        points: mesh points of the first stage, a power of two, in place of ``tolerance``. Inside a trace the default is
+            16384.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars.
@@ -177,10 +182,11 @@ def _jitted(mechanism: Mechanism, steps: Array, value: Array, query: _Query, poi
     else:
         valid &= value >= 0
         worst, best, evaluate = 1.0, 0.0, delta_of
-    rows = []
-    for pair in pairs:
-        rows += _discretized(pair, steps, value, query, points)
-    composed = self_compose(stack(*rows), steps.astype(jnp.int64))
+    # The directions as one batch: their pairs differ in data only.
+    directions = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pairs)
+    rows = jax.vmap(lambda pair: stack(*_discretized(pair, steps, value, query, points)))(directions)
+    rows = jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), rows)
+    composed = self_compose(rows, steps.astype(jnp.int64), max(points // FLOOR_RATIO, min(points, LEAST_FLOOR)))
     results = jax.vmap(evaluate, in_axes=(0, None))(composed, value)
     # The relation asks for the larger of the directions; rows alternate upper, lower.
     upper, lower = jnp.max(results[0::2]), jnp.max(results[1::2])
@@ -194,8 +200,7 @@ def _jitted(mechanism: Mechanism, steps: Array, value: Array, query: _Query, poi
 def _discretized(
     pair: DominatingPair, steps: Array, value: Array, query: _Query, points: int
 ) -> tuple[LossLattice, LossLattice]:
-    order, cumulant = _tilt(pair, steps, value, query)
-    low, high = window(pair, order, cumulant, truncation_tail(steps))
+    order, low, high = _tilt(pair, steps, value, query)
     start, h = mesh(pair, low, high, points)
     return discretize(pair, order, start, h, points)
 
@@ -203,20 +208,25 @@ def _discretized(
 TILT_NODES = 256
 """Quadrature nodes of the cumulants by which the tilt is chosen; no bound depends on their accuracy."""
 
+TILT_EXCESS = 8.0
+"""How far, in nats, the Chernoff exponent may lie above its least for the sake of a smaller window."""
 
-def _tilt(pair: DominatingPair, steps: Array, value: Array, query: _Query) -> tuple[Array, Array]:
-    """Returns the order by which the loss is tilted, and the cumulant there.
 
-    The best Chernoff-like bound's: the t > 0 that minimizes the bound on log delta, k K(t) - t eps + t log t - (1 + t)
-    log(1 + t), or the epsilon that this gives for the delta asked. Any t is valid; this one makes the losses near epsilon
-    the bulk of the tilted measure.
+def _tilt(pair: DominatingPair, steps: Array, value: Array, query: _Query) -> tuple[Array, Array, Array]:
+    """Returns the order by which the loss is tilted, and the window of one tilted step.
+
+    Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times the
+    exponential of k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least loses least. A
+    smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that lose at most
+    e^TILT_EXCESS more than the best, the one with the smallest window is taken.
     """
     orders = jnp.exp2(jnp.linspace(-8.0, 20.0, 64))
     cumulants = pair.cumulant(orders, nodes=TILT_NODES)
-    log_delta_at_0 = steps * cumulants + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
-    if query.quantity == "epsilon":
-        objective = (log_delta_at_0 - jnp.log(value)) / orders
-    else:
-        objective = log_delta_at_0 - orders * value
-    best = jnp.nanargmin(jnp.where(jnp.isfinite(objective), objective, jnp.inf))
-    return orders[best], cumulants[best]
+    exponent = steps * cumulants + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
+    exponent = jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
+    epsilon = jnp.min((exponent - jnp.log(value)) / orders) if query.quantity == "epsilon" else value
+    loss = exponent - orders * epsilon
+    low, high = jax.vmap(lambda t, log_mass: window(pair, t, log_mass, truncation_tail(steps)))(orders, cumulants)
+    width = jnp.where(loss <= jnp.min(loss) + TILT_EXCESS, high - low, jnp.inf)
+    best = jnp.argmin(jnp.where(jnp.isnan(width), jnp.inf, width))
+    return orders[best], low[best], high[best]

@@ -12,19 +12,23 @@ mesh of the next, so that like is merged with like.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxacct.prv.convolve import convolve
-from jaxacct.prv.lattice import LossLattice, coarsen, cut, identity_like, quantile_range, widen
+from jaxacct.prv.lattice import LossLattice, coarsen, cut, identity_like, pad, quantile_range
+
+_Tree = TypeVar("_Tree")
 
 BLOCK = 32
 """Points by which windows are placed; a finer placing gains nothing."""
 
-TRUNCATION = 2.0**-26
+TRUNCATION = 2.0**-34
 """Share of the final tilted mass that all truncations together may lose, in the steps' plan. What is really lost is
 measured and bounded; this only decides where to cut. Found best by bench/prv_accuracy.py within a factor of 100."""
 
@@ -33,9 +37,11 @@ class _Progress(NamedTuple):
     remaining: Array
     """Steps still to take, in units of ``power``."""
     power: LossLattice
-    """The sum of 2^j losses."""
+    """The sum of 2^j losses, j squarings so far."""
     accumulated: LossLattice
-    """The sum of the losses of the bits met."""
+    """The sum of the losses of the bits met, on the mesh and the number of points of ``power``."""
+    result: LossLattice
+    """The final sum once ``remaining`` is 0, on the first number of points."""
 
 
 def truncation_tail(steps: Array) -> Array:
@@ -43,62 +49,109 @@ def truncation_tail(steps: Array) -> Array:
     return TRUNCATION / (16.0 * jnp.maximum(steps, 1).astype(jnp.float64))
 
 
-def self_compose(step: LossLattice, steps: Array) -> LossLattice:
+def stage_sizes(points: int, floor: int) -> list[int]:
+    """Returns the number of points of the powers 1, 2, 4, ...: halved at every second squaring down to ``floor``.
+
+    The window of a step with rare large losses grows slower at first than its bulk, so the mesh can widen while the
+    window stays: arrays shrink by a factor sqrt 2 a squaring.
+    """
+    sizes = [points]
+    while sizes[-1] > floor:
+        sizes += [sizes[-1], sizes[-1] // 2] if len(sizes) > 1 else [sizes[-1] // 2]
+    return sizes
+
+
+def self_compose(step: LossLattice, steps: Array, floor: int) -> LossLattice:
     """Returns the lattice of the sum of ``steps`` independent copies of a loss, with as many points as ``step`` has.
 
     Args:
         step: lattices of one step, with a leading axis: (rows, n). All rows take the same number of steps.
         steps: nonnegative int64 scalar, may be traced.
+        floor: number of points that the arrays shrink to, a power of two, at most n.
     """
-    rows = step.weights.shape[0]
-    count = jnp.maximum(steps, 0).astype(jnp.int64)
-    start = _Progress(count, step, jax.vmap(identity_like)(step))
-
-    def unfinished(progress: _Progress) -> Array:
-        return progress.remaining > 0
-
-    def advance(progress: _Progress) -> _Progress:
-        remaining, power, accumulated = progress
-        odd = remaining % 2 == 1
-        remaining = remaining // 2
-        last = remaining == 0
-        added, rounding = jax.vmap(convolve)(accumulated, power)
-        accumulated = _select(odd, added, jax.vmap(widen)(accumulated))
-        squared, rounding = jax.lax.cond(
-            last,
-            lambda power: (jax.vmap(widen)(power), jnp.zeros(rows)),
-            lambda power: jax.vmap(convolve)(power, power),
-            power,
+    identity = jax.vmap(identity_like)(step)
+    progress = _Progress(jnp.maximum(steps, 0).astype(jnp.int64), step, identity, identity)
+    for size in stage_sizes(step.points, min(floor, step.points))[1:]:
+        progress = jax.lax.cond(
+            progress.remaining > 0,
+            functools.partial(_square, points=size),
+            functools.partial(_resize, points=size),
+            progress,
         )
-        # What one side may lose here is multiplied by the number of copies still to be made. Below the rounding noise
-        # no tail can be told from zero.
-        tail = jnp.maximum(TRUNCATION / 16.0 / (2.0 * jnp.maximum(remaining, 1)), rounding / 2)
-        power, accumulated = jax.vmap(_fit, in_axes=(0, 0, None, 0))(squared, accumulated, last, tail)
-        return _Progress(remaining, power, accumulated)
-
-    return jax.lax.while_loop(unfinished, advance, start).accumulated
+    return jax.lax.while_loop(
+        lambda progress: progress.remaining > 0,
+        functools.partial(_square, points=progress.power.points),
+        progress,
+    ).result
 
 
-def _fit(power: LossLattice, accumulated: LossLattice, last: Array, tail: Array) -> tuple[LossLattice, LossLattice]:
-    """Returns both lattices on half their points: cut where they fit, on a mesh twice as wide where not.
+def _square(progress: _Progress, points: int) -> _Progress:
+    """Takes in the lowest bit of the remaining steps and squares the power, onto ``points`` points."""
+    remaining, power, accumulated, result = progress
+    size = power.points
+    odd = remaining % 2 == 1
+    remaining = remaining // 2
+    last = remaining == 0
+    added, rounding = jax.vmap(convolve)(accumulated, power)
+    accumulated = _select(odd, added, _pad(accumulated, 2 * size))
+    # Below the rounding noise no tail can be told from zero.
+    if 2 * size > result.points:
+        whole = jax.vmap(lambda row, noise: _fit(row, row, noise / 2, result.points)[0])(accumulated, rounding)
+    else:
+        whole = _pad(accumulated, result.points)
+    result = _select(last, whole, result)
 
-    The power decides for both, for it is the wider; in the end only the accumulator matters.
+    def square(operands: tuple[LossLattice, LossLattice]) -> tuple[LossLattice, LossLattice]:
+        squared, rounding = jax.vmap(convolve)(operands[0], operands[0])
+        # What one side may lose here is multiplied by the number of copies still to be made.
+        tail = jnp.maximum(truncation_tail(remaining), rounding / 2)
+        return jax.vmap(functools.partial(_fit, points=points))(squared, operands[1], tail)
+
+    def skip(operands: tuple[LossLattice, LossLattice]) -> tuple[LossLattice, LossLattice]:
+        return _shorten(operands[0], points), _shorten(operands[1], points)
+
+    power, accumulated = jax.lax.cond(last, skip, square, (power, accumulated))
+    return _Progress(remaining, power, accumulated, result)
+
+
+def _resize(progress: _Progress, points: int) -> _Progress:
+    """Gives a finished progress the shapes of the next stage; the result alone is looked at from here on."""
+    return progress._replace(
+        power=_shorten(progress.power, points), accumulated=_shorten(progress.accumulated, points)
+    )
+
+
+def _fit(power: LossLattice, accumulated: LossLattice, tail: Array, points: int) -> tuple[LossLattice, LossLattice]:
+    """Returns both lattices on ``points`` points: cut to where the mass is, on the finest mesh on which it fits.
+
+    The power decides the mesh for both, for it is the wider.
     """
-    points = power.points // 2
-    power_range = quantile_range(power.weights, tail, BLOCK)
-    accumulated_range = quantile_range(accumulated.weights, tail, BLOCK)
-    first, end = _select(last, accumulated_range, power_range)
-    fits = end - first <= points
+    spans = [quantile_range(lattice.weights, tail, BLOCK) for lattice in (power, accumulated)]
+    width = spans[0][1] - spans[0][0]
+    fitted = []
+    for lattice, (first, end) in zip((power, accumulated), spans, strict=True):
+        candidates, limits = [], []
+        factor = 1
+        while lattice.points > points:
+            start = jnp.clip(((first + end) // factor - points) // 2, 0, lattice.points - points)
+            candidates.append(cut(lattice, start, points))
+            limits.append(points * factor)
+            lattice, factor = coarsen(lattice), 2 * factor
+        for candidate, limit in zip(reversed(candidates), reversed(limits), strict=True):
+            lattice = _select(width <= limit, candidate, lattice)
+        fitted.append(lattice)
+    return fitted[0], fitted[1]
 
-    def halve(lattice: LossLattice, span: tuple[Array, Array]) -> LossLattice:
-        middle_first = (span[0] + span[1] - points) // 2
-        kept = cut(lattice, jnp.clip(middle_first, 0, points), points)
-        return _select(fits, kept, coarsen(lattice))
 
-    return halve(power, power_range), halve(accumulated, accumulated_range)
+def _pad(rows: LossLattice, points: int) -> LossLattice:
+    return jax.vmap(lambda row: pad(row, points))(rows)
 
 
-def _select(condition: Array, true, false):
+def _shorten(rows: LossLattice, points: int) -> LossLattice:
+    return replace(rows, weights=rows.weights[..., :points])
+
+
+def _select(condition: Array, true: _Tree, false: _Tree) -> _Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), true, false)
 
 

@@ -66,9 +66,10 @@ def identity_like(lattice: LossLattice) -> LossLattice:
     )  # fmt: skip
 
 
-def widen(lattice: LossLattice) -> LossLattice:
-    """Returns the lattice with as many points again, empty, at its upper end."""
-    return replace(lattice, weights=jnp.concatenate([lattice.weights, jnp.zeros_like(lattice.weights)]))
+def pad(lattice: LossLattice, points: int) -> LossLattice:
+    """Returns the lattice with empty points added at its upper end, ``points`` in all."""
+    empty = jnp.zeros(points - lattice.points)
+    return replace(lattice, weights=jnp.concatenate([lattice.weights, empty]))
 
 
 def normalize(lattice: LossLattice) -> LossLattice:
