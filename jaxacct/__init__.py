@@ -2,8 +2,8 @@
 
 >>> import jaxacct as ja
 >>> mechanism = ja.PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01)
->>> ja.epsilon(mechanism, steps=1000, delta=1e-5).upper < 2.2
-Array(True, dtype=bool)
+>>> bool(ja.epsilon(mechanism, steps=1000, delta=1e-5).upper < 2.2)
+True
 """
 
 from jaxacct import prv

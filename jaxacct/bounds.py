@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.precision import TINY, as_float64, in_float64
+from jaxacct.precision import TINY, as_float64, in_float64, outside
 
 
 @jax.tree_util.register_dataclass
@@ -23,22 +23,20 @@ class Bounds:
             of range inside a trace, a mechanism without noise, an accountant that did not converge.
 
     Formal guarantee: floating-point rounding is inside the bracket. The leaves are float64 even where
-    ``jax_enable_x64`` is off; arithmetic on them outside the library then rounds to the nearest float32, which can
-    fall below the bound: use :meth:`to_float32` first, which rounds outward.
+    ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall below
+    the bound: use :meth:`to_float32` first, which rounds outward.
 
-    >>> Bounds(lower=1.0, estimate=1.5, upper=2.0).gap
+    >>> float(Bounds(lower=1.0, estimate=1.5, upper=2.0).gap)
     0.5
     """
 
-    lower: Float[Array, "..."] | float
-    estimate: Float[Array, "..."] | float
-    upper: Float[Array, "..."] | float
+    lower: Float[Array, ...] | float
+    estimate: Float[Array, ...] | float
+    upper: Float[Array, ...] | float
 
     @property
-    def gap(self) -> Float[Array, "..."] | float:
-        """Relative width ``(upper - lower) / upper``: 0 where upper is 0, nan where it is infinite."""
-        if isinstance(self.upper, (int, float)):
-            return (self.upper - self.lower) / self.upper if self.upper else 0.0
+    def gap(self) -> Float[Array, ...] | float:
+        """Relative width ``(upper - lower) / upper``, float64: 0 where upper is 0, inf where it is infinite."""
         return _gap(self.lower, self.upper)
 
     def to_float32(self) -> Bounds:
@@ -47,9 +45,10 @@ class Bounds:
 
 
 @in_float64
-def _gap(lower, upper):
+def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
     lower, upper = as_float64(lower), as_float64(upper)
-    return jnp.where(upper == 0, 0.0, (upper - lower) / jnp.where(upper == 0, 1.0, upper))
+    relative = (upper - lower) / jnp.where(upper == 0, 1.0, upper)
+    return outside(jnp.where(upper == 0, 0.0, jnp.where(jnp.isfinite(upper), relative, jnp.inf)))
 
 
 @in_float64

@@ -9,7 +9,8 @@ Theorem 1 of Lécuyer (2021) holds at one order fixed in advance. Corollary 1, t
 while *some* order is within its budget. Which order that is may depend on the results, and the corollary's proof takes
 it as fixed. What holds on every path: let L be the privacy loss so far, S(a) the sum of the divergences of order a and
 b(a) the budget. ``exp((a - 1) (L - S(a)))`` is a supermartingale started at 1, whatever is chosen adaptively. At the
-end one order has S(a) <= b(a), and ``(1 - e^(eps - L))+ <= c(a) e^((a - 1) (L - eps))``, c(a) = (1 - 1/a)^(a - 1) / a. Hence
+end S(a) <= b(a) for one order, and ``(1 - e^(eps - L))+ <= c(a) e^((a - 1) (L - eps))`` for each, with
+``c(a) = (1 - 1/a)^(a - 1) / a``. Bounding the indicator of the order that survives by 1,
 
     delta <= sum over all orders of c(a) e^((a - 1) (b(a) - eps)).
 
@@ -31,7 +32,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
 
 from jaxacct import rdp, validation
 from jaxacct.mechanisms import Mechanism
-from jaxacct.precision import as_float64, in_float64
+from jaxacct.precision import as_float64, in_float64, outside
 
 FILTER_ORDERS: tuple[float, ...] = tuple(round(1 + 1.4 * 1.3**j, 3) for j in range(26))
 """Orders of a filter unless others are given: 2.4 to 988, few enough for the sum of c(a) to stay below 1.
@@ -60,8 +61,9 @@ def log_share(order: float) -> float:
 class RenyiFilter:
     """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
 
-    Arguments:
-        epsilon, delta (): the budget, fixed before the first release. Traced values out of range refuse everything.
+    Args:
+        epsilon (): the budget, fixed before the first release; traced values out of range refuse everything.
+        delta (): its failure probability, likewise.
         orders: the Rényi orders tracked, each above 1; static.
         conversion: "mironov", budget ``epsilon - log(1/delta)/(order - 1)`` at each order, or "improved", which splits
             delta over the orders and is wider above about order 8; static.
@@ -129,8 +131,11 @@ class RenyiFilter:
         return object.__new__(cls)._fill(*children, *static)
 
     def curve(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " orders"]:
-        """Returns the RDP of one run of ``mechanism`` at the filter's orders, float64, for :meth:`spend_curve`."""
-        return rdp.curve(mechanism, self.orders, relation=relation)
+        """Returns the RDP of one run of ``mechanism`` at the filter's orders, for :meth:`spend_curve`.
+
+        A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
+        """
+        return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
 
     def spend(
         self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
@@ -138,10 +143,10 @@ class RenyiFilter:
         """Returns whether ``steps`` runs of ``mechanism`` are granted, and the filter after them.
 
         All of them or none: where it refuses, the new filter is the old one bit for bit. Nothing may be released
-        before it is granted. Invalid mechanisms, NaN and traced steps that are no whole number are refused; concrete
-        ones raise ValueError.
+        before it is granted. Sequences are granted together, as in :func:`jaxacct.rdp.composed_curve`. Invalid
+        mechanisms, NaN and traced steps that are no whole number are refused; concrete ones raise ValueError.
         """
-        return self.spend_curve(self.curve(mechanism, relation=relation), steps)
+        return _spend(self, rdp.composed_curve(mechanism, steps, self.orders, relation=relation), 1)
 
     def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], RenyiFilter]:
         """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
@@ -163,24 +168,24 @@ class RenyiFilter:
         An upper bound for releases fixed in advance, 0 before the first. It is no guarantee to stop at when it looks
         good: the budget is what holds then, or an odometer.
         """
-        return _epsilon(self)
+        return outside(_epsilon(self))
 
     def remaining(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
         On the safe side: rounding may make it one too small, never too large.
         """
-        return _remaining(self, self.curve(mechanism, relation=relation))
+        return outside(_remaining(self, self.curve(mechanism, relation=relation)))
 
     @property
     def spent(self) -> Float[Array, " orders"]:
         """The Rényi divergence granted so far at each order, rounded up; float64."""
-        return _spent(self)
+        return outside(_spent(self))
 
     @property
     def proven_delta(self) -> Float[Array, ""]:
         """The delta proven on every path, float64: ``delta`` times the sum of c(a) where that is above 1."""
-        return _proven_delta(self)
+        return outside(_proven_delta(self))
 
 
 def _shares(filter_: RenyiFilter) -> tuple[float, ...]:
@@ -188,6 +193,9 @@ def _shares(filter_: RenyiFilter) -> tuple[float, ...]:
     if filter_.conversion == "mironov":
         return (0.0,) * len(filter_.orders)
     return tuple(math.log(len(filter_.orders)) + log_share(order) for order in filter_.orders)
+
+
+_as_jax = in_float64(as_float64)
 
 
 def _split(value: Array) -> tuple[Array, Array]:
@@ -251,12 +259,14 @@ def _precise(curve: ArrayLike, filter_: RenyiFilter) -> Array:
 def _spend(filter_: RenyiFilter, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RenyiFilter]:
     curve, steps = _precise(curve, filter_), as_float64(steps)
     old = _join(filter_.spent_high, filter_.spent_low)
-    new = jnp.where(steps == 0, old, (old + steps * curve) * (1 + ROUNDING))
+    added = jnp.where(steps == 0, 0.0, steps * curve)
+    # An order whose curve is 0 throughout has nothing to round up.
+    new = jnp.where(added == 0, old, (old + added) * (1 + ROUNDING))
     budget = _budget(filter_)
     valid = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps) & jnp.all(curve >= 0)
     granted = valid & jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf))
     high, low = _split(new)
-    changed = granted & (steps > 0)
+    changed = granted & (added != 0)
     return granted, filter_._replace_spent(
         jnp.where(changed, high, filter_.spent_high), jnp.where(changed, low, filter_.spent_low)
     )

@@ -1,8 +1,9 @@
 """Float64 by scope, and the constants of directed rounding.
 
 The kernel computes in float64 whatever the ambient JAX setting is, by entering ``jax.enable_x64`` around its own
-trace. Nothing global changes. Float64 arrays leave the scope unharmed (``float(x)`` sees all 53 bits); arithmetic done
-on them *outside* the scope follows the ambient setting, that is float32 by default.
+trace. Nothing global changes. Concrete results leave it as NumPy values, so that whatever is done with them keeps
+float64. Traced ones stay float64 arrays; arithmetic done on them outside the scope follows the ambient setting, that is
+float32 by default.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 UNIT_ROUNDOFF = 2.0**-53
 """Half the distance from 1 to the next float64: the relative error of one rounded operation."""
@@ -22,6 +24,7 @@ TINY = 2.0**-1022
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+Tree = TypeVar("Tree")
 
 
 def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
@@ -38,6 +41,25 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
 def as_float64(value) -> jax.Array:
     """Returns ``value`` as a float64 array. To be called inside the scope only."""
     return jnp.asarray(value, dtype=jnp.float64)
+
+
+def outside(tree: Tree) -> Tree:
+    """Returns ``tree`` fit to leave the scope: concrete arrays as NumPy ones, tracers as they are.
+
+    NumPy compares and adds float64 as float64 whatever JAX is set to; a JAX array would be rounded to the nearest
+    float32 first, to the wrong side half the time.
+    """
+    return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf)[()], tree)
+
+
+def first_index(condition: jax.Array) -> jax.Array:
+    """Returns the first index where a vector of booleans holds, its length where none does.
+
+    In place of argmin and argmax: within somebody else's trace those are lowered after the scope is left, and then mix
+    float64 operands with float32 constants.
+    """
+    size = condition.shape[-1]
+    return jnp.min(jnp.where(condition, jnp.arange(size), size), axis=-1)
 
 
 def is_concrete(*trees) -> bool:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism
-from jaxacct.precision import as_float64, in_float64, is_concrete
+from jaxacct.precision import as_float64, first_index, in_float64, is_concrete, outside
 from jaxacct.prv.compose import self_compose, stack, truncation_tail
 from jaxacct.prv.discretize import discretize, mesh, window
 from jaxacct.prv.evaluate import delta_of, epsilon_of
@@ -56,7 +57,7 @@ def epsilon(
             16384.
 
     Returns:
-        :class:`~jaxacct.bounds.Bounds` of float64 scalars.
+        :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace.
 
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the dominating pair's ``steps``-fold
     product, hence ``upper`` holds for the mechanism composed adaptively with parameters fixed beforehand, under the given
@@ -141,12 +142,20 @@ def _bounds(
         return _compute(mechanism, steps, value, query, DEFAULT_POINTS)
     wanted = DEFAULT_TOLERANCE if tolerance is None else tolerance
     validation.check_positive(wanted, "tolerance")
-    for size in LADDER:
-        bounds = _compute(mechanism, steps, value, query, size)
-        # A gap that no mesh closes (an infinite or a vanishing number) needs no larger one.
-        if bounds.upper == 0 or bounds.gap <= wanted * query.gap_scale or not jnp.isfinite(bounds.upper):
+    bounds, gap = _compute(mechanism, steps, value, query, LADDER[0]), np.inf
+    for size in LADDER[1:]:
+        previous, gap = gap, bounds.gap
+        # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left.
+        if gap <= wanted * query.gap_scale or not gap < np.inf or 0.9 * previous < gap < 0.5:
             break
+        bounds = _tighter(bounds, _compute(mechanism, steps, value, query, size))
     return bounds
+
+
+def _tighter(first: Bounds, second: Bounds) -> Bounds:
+    """Returns the intersection of two valid brackets, which is valid."""
+    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
+    return Bounds(lower=lower, estimate=min(max(second.estimate, lower), upper), upper=upper)
 
 
 def _check_scalar(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike) -> None:
@@ -158,33 +167,25 @@ def _check_scalar(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike) -> N
         )
 
 
-def _compute(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike, query: _Query, points: int) -> Bounds:
-    return in_float64(_jitted)(
-        jax.tree.map(as_float64_outside, mechanism), as_float64_outside(steps), as_float64_outside(value), query, points
-    )
-
-
 @in_float64
-def as_float64_outside(value: ArrayLike) -> Array:
-    """Returns ``value`` as a float64 array, callable outside the scope: one dtype, so one compilation."""
-    return as_float64(value)
-
-
-@functools.partial(jax.jit, static_argnames=("query", "points"))
-def _jitted(mechanism: Mechanism, steps: Array, value: Array, query: _Query, points: int) -> Bounds:
+def _compute(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike, query: _Query, points: int) -> Bounds:
     pairs = mechanism.dominating_pairs(query.relation)
-    valid = functools.reduce(jnp.logical_and, [pair.is_valid() for pair in pairs])
+    # The directions as one batch: their pairs differ in data only. One dtype whatever came in, so one compilation.
+    directions = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pairs)
+    return outside(_jitted(directions, as_float64(steps), as_float64(value), query.quantity, points))
+
+
+@functools.partial(jax.jit, static_argnames=("quantity", "points"))
+def _jitted(directions: DominatingPair, steps: Array, value: Array, quantity: str, points: int) -> Bounds:
+    valid = jnp.all(jax.vmap(lambda pair: pair.is_valid())(directions))
     valid &= (steps >= 0) & (steps == jnp.floor(steps)) & (steps <= 2.0**53)
-    worst: Array | float
-    if query.quantity == "epsilon":
+    if quantity == "epsilon":
         valid &= (value > 0) & (value < 1)
-        worst, best, evaluate = jnp.inf, 0.0, epsilon_of
+        worst, evaluate = jnp.inf, epsilon_of
     else:
         valid &= value >= 0
-        worst, best, evaluate = 1.0, 0.0, delta_of
-    # The directions as one batch: their pairs differ in data only.
-    directions = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pairs)
-    rows = jax.vmap(lambda pair: stack(*_discretized(pair, steps, value, query, points)))(directions)
+        worst, evaluate = 1.0, delta_of
+    rows = jax.vmap(lambda pair: stack(*_discretized(pair, steps, value, quantity, points)))(directions)
     rows = jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), rows)
     composed = self_compose(rows, steps.astype(jnp.int64), max(points // FLOOR_RATIO, min(points, LEAST_FLOOR)))
     results = jax.vmap(evaluate, in_axes=(0, None))(composed, value)
@@ -192,15 +193,15 @@ def _jitted(mechanism: Mechanism, steps: Array, value: Array, query: _Query, poi
     upper, lower = jnp.max(results[0::2]), jnp.max(results[1::2])
     idle = valid & (steps == 0)
     upper = jnp.where(idle, 0.0, jnp.where(valid & ~jnp.isnan(upper), upper, worst))
-    lower = jnp.where(valid & ~idle, lower, best)
-    estimate = jnp.where(jnp.isfinite(upper), (lower + upper) / 2, upper)
+    lower = jnp.where(valid & ~idle, lower, 0.0)
+    estimate = jnp.where(upper < worst, (lower + upper) / 2, upper)
     return Bounds(lower=lower, estimate=estimate, upper=upper)
 
 
 def _discretized(
-    pair: DominatingPair, steps: Array, value: Array, query: _Query, points: int
+    pair: DominatingPair, steps: Array, value: Array, quantity: str, points: int
 ) -> tuple[LossLattice, LossLattice]:
-    order, low, high = _tilt(pair, steps, value, query)
+    order, low, high = _tilt(pair, steps, value, quantity)
     start, h = mesh(pair, low, high, points)
     return discretize(pair, order, start, h, points)
 
@@ -209,24 +210,31 @@ TILT_NODES = 256
 """Quadrature nodes of the cumulants by which the tilt is chosen; no bound depends on their accuracy."""
 
 TILT_EXCESS = 8.0
-"""How far, in nats, the Chernoff exponent may lie above its least for the sake of a smaller window."""
+"""How far, in nats, the Chernoff exponent may lie above its least for the sake of a smaller window, at most."""
+
+TILT_LOSS = 1e-4
+"""Relative error of delta that this may cost by the rounding of all compositions, about ROUNDING_PER_STEP each."""
+
+ROUNDING_PER_STEP = 2e-13
+"""The bound of convolve.fft_error for a bulk of an eighth of the window; hardly depends on the number of points."""
 
 
-def _tilt(pair: DominatingPair, steps: Array, value: Array, query: _Query) -> tuple[Array, Array, Array]:
+def _tilt(pair: DominatingPair, steps: Array, value: Array, quantity: str) -> tuple[Array, Array, Array]:
     """Returns the order by which the loss is tilted, and the window of one tilted step.
 
     Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times the
     exponential of k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least loses least. A
-    smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that lose at most
-    e^TILT_EXCESS more than the best, the one with the smallest window is taken.
+    smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that lose only so much more
+    than the best, the one with the smallest window is taken.
     """
     orders = jnp.exp2(jnp.linspace(-8.0, 20.0, 64))
-    cumulants = pair.cumulant(orders, nodes=TILT_NODES)
+    cumulants = jax.vmap(lambda t: pair.cumulant(t, nodes=TILT_NODES))(orders)
     exponent = steps * cumulants + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
     exponent = jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
-    epsilon = jnp.min((exponent - jnp.log(value)) / orders) if query.quantity == "epsilon" else value
+    epsilon = jnp.min((exponent - jnp.log(value)) / orders) if quantity == "epsilon" else value
     loss = exponent - orders * epsilon
     low, high = jax.vmap(lambda t, log_mass: window(pair, t, log_mass, truncation_tail(steps)))(orders, cumulants)
-    width = jnp.where(loss <= jnp.min(loss) + TILT_EXCESS, high - low, jnp.inf)
-    best = jnp.argmin(jnp.where(jnp.isnan(width), jnp.inf, width))
+    excess = jnp.clip(jnp.log(TILT_LOSS / ROUNDING_PER_STEP) - jnp.log(jnp.maximum(steps, 1.0)), 0.1, TILT_EXCESS)
+    width = jnp.where(loss <= jnp.min(loss) + excess, high - low, jnp.inf)
+    best = first_index(width <= jnp.nanmin(width))
     return orders[best], low[best], high[best]

@@ -116,9 +116,7 @@ def _square(progress: _Progress, points: int) -> _Progress:
 
 def _resize(progress: _Progress, points: int) -> _Progress:
     """Gives a finished progress the shapes of the next stage; the result alone is looked at from here on."""
-    return progress._replace(
-        power=_shorten(progress.power, points), accumulated=_shorten(progress.accumulated, points)
-    )
+    return progress._replace(power=_shorten(progress.power, points), accumulated=_shorten(progress.accumulated, points))
 
 
 def _fit(power: LossLattice, accumulated: LossLattice, tail: Array, points: int) -> tuple[LossLattice, LossLattice]:
@@ -158,5 +156,3 @@ def _select(condition: Array, true: _Tree, false: _Tree) -> _Tree:
 def stack(*lattices: LossLattice) -> LossLattice:
     """Returns lattices of equal size as rows of one."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lattices)
-
-

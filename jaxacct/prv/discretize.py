@@ -29,7 +29,9 @@ def window(pair: DominatingPair, order: Array, cumulant: Array, tail: Array) -> 
             beyond = is_beyond(jnp.exp2(middle))
             return jnp.where(beyond, low, middle), jnp.where(beyond, middle, high)
 
-        return jnp.exp2(jax.lax.fori_loop(0, 24, halve, (-80.0 * jnp.ones_like(center), 60.0 * jnp.ones_like(center)))[1])
+        return jnp.exp2(
+            jax.lax.fori_loop(0, 24, halve, (-80.0 * jnp.ones_like(center), 60.0 * jnp.ones_like(center)))[1]
+        )
 
     up = width(lambda d: pair.log_tail(order, center + d) <= log_tail)
     down = width(lambda d: order * (center - d) + pair.log_head(center - d) <= log_tail)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.precision import TINY, UNIT_ROUNDOFF
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
 from jaxacct.prv.lattice import LossLattice
 
 
@@ -71,10 +71,7 @@ def epsilon_of(lattice: LossLattice, delta: Array) -> Array:
     # Upper: the first point where delta suffices. Lower: the point after the last where it does not; far below epsilon
     # the slack, which grows like e^(-t y), may hide that. Each is right whether or not the bound is monotone.
     enough = bounds <= delta
-    first_enough = jnp.where(jnp.any(enough), jnp.argmax(enough), n)
-    after_last_short = n - jnp.argmax(~enough[::-1])
-    after_last_short = jnp.where(jnp.all(enough), 0, after_last_short)
-    index = jnp.where(lattice.is_upper, first_enough, after_last_short)
+    index = jnp.where(lattice.is_upper, first_index(enough), n - first_index(~enough[::-1]))
     beyond = index == n
     index = jnp.minimum(index, n - 1)
     top = losses[index]

@@ -112,9 +112,7 @@ def coarsen(lattice: LossLattice) -> LossLattice:
     from_below = jnp.concatenate([jnp.zeros(1), upward[:-1]])
     weights = even + jnp.exp(-t * h) * (odd - upward) + jnp.exp(t * h) * from_below
     rounding = UNIT_ROUNDOFF * (8 + 2 * t * h)
-    return normalize(
-        replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h))
-    )
+    return normalize(replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h)))
 
 
 def quantile_range(weights: Float[Array, " n"], tail: Array, block: int) -> tuple[Array, Array]:

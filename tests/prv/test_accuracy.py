@@ -1,0 +1,52 @@
+"""How tight the bounds are, at default settings and by tolerance."""
+
+import numpy as np
+import pytest
+from oracle import gaussian_epsilon
+
+import jaxacct as ja
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta", "truth"),
+    [(1.0, 0.01, 10**4, 1e-5, 6.1877), (0.8, 0.005, 1000, 1e-6, 2.0041)],
+)
+def test_reference_configurations(noise, rate, steps, delta, truth):
+    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta)
+    assert bounds.lower <= truth + 5e-5
+    assert truth - 5e-5 <= bounds.upper
+    assert bounds.gap <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("mu", "steps", "delta", "truth"),
+    [
+        (1.0, 10**4, 1e-12, 7.238494),
+        (0.05, 10**6, 1e-9, 0.260197),
+        (0.01, 10**4, 1e-9, 0.048866),
+        (3.0, 10**8, 1e-6, 18.163446),
+        (10.0, 1, 1e-9, 109.195597),
+    ],
+)
+def test_gaussians_split_into_many_steps(mu, steps, delta, truth):
+    noise_multiplier = np.sqrt(steps) / mu
+    bounds = ja.epsilon(ja.Gaussian(noise_multiplier), steps, delta)
+    assert gaussian_epsilon(mu, delta) == pytest.approx(truth, abs=1e-6)
+    assert bounds.lower <= gaussian_epsilon(mu, delta) <= bounds.upper
+    assert bounds.gap <= 1e-3
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3])
+def test_tolerance_is_met(tolerance):
+    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.1, 0.004), 5000, 1e-6, tolerance=tolerance)
+    assert bounds.gap <= tolerance
+
+
+def test_error_falls_with_the_square_of_the_mesh():
+    gaps = [ja.epsilon(ja.Gaussian(10.0), 64, 1e-6, points=points).gap for points in (2**9, 2**10)]
+    assert 3.0 < gaps[0] / gaps[1] < 6.0
+
+
+def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
+    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.8, 1.5e-4), 94_275, 3.6e-5, points=2**14)
+    assert bounds.gap <= 1e-3
