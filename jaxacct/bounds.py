@@ -23,8 +23,8 @@ class Bounds:
             of range inside a trace, a mechanism without noise, an accountant that did not converge.
 
     Formal guarantee: floating-point rounding is inside the bracket. The leaves are float64 even where
-    ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall below
-    the bound: use :meth:`to_float32` first, which rounds outward.
+    ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall
+    below the bound: use :meth:`to_float32` first, which rounds outward.
 
     >>> float(Bounds(lower=1.0, estimate=1.5, upper=2.0).gap)
     0.5

@@ -79,8 +79,8 @@ def _normal_cells(x: Array, center: float, scale: Array) -> tuple[Array, Array]:
     narrow, narrow_error = _narrow_cell(middle, width)
     z = jnp.clip((x - center) / scale, -40.0, 40.0)
     tail = ndtr(-jnp.abs(z))
-    # The rounding of z moves the tail by a relative (1 + z^2) u; XLA's erfc was measured within 4.2 (1 + z^2) u for z up
-    # to 37. The bound doubles the sum of both.
+    # The rounding of z moves the tail by a relative (1 + z^2) u; XLA's erfc was measured within 4.2 (1 + z^2) u for z
+    # up to 37. The bound doubles the sum of both.
     error = 12 * UNIT_ROUNDOFF * (1 + z**2) * tail
     negative = z < 0
     same_side = negative[:-1] == negative[1:]

@@ -39,8 +39,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxacct",
         description="Differential-privacy accounting and private training in JAX.",
-        epilog="JAXACCT_CACHE_DIR sets where compiled programs are kept (empty: nowhere); JAXACCT_TRACEBACK=1 shows the "
-        "trace of an error.",
+        epilog="JAXACCT_CACHE_DIR sets where compiled programs are kept (empty: nowhere); "
+        "JAXACCT_TRACEBACK=1 shows the trace of an error.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     accounting.add_parser(commands)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
@@ -23,16 +22,12 @@ from jaxacct.prv.lattice import LossLattice
 DEFAULT_TOLERANCE = 1e-3
 """Relative gap of epsilon aimed at where the caller names none."""
 
-DEFAULT_POINTS = 2**14
-"""Mesh points of the first stage inside a trace, where no gap can be looked at."""
+DEFAULT_POINTS = 2**13
+"""Mesh points inside a trace, where no gap can be looked at."""
 
-LADDER = (2**12, 2**14, 2**16, 2**18, 2**20)
-"""Mesh points of the first stage tried in turn until the gap is within the tolerance: few sizes, so few compilations.
+LADDER = (2**12, 2**14, 2**16, 2**18)
+"""Mesh points tried in turn until the gap is within the tolerance: few sizes, so few compilations.
 Each narrows the gap about sixteenfold and costs about four times more than the one before."""
-
-FLOOR_RATIO, LEAST_FLOOR = 8, 2**10
-"""The arrays shrink to an eighth of their first size, not below 1024: the early stages, where a narrow bulk has a wide
-window, need about that much more than the late ones (bench/prv_accuracy.py)."""
 
 
 def epsilon(
@@ -53,16 +48,15 @@ def epsilon(
         relation: neighbouring relation, one that the mechanism supports.
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or the largest mesh is reached; the gap of the result says which. Default 1e-3.
-        points: mesh points of the first stage, a power of two, in place of ``tolerance``. Inside a trace the default is
-            16384.
+        points: mesh points, a power of two, in place of ``tolerance``. Inside a trace the default is 8192.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace.
 
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the dominating pair's ``steps``-fold
-    product, hence ``upper`` holds for the mechanism composed adaptively with parameters fixed beforehand, under the given
-    relation and the mechanism's own sampling. Discretization, truncation and rounding are inside the bounds. Invalid traced
-    parameters and no noise give ``upper = inf``.
+    product, hence ``upper`` holds for the mechanism composed adaptively with parameters fixed beforehand, under the
+    given relation and the mechanism's own sampling. Discretization, truncation and rounding are inside the bounds.
+    Invalid traced parameters and no noise give ``upper = inf``.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, both or bad ``tolerance`` and ``points``.
@@ -90,8 +84,8 @@ def delta(
 ) -> Bounds:
     """Returns certified bounds on delta of a mechanism run ``steps`` times, at ``epsilon``.
 
-    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta, and
-    ``tolerance`` is the relative gap of delta divided by how many times faster than epsilon it moves, taken as 10.
+    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta,
+    and ``tolerance`` is the relative gap of delta divided by how many times faster than epsilon it moves, taken as 10.
     Invalid traced parameters and no noise give ``upper = 1``.
 
     >>> from jaxacct import Gaussian
@@ -136,17 +130,18 @@ def _bounds(
     if not is_concrete(mechanism, steps, value):
         if tolerance is not None:
             raise ValueError(
-                f"tolerance = {tolerance} cannot be used inside jit, vmap or scan, where the shapes are fixed before the "
-                "gap is known: give points, the number of mesh points, instead."
+                f"tolerance = {tolerance} cannot be used inside jit, vmap or scan, where the shapes are fixed before "
+                "the gap is known: give points, the number of mesh points, instead."
             )
         return _compute(mechanism, steps, value, query, DEFAULT_POINTS)
     wanted = DEFAULT_TOLERANCE if tolerance is None else tolerance
     validation.check_positive(wanted, "tolerance")
-    bounds, gap = _compute(mechanism, steps, value, query, LADDER[0]), np.inf
+    bounds = _compute(mechanism, steps, value, query, LADDER[0])
+    gap = float("inf")
     for size in LADDER[1:]:
-        previous, gap = gap, bounds.gap
+        previous, gap = gap, float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left.
-        if gap <= wanted * query.gap_scale or not gap < np.inf or 0.9 * previous < gap < 0.5:
+        if gap <= wanted * query.gap_scale or gap == float("inf") or 0.9 * previous < gap < 0.5:
             break
         bounds = _tighter(bounds, _compute(mechanism, steps, value, query, size))
     return bounds
@@ -162,8 +157,8 @@ def _check_scalar(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike) -> N
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves((mechanism, steps, value))}
     if shapes != {()}:
         raise ValueError(
-            f"mechanism, steps and delta or epsilon have shapes {sorted(shapes)}: prv composes one mechanism with itself; "
-            "give scalars, and use jax.vmap for batches."
+            f"mechanism, steps and delta or epsilon have shapes {sorted(shapes)}: prv composes one mechanism with "
+            "itself; give scalars, and use jax.vmap for batches."
         )
 
 
@@ -179,16 +174,13 @@ def _compute(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike, query: _Q
 def _jitted(directions: DominatingPair, steps: Array, value: Array, quantity: str, points: int) -> Bounds:
     valid = jnp.all(jax.vmap(lambda pair: pair.is_valid())(directions))
     valid &= (steps >= 0) & (steps == jnp.floor(steps)) & (steps <= 2.0**53)
-    if quantity == "epsilon":
-        valid &= (value > 0) & (value < 1)
-        worst, evaluate = jnp.inf, epsilon_of
-    else:
-        valid &= value >= 0
-        worst, evaluate = 1.0, delta_of
+    is_epsilon = quantity == "epsilon"
+    valid &= (value > 0) & (value < 1) if is_epsilon else value >= 0
+    worst = jnp.inf if is_epsilon else 1.0
     rows = jax.vmap(lambda pair: stack(*_discretized(pair, steps, value, quantity, points)))(directions)
     rows = jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), rows)
-    composed = self_compose(rows, steps.astype(jnp.int64), max(points // FLOOR_RATIO, min(points, LEAST_FLOOR)))
-    results = jax.vmap(evaluate, in_axes=(0, None))(composed, value)
+    composed = self_compose(rows, steps.astype(jnp.int64))
+    results = jax.vmap(epsilon_of if is_epsilon else delta_of, in_axes=(0, None))(composed, value)
     # The relation asks for the larger of the directions; rows alternate upper, lower.
     upper, lower = jnp.max(results[0::2]), jnp.max(results[1::2])
     idle = valid & (steps == 0)
@@ -222,10 +214,10 @@ ROUNDING_PER_STEP = 2e-13
 def _tilt(pair: DominatingPair, steps: Array, value: Array, quantity: str) -> tuple[Array, Array, Array]:
     """Returns the order by which the loss is tilted, and the window of one tilted step.
 
-    Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times the
-    exponential of k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least loses least. A
-    smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that lose only so much more
-    than the best, the one with the smallest window is taken.
+    Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times
+    the exponential of k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least loses
+    least. A smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that lose
+    only so much more than the best, the one with the smallest window is taken.
     """
     orders = jnp.exp2(jnp.linspace(-8.0, 20.0, 64))
     cumulants = jax.vmap(lambda t: pair.cumulant(t, nodes=TILT_NODES))(orders)

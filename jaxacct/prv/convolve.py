@@ -17,14 +17,12 @@ def fft_error(size: int, first: Array, second: Array, result: Array) -> Array:
 
     One transform of length N errs in L2 by at most log2(N) eta relative, eta = (1 + 4 sqrt 2) u + O(u^2) < 7u for
     correctly rounded twiddle factors (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
-    Of A = F a and B = F b, |A|_2 = sqrt N |a|_2 and |B|_inf <= |b|_1 <= 1, so the product errs by at most sqrt N log2(N)
-    eta (|a|_2 + |b|_2) plus its own rounding, and the inverse transform divides by sqrt N and adds log2(N) eta
+    Of A = F a and B = F b, |A|_2 = sqrt N |a|_2 and |B|_inf <= |b|_1 <= 1, so the product errs by at most sqrt N
+    log2(N) eta (|a|_2 + |b|_2) plus its own rounding, and the inverse transform divides by sqrt N and adds log2(N) eta
     |a*b|_2. The L1 norm is at most sqrt N times the L2 norm. 12u in place of 7u covers the product, the packing of
     a real transform, and twiddle factors wrong by one unit.
 
-    Args:
-        size: N, a power of two.
-        first, second, result: the L2 norms of a, b and a*b.
+    ``size`` is N, a power of two; ``first``, ``second`` and ``result`` are the L2 norms of a, b and a*b.
     """
     return math.sqrt(size) * math.log2(size) * 12 * UNIT_ROUNDOFF * (first + second + result)
 

@@ -96,10 +96,10 @@ def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[A
 def _lowered(pair: DominatingPair, cells: CellMasses, losses: Array, h: Array) -> Float[Array, " points"]:
     """Merges the mass just above each point with as much of the mass just below it as balances.
 
-    Cells are split near their middles. The part above a point has P - e^y Q > 0, the part below has less than 0: as much
-    of the latter is merged at the point as the former pays for, so that log P/Q of the whole is at least y. The rest of
-    the part below goes down to the next point. The split at the middle minus (2g - 1) h^2/24, g the slope of log p, makes
-    the balance even up to third order. Everything is rounded down.
+    Cells are split near their middles. The part above a point has P - e^y Q > 0, the part below has less than 0: as
+    much of the latter is merged at the point as the former pays for, so that log P/Q of the whole is at least y. The
+    rest of the part below goes down to the next point. The split at the middle minus (2g - 1) h^2/24, g the slope of
+    log p, makes the balance even up to third order. Everything is rounded down.
     """
     p = cells.p[1:-1]
     log_p = jnp.log(p)

@@ -16,8 +16,8 @@ from jaxacct.precision import UNIT_ROUNDOFF
 class LossLattice:
     """Masses ``p_i = weights[i] exp(log_mass - order y_i)`` at the losses ``y_i = start + i mesh``.
 
-    The weights sum to about 1. Tilting by ``exp(order y)`` makes the part of the distribution that decides delta the bulk
-    of the weights, so that what is truncated or rounded away is small relative to delta, however small delta is.
+    The weights sum to about 1. Tilting by ``exp(order y)`` makes the part of the distribution that decides delta the
+    bulk of the weights, so that what is truncated or rounded away is small relative to delta, however small delta is.
 
     The error is one number. With T the measure that the weights stand for and E some positive measure of tilted mass at
     most ``slack exp(log_mass)``:
@@ -125,7 +125,7 @@ def quantile_range(weights: Float[Array, " n"], tail: Array, block: int) -> tupl
 
 
 def cut(lattice: LossLattice, first: Array, points: int) -> LossLattice:
-    """Returns ``points`` consecutive points from index ``first`` on; what is cut off becomes slack of an upper lattice."""
+    """Returns ``points`` points from index ``first`` on; what is cut off becomes slack of an upper lattice."""
     index = jnp.arange(lattice.points)
     outside = (index < first) | (index >= first + points)
     lost = jnp.sum(jnp.where(outside, lattice.weights, 0.0)) * (1 + lattice.points * UNIT_ROUNDOFF)
