@@ -6,11 +6,31 @@
 True
 """
 
-from jaxacct import prv
+import importlib
+from typing import Any
+
+from jaxacct import filters, prv, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.prv import delta, epsilon
 
 __version__ = "0.1.0"
 
-__all__ = ["Bounds", "Gaussian", "PoissonSubsampledGaussian", "delta", "epsilon", "prv"]
+__all__ = [
+    "Bounds",
+    "Gaussian",
+    "PoissonSubsampledGaussian",
+    "delta",
+    "epsilon",
+    "filters",
+    "prv",
+    "rdp",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the trainer when it is asked for: accounting alone need not wait for Flax and Optax."""
+    if name == "train":
+        return importlib.import_module("jaxacct.train")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import log_ndtr, ndtr
+from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
@@ -66,7 +66,7 @@ class DominatingPair(Protocol):
         ...
 
 
-def _normal_cells(x: Array, center: float, scale: Array) -> tuple[Array, Array]:
+def _normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     """Returns the masses that N(center, scale^2) gives the cells between the monotone points x, with error bounds.
 
     A narrow cell's mass comes from the density at its middle, right to a few ulps: x[i+1] - x[i] is exact for nearby
@@ -153,8 +153,9 @@ class SubsampledGaussianPair:
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         s, q, removes = self._fields()
         x = self._threshold(jnp.where(removes, boundaries, -boundaries))
-        base, base_error = _normal_cells(x, 0.0, s)
-        shifted, shifted_error = _normal_cells(x, 1.0, s)
+        # Both components as one batch: half the code to compile.
+        masses, errors = jax.vmap(_normal_cells, in_axes=(None, 0, None))(x, jnp.array([0.0, 1.0]), s)
+        (base, shifted), (base_error, shifted_error) = masses, errors
         mixture = (1 - q) * base + q * shifted
         mixture_error = (1 - q) * base_error + q * shifted_error + 4 * UNIT_ROUNDOFF * mixture
         return CellMasses(
@@ -188,8 +189,8 @@ class SubsampledGaussianPair:
     def log_head(self, loss: Array) -> Array:
         s, q, removes = self._fields()
         x = self._threshold(jnp.where(removes, loss, -loss))
-        removed = jnp.logaddexp(jnp.log1p(-q) + log_ndtr(x / s), jnp.log(q) + log_ndtr((x - 1) / s))
-        return jnp.where(removes, removed, log_ndtr(-x / s))
+        removed = jnp.maximum(jnp.log1p(-q) + _log_upper_tail(-x / s), jnp.log(q) + _log_upper_tail((1 - x) / s))
+        return jnp.where(removes, removed, _log_upper_tail(x / s))
 
     def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
         s, q, removes = self._fields()
@@ -198,5 +199,10 @@ class SubsampledGaussianPair:
 
 
 def _log_upper_tail(z: Array) -> Array:
-    """Returns an upper bound on ``log Phi(-z)``; the margin covers log_ndtr, measured within 4e-9 everywhere."""
-    return log_ndtr(-z) + 1e-8
+    """Returns an upper bound on ``log Phi(-z)``, within 0.13 of it for z >= 0 and within log 2 below.
+
+    Sampford (1953): Phi(-z) < phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > -1. The margin covers the rounding of the rest.
+    """
+    above = jnp.maximum(z, 0.0)
+    log_mills = jnp.log(4 / (3 * above + jnp.sqrt(above**2 + 8)))
+    return jnp.where(z > 0, -0.5 * above**2 * (1 - 1e-15) - 0.5 * jnp.log(2 * jnp.pi) + log_mills + 1e-14, 0.0)

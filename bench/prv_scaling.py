@@ -1,0 +1,50 @@
+"""Time and peak memory against the number of steps: each number of steps in a process of its own.
+
+Run: python -m bench.prv_scaling
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+
+from bench.timing import measure
+
+
+def one(steps: int, points: int) -> None:
+    import jaxacct as ja
+
+    mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
+    timing = measure(lambda: ja.epsilon(mechanism, steps, 1e-5, points=points), repeats=21)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    bounds = timing.result
+    record = {"steps": steps, "warm_ms": timing.warm * 1e3, "first_s": timing.first, "peak_mib": peak}
+    print(json.dumps(record | {"lower": float(bounds.lower), "upper": float(bounds.upper)}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6, 10**7])
+    parser.add_argument("--points", type=int, default=2**13)
+    parser.add_argument("--one", action="store_true", help="measure the first number of steps in this process")
+    arguments = parser.parse_args()
+    if arguments.one:
+        one(arguments.steps[0], arguments.points)
+        return
+    base = None
+    for steps in arguments.steps:
+        command = [sys.executable, "-m", "bench.prv_scaling", "--one", "--steps", str(steps)]
+        command += ["--points", str(arguments.points)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True)
+        record = json.loads(output.stdout)
+        base = base or record
+        print(
+            f"{steps:>12,} steps: [{record['lower']:.6g}, {record['upper']:.6g}]  {record['warm_ms']:8.1f} ms "
+            f"({record['warm_ms'] / base['warm_ms']:.2f} x)  {record['peak_mib']:8.0f} MiB "
+            f"({record['peak_mib'] / base['peak_mib']:.2f} x)  first call {record['first_s']:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()

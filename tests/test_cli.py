@@ -1,0 +1,78 @@
+"""The command line as a user meets it: a process, its output and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+EPSILON = ["epsilon", "--noise-multiplier", "1.0", "--sampling-rate", "0.01", "--steps", "10000", "--delta", "1e-5"]
+
+
+def jaxacct(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "jaxacct.cli", *arguments],
+        capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "80"} | environment,
+    )  # fmt: skip
+
+
+def test_epsilon_as_json():
+    done = jaxacct(*EPSILON, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["lower"] <= 6.1877 + 5e-5
+    assert 6.1877 - 5e-5 <= record["upper"] <= 6.1877 + 0.01
+    assert record["accountant"] == "prv"
+    assert record["steps"] == 10_000
+
+
+def test_epsilon_as_a_table_of_80_columns():
+    done = jaxacct(*EPSILON)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "certified" in done.stdout
+    assert "6.18" in done.stdout
+    assert done.stderr == ""
+
+
+def test_renyi_epsilon_is_above_the_certified_one():
+    done = jaxacct(*EPSILON, "--accountant", "rdp", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["upper"] > 6.1877
+
+
+def test_no_noise_costs_everything():
+    done = jaxacct("epsilon", "--noise-multiplier", "0", "--steps", "1", "--delta", "1e-5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["upper"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--noise-multiplier", "-1"], ["noise_multiplier", "-1"]),
+        (["--sampling-rate", "0"], ["sampling_rate", "(0, 1]"]),
+        (["--sampling-rate", "1.5"], ["sampling_rate", "fraction"]),
+        (["--steps", "-3"], ["steps", "whole number"]),
+        (["--steps", "2.5"], ["steps", "whole number"]),
+        (["--delta", "0"], ["delta", "(0, 1)"]),
+        (["--delta", "2"], ["delta", "(0, 1)"]),
+        (["--delta", "nan"], ["delta", "nan"]),
+        (["--steps", "many"], ["--steps", "many"]),
+        (["--accountant", "rdp", "--tolerance", "1e-3"], ["tolerance", "prv"]),
+        (["--tolerance", "0"], ["tolerance"]),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_message(change, words):
+    done = jaxacct(*EPSILON, *change)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert done.stdout == ""
+
+
+def test_help_names_every_command():
+    done = jaxacct("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("epsilon", "delta", "train"))
