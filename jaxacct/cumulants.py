@@ -145,22 +145,21 @@ def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
         return jnp.log(coefficient) + log_scale
 
     low, high = _stationary_points(s, q, a)
-    places = jnp.stack([low, high, jnp.zeros_like(low), jnp.ones_like(low)]) / s
-    heights = height(places)
+    places = jnp.stack([low / s, high / s, jnp.zeros_like(low), 1 / s])
+    heights = jax.vmap(height)(places)
     top = jnp.max(heights, axis=0)
-    counts = heights > top - CUT
+    counts = jax.vmap(lambda h: h > top - CUT)(heights)
     left = jnp.min(jnp.where(counts, places, jnp.inf), axis=0)
     right = jnp.max(jnp.where(counts, places, -jnp.inf), axis=0)
 
-    def narrow(i: int, reach: tuple[Array, Array]) -> tuple[Array, Array]:
-        shorter_left, shorter_right = (r - REACH * 0.5**i for r in reach)
-        fallen_left, fallen_right = height(left - shorter_left) < top - CUT, height(right + shorter_right) < top - CUT
-        return jnp.where(fallen_left, shorter_left, reach[0]), jnp.where(fallen_right, shorter_right, reach[1])
+    def narrow(i: int, reach: Array) -> Array:
+        shorter = reach - REACH * 0.5**i
+        fallen = jax.vmap(lambda z: height(z) < top - CUT)(jnp.stack([left - shorter[0], right + shorter[1]]))
+        return jnp.where(fallen, shorter, reach)
 
-    whole = jnp.full_like(left, REACH)
     # Eight halvings leave 0.2 standard deviations too much.
-    out_left, out_right = jax.lax.fori_loop(1, 9, narrow, (whole, whole))
-    return left - out_left, right + out_right, top
+    reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), REACH, jnp.float64))
+    return left - reach[0], right + reach[1], top
 
 
 def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:

@@ -1,0 +1,238 @@
+"""Rényi curves and what they say about (epsilon, delta)."""
+
+import json
+import math
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
+from jaxacct.precision import in_float64
+
+PUBLISHED = json.loads((pathlib.Path(__file__).parent / "data" / "rdp_published.json").read_text())
+
+PUBLISHED_INEXACT = {"F120": 0.000650070897188, "F121": 0.00108541805691810}
+"""Fractional orders where a published value is 3 % and 6e-5 above the divergence: the divergence, by mpmath."""
+
+
+@pytest.mark.parametrize("fact", PUBLISHED, ids=lambda fact: fact["id"])
+def test_published_divergences(fact):
+    if fact["q"] == 0:
+        with pytest.raises(ValueError, match="sampling_rate"):
+            PoissonSubsampledGaussian(fact["sigma"], 0.0)
+        return
+    mechanism = PoissonSubsampledGaussian(fact["sigma"], fact["q"])
+    value = rdp.composed_curve(mechanism, fact["steps"], [fact["order"]], relation="remove")[0]
+    assert value == pytest.approx(PUBLISHED_INEXACT.get(fact["id"], fact["value"]), rel=5e-9)
+
+
+def test_inexact_published_values_are_still_inexact():
+    facts = {fact["id"]: fact["value"] for fact in PUBLISHED}
+    assert all(abs(facts[name] / truth - 1) > 1e-5 for name, truth in PUBLISHED_INEXACT.items())
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove", "add", "remove"])
+def test_gaussian_is_the_closed_form_rounded_up(relation):
+    orders = np.array(rdp.DEFAULT_ORDERS)
+    for s in (0.3, 1.0, 20.0):
+        values, truth = rdp.curve(Gaussian(s), orders, relation=relation), orders / (2 * s**2)
+        assert np.all(values >= truth)
+        np.testing.assert_allclose(values, truth, rtol=1e-9)
+
+
+def test_upper_bound_on_integer_orders():
+    mp.mp.dps = 60
+    for s, q, a in ((0.5, 0.01, 2), (0.9, 0.003, 32), (2.0, 0.2, 64), (8.0, 1e-4, 256), (1.1, 0.4, 3)):
+        rate = mp.mpf(q)
+        moment = mp.fsum(
+            mp.binomial(a, k) * (1 - rate) ** (a - k) * rate**k * mp.exp(mp.mpf(k) * (k - 1) / (2 * mp.mpf(s) ** 2))
+            for k in range(a + 1)
+        )
+        truth = mp.log(moment) / (a - 1)
+        value = rdp.curve(PoissonSubsampledGaussian(s, q), [float(a)])[0]
+        assert 0 <= mp.mpf(float(value)) / truth - 1 < 2e-10
+
+
+def test_removing_costs_at_least_adding():
+    # Mironov, Talwar and Zhang (2019), Theorem 5.
+    for s in (0.4, 5.0):
+        for q in (1e-4, 0.05, 0.7):
+            mechanism = PoissonSubsampledGaussian(s, q)
+            add, remove, both = (
+                rdp.curve(mechanism, rdp.DEFAULT_ORDERS, relation=relation)
+                for relation in ("add", "remove", "add_or_remove")
+            )
+            assert np.all(add <= remove * (1 + 1e-12))
+            np.testing.assert_allclose(both, np.maximum(add, remove), rtol=1e-15)
+
+
+def test_rises_with_the_order_and_the_rate_and_falls_with_the_noise():
+    values = [rdp.curve(PoissonSubsampledGaussian(1.0, 0.02), rdp.DEFAULT_ORDERS)]
+    assert np.all(np.diff(values[0]) >= 0)
+    assert np.all(rdp.curve(PoissonSubsampledGaussian(1.0, 0.03), rdp.DEFAULT_ORDERS) > values[0])
+    assert np.all(rdp.curve(PoissonSubsampledGaussian(1.1, 0.02), rdp.DEFAULT_ORDERS) < values[0])
+
+
+def test_f138_conversion():
+    orders = np.arange(2.0, 33.0)
+    convert = in_float64(lambda: rdp.epsilon_improved(jnp.full(31, 1.1), jnp.asarray(orders), 1e-5).min())
+    assert float(convert()) == pytest.approx(1.32783806176, abs=5e-8)
+
+
+def test_f139_gaussian_over_many_orders():
+    value = rdp.epsilon(Gaussian(4.530877117), 1, 1e-6, orders=[0.001 * i for i in range(1001, 100_000)])
+    assert value == pytest.approx(1.0, abs=5e-8)
+
+
+TF_PRIVACY_ORDERS = [*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512]
+
+
+def test_f144_subsampled():
+    value = rdp.epsilon(PoissonSubsampledGaussian(1.0, 0.001), 30_000, 1e-7, orders=TF_PRIVACY_ORDERS)
+    assert value == pytest.approx(1.4154988495444842, abs=5e-8)
+
+
+def test_conversions_undo_each_other():
+    mechanism = PoissonSubsampledGaussian(0.9, 0.02)
+    for conversion in ("improved", "mironov"):
+        epsilon = rdp.epsilon(mechanism, 500, 1e-6, conversion=conversion)
+        assert rdp.delta(mechanism, 500, epsilon, conversion=conversion) == pytest.approx(1e-6, rel=1e-9)
+    assert rdp.epsilon(mechanism, 500, 1e-6) < rdp.epsilon(mechanism, 500, 1e-6, conversion="mironov")
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(0.05, 1e-5), (1.0, 1e-5), (5.0, 1e-9), (1.0, 1e-200)])
+def test_epsilon_and_delta_are_above_the_gaussians(mu, delta):
+    def truth(epsilon):
+        mp.mp.dps = 250
+        return mp.ncdf(mu / 2 - epsilon / mp.mpf(mu)) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mp.mpf(mu))
+
+    epsilon = float(rdp.epsilon(Gaussian(1 / mu), 1, delta))
+    assert truth(mp.mpf(epsilon)) <= delta
+    assert mp.mpf(float(rdp.delta(Gaussian(1 / mu), 1, epsilon))) >= truth(mp.mpf(epsilon))
+
+
+def test_default_orders_lose_little():
+    for target in np.geomspace(0.05, 30, 25):
+        # The noise at which the continuous optimum of the conversion is about the target.
+        s = np.sqrt(2 * np.log(1e5)) / target
+        dense = np.unique(np.concatenate([1 + np.geomspace(0.01, 2000, 20_000)]))
+        best = rdp.epsilon(Gaussian(s), 1, 1e-5, orders=dense)
+        assert 0 <= rdp.epsilon(Gaussian(s), 1, 1e-5) / best - 1 < 2e-3
+
+
+def test_no_steps_cost_nothing_and_tiny_ones_something():
+    mechanism = PoissonSubsampledGaussian(1.0, 0.01)
+    assert rdp.epsilon(mechanism, 0, 1e-5) == 0
+    assert rdp.delta(mechanism, 0, 0.0) == 0
+    assert rdp.epsilon(PoissonSubsampledGaussian(0.0, 0.01), 0, 1e-5) == 0
+    faint = PoissonSubsampledGaussian(1e6, 1e-300)
+    assert np.all(rdp.curve(faint, [1.5, 100.0]) > 0)
+    assert rdp.delta(faint, 1, 100.0) > 0
+    assert 0 < rdp.delta(mechanism, 1, math.inf) < 1e-300
+
+
+def test_no_noise_costs_everything():
+    for mechanism in (Gaussian(0.0), PoissonSubsampledGaussian(0.0, 0.5)):
+        assert np.all(np.isinf(rdp.curve(mechanism, [1.5, 2.0])))
+        assert rdp.epsilon(mechanism, 1, 1e-5) == math.inf
+        assert rdp.delta(mechanism, 1, 3.0) == 1
+
+
+def test_sequences_and_tuples_compose():
+    s, q, steps = np.array([1.0, 2.0, 0.8]), np.array([0.01, 0.1, 0.002]), np.array([100, 5, 1000])
+    parts = [
+        rdp.composed_curve(PoissonSubsampledGaussian(*pair), int(k), rdp.DEFAULT_ORDERS)
+        for *pair, k in zip(s, q, steps, strict=True)
+    ]
+    gaussian = rdp.composed_curve(Gaussian(30.0), 2, rdp.DEFAULT_ORDERS)
+    sequence = PoissonSubsampledGaussian(s, q)
+    np.testing.assert_allclose(rdp.composed_curve(sequence, steps, rdp.DEFAULT_ORDERS), sum(parts), rtol=1e-14)
+    mixed = rdp.composed_curve((sequence, Gaussian(30.0)), (steps, 2), rdp.DEFAULT_ORDERS)
+    np.testing.assert_allclose(mixed, sum(parts) + gaussian, rtol=1e-14)
+
+
+def jitted(function):
+    """Returns ``function`` jitted, its results as NumPy arrays: JAX would compare them in float32."""
+    return lambda *args: np.asarray(jax.jit(function)(*args))
+
+
+def test_jit_vmap_scan_and_tracers_without_x64():
+    assert not jax.config.jax_enable_x64
+    expected = [rdp.epsilon(PoissonSubsampledGaussian(1.5, 0.02), k, 1e-5) for k in (299, 300)]
+
+    def epsilon(s, q, steps, delta):
+        return rdp.epsilon(PoissonSubsampledGaussian(s, q), steps, delta)
+
+    # Float32 arguments: 1.5 and 300 are exact, the others are rounded before the library sees them.
+    assert jitted(epsilon)(1.5, 0.02, 300, 1e-5) == pytest.approx(expected[1], rel=1e-6)
+    batch = jitted(jax.vmap(lambda s: epsilon(s, 0.02, 300, 1e-5)))(jnp.array([1.5, 3.0, 0.0]))
+    assert batch.dtype == np.float64
+    assert batch[0] == pytest.approx(expected[1], rel=1e-14)
+    assert np.isinf(batch[2])
+    _, scanned = jax.lax.scan(lambda c, k: (c, epsilon(1.5, 0.02, k, 1e-5)), 0, jnp.arange(299, 301))
+    np.testing.assert_allclose(scanned, expected, rtol=1e-14)
+    chosen = jax.lax.cond(True, lambda k: epsilon(1.5, 0.02, k, 1e-5), lambda k: jnp.full_like(scanned[0], k), 300)
+    assert float(chosen) == pytest.approx(expected[1], rel=1e-14)
+
+
+def test_other_verbs_without_x64():
+    mechanism = PoissonSubsampledGaussian(1.5, 0.02)
+    delta = jitted(lambda e: rdp.delta(mechanism, 300, e))(1.0)
+    assert delta == pytest.approx(rdp.delta(mechanism, 300, 1.0), rel=1e-13)
+    np.testing.assert_allclose(jitted(lambda a: rdp.curve(Gaussian(2.0), [a, 2 * a]))(2.0), [0.25, 0.5], rtol=1e-9)
+
+
+def test_mechanisms_pass_through_transformations():
+    mechanism = PoissonSubsampledGaussian(jnp.array([1.0, 2.0]), jnp.array([0.5, 0.25]))
+    curves = jitted(jax.vmap(lambda m: rdp.curve(m, rdp.DEFAULT_ORDERS)))(mechanism)
+    assert curves.shape == (2, len(rdp.DEFAULT_ORDERS))
+    np.testing.assert_allclose(
+        curves[1], rdp.curve(PoissonSubsampledGaussian(2.0, 0.25), rdp.DEFAULT_ORDERS), rtol=1e-13
+    )
+
+
+def test_traced_nonsense_is_infinite():
+    epsilon = jitted(jax.vmap(lambda s, q, k, d: rdp.epsilon(PoissonSubsampledGaussian(s, q), k, d)))
+    good = (1.0, 0.5, 10.0, 1e-5)
+    bad = [tuple(value if i == j else v for j, v in enumerate(good)) for i in range(4) for value in (-1.0, math.nan)]
+    others = [(1.0, 1.5, 10.0, 1e-5), (1.0, 0.5, 10.5, 1e-5), (1.0, 0.5, 10.0, 1.0), (math.inf, 0.5, 10.0, 1e-5)]
+    values = epsilon(*jnp.array([good, *bad, *others]).T)
+    assert np.isfinite(values[0])
+    assert np.all(values[1:] == math.inf)
+    delta = jitted(jax.vmap(lambda s, k, e: rdp.delta(Gaussian(s), k, e)))
+    values = delta(*jnp.array([(1.0, 1.0, 1.0), *(tuple(row) for row in 1 - np.eye(3) * math.nan), (1.0, 1.5, 1.0)]).T)
+    assert values[0] < 1
+    assert np.all(values[1:] == 1)
+    orders = jitted(lambda a: rdp.curve(Gaussian(1.0), a))(jnp.array([2.0, 1.0, -3.0, math.nan]))
+    assert np.isfinite(orders[0])
+    assert np.all(orders[1:] == math.inf)
+
+
+def test_concrete_nonsense_raises():
+    mechanism = PoissonSubsampledGaussian(1.0, 0.01)
+    with pytest.raises(ValueError, match=r"orders = \[1.0\] .* above 1"):
+        rdp.curve(mechanism, [1.0])
+    with pytest.raises(ValueError, match="orders"):
+        rdp.curve(mechanism, [2.0, math.inf])
+    with pytest.raises(ValueError, match=r"steps = -1 .*whole number"):
+        rdp.epsilon(mechanism, -1, 1e-5)
+    with pytest.raises(ValueError, match=r"steps = 2.5"):
+        rdp.epsilon(mechanism, 2.5, 1e-5)
+    with pytest.raises(ValueError, match=r"delta = 1.5 .*\(0, 1\)"):
+        rdp.epsilon(mechanism, 1, 1.5)
+    with pytest.raises(ValueError, match=r"epsilon = -1"):
+        rdp.delta(mechanism, 1, -1)
+    with pytest.raises(ValueError, match=r"relation = 'replace' .*PoissonSubsampledGaussian.*'remove'"):
+        rdp.epsilon(mechanism, 1, 1e-5, relation="replace")
+    with pytest.raises(ValueError, match=r"conversion = 'best'"):
+        rdp.epsilon(mechanism, 1, 1e-5, conversion="best")
+    with pytest.raises(ValueError, match="vmap"):
+        rdp.curve(Gaussian(np.ones(3)), [2.0, 3.0, 4.0])
+    with pytest.raises(ValueError, match=r"steps of shape \(\)"):
+        rdp.epsilon(Gaussian(np.ones(3)), 5, 1e-5)
+    with pytest.raises(ValueError, match="2 mechanisms"):
+        rdp.epsilon((mechanism, mechanism), (1,), 1e-5)
