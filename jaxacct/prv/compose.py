@@ -69,7 +69,8 @@ def _advance(progress: _Progress) -> _Progress:
         squared, noise = jax.vmap(convolve)(power, power)
         # What one side may lose is multiplied by the copies still to be made; below the noise no tail is told from 0.
         tail = jnp.maximum(truncation_tail(remaining), noise / 2)
-        return jax.vmap(_fit)((squared, accumulated), tail)
+        doubled, added_to = jax.vmap(_fit)((squared, accumulated), tail)
+        return doubled, added_to
 
     def finish(accumulated: LossLattice) -> tuple[LossLattice, LossLattice]:
         return power, jax.vmap(_fit)((accumulated,), noise / 2)[0]

@@ -23,7 +23,7 @@ def assert_holds(bounds, truth, error=0.0):
     assert bounds.lower <= bounds.estimate <= bounds.upper
 
 
-@pytest.mark.parametrize("points", [2**8, 2**10, 2**13])
+@pytest.mark.parametrize("points", [2**8, 2**12])
 def test_values_known_to_160_bits(points):
     for row in TRUTHS:
         mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
@@ -42,7 +42,7 @@ def test_gaussian_against_the_closed_form(noise_multiplier):
         for deviations in (0.3, 3.0, 8.0, 21.0):  # delta from 0.4 down to 1e-99
             epsilon = mu**2 / 2 + deviations * mu
             truth = gaussian_delta(mu, epsilon)
-            assert_holds(ja.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**11), truth, 1e-11)
+            assert_holds(ja.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**12), truth, 1e-11)
 
 
 @given(
@@ -73,7 +73,7 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_coarse_and_fine_meshes_overlap(noise, log_rate, log_steps, log_delta):
     mechanism, steps, delta = ja.PoissonSubsampledGaussian(noise, 10**log_rate), int(10**log_steps), 10**log_delta
-    brackets = [ja.epsilon(mechanism, steps, delta, points=points) for points in (2**8, 2**9, 2**10)]
+    brackets = [ja.epsilon(mechanism, steps, delta, points=points) for points in (2**8, 2**10)]
     assert max(b.lower for b in brackets) <= min(b.upper for b in brackets)
     assert not any(np.isnan(leaf) for leaf in jax.tree.leaves(brackets))
 
@@ -81,7 +81,7 @@ def test_coarse_and_fine_meshes_overlap(noise, log_rate, log_steps, log_delta):
 def test_published_values():
     for row in PUBLISHED:
         mechanism = ja.PoissonSubsampledGaussian(row["noise_multiplier"], row["sampling_rate"])
-        options = {"relation": row["relation"], "points": 2**13}
+        options = {"relation": row["relation"], "points": 2**12}
         if row["quantity"] == "epsilon":
             bounds = ja.epsilon(mechanism, row["steps"], row["delta"], **options)
         else:
@@ -100,7 +100,7 @@ def test_published_values():
 
 def test_disputed_published_value_against_the_contour_integral():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.02)
-    bounds = ja.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**13)
+    bounds = ja.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**12)
     assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.upper), "remove") <= 1e-6
     assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.lower), "remove") >= 1e-6
 

@@ -7,7 +7,7 @@ import pytest
 
 import jaxacct as ja
 
-POINTS = 2**9
+POINTS = 2**8
 
 
 def epsilon_upper(noise, rate, steps, delta):
