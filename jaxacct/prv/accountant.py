@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,8 @@ from jaxacct.prv.discretize import discretize, mesh, window
 from jaxacct.prv.evaluate import delta_of, epsilon_of
 from jaxacct.prv.lattice import LossLattice
 
-DEFAULT_TOLERANCE = 1e-3
-"""Relative gap of epsilon aimed at where the caller names none."""
+DEFAULT_TOLERANCE = {"epsilon": 1e-3, "delta": 1e-2}
+"""Relative gap aimed at where the caller names none; delta moves about ten times faster than epsilon."""
 
 DEFAULT_POINTS = 2**13
 """Mesh points inside a trace, where no gap can be looked at."""
@@ -70,7 +69,7 @@ def epsilon(
     (True, True)
     """
     validation.check_delta(delta)
-    return _bounds(mechanism, steps, _Query("epsilon", relation), delta, tolerance, points)
+    return _bounds("epsilon", mechanism, steps, delta, relation, tolerance, points)
 
 
 def delta(
@@ -85,8 +84,7 @@ def delta(
     """Returns certified bounds on delta of a mechanism run ``steps`` times, at ``epsilon``.
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta,
-    and ``tolerance`` is the relative gap of delta divided by how many times faster than epsilon it moves, taken as 10.
-    Invalid traced parameters and no noise give ``upper = 1``.
+    and ``tolerance`` is the relative gap of delta, 1e-2 by default. Where nothing is known ``upper`` is 1.
 
     >>> from jaxacct import Gaussian
     >>> bounds = delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0)
@@ -94,27 +92,15 @@ def delta(
     (True, True)
     """
     validation.check_epsilon(epsilon)
-    return _bounds(mechanism, steps, _Query("delta", relation), epsilon, tolerance, points)
-
-
-@dataclass(frozen=True)
-class _Query:
-    """What is asked for, and under which relation: static in a trace."""
-
-    quantity: str
-    relation: str
-
-    @property
-    def gap_scale(self) -> float:
-        """How much faster than epsilon the quantity moves, relatively."""
-        return 1.0 if self.quantity == "epsilon" else 10.0
+    return _bounds("delta", mechanism, steps, epsilon, relation, tolerance, points)
 
 
 def _bounds(
+    quantity: str,
     mechanism: Mechanism,
     steps: ArrayLike,
-    query: _Query,
     value: ArrayLike,
+    relation: str,
     tolerance: float | None,
     points: int | None,
 ) -> Bounds:
@@ -126,24 +112,24 @@ def _bounds(
             raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
         if points < 2**6 or points & (points - 1):
             raise ValueError(f"points = {points} is not a number of mesh points: give a power of two, at least 64.")
-        return _compute(mechanism, steps, value, query, points)
+        return _compute(quantity, mechanism, steps, value, relation, points)
     if not is_concrete(mechanism, steps, value):
         if tolerance is not None:
             raise ValueError(
                 f"tolerance = {tolerance} cannot be used inside jit, vmap or scan, where the shapes are fixed before "
                 "the gap is known: give points, the number of mesh points, instead."
             )
-        return _compute(mechanism, steps, value, query, DEFAULT_POINTS)
-    wanted = DEFAULT_TOLERANCE if tolerance is None else tolerance
+        return _compute(quantity, mechanism, steps, value, relation, DEFAULT_POINTS)
+    wanted = DEFAULT_TOLERANCE[quantity] if tolerance is None else tolerance
     validation.check_positive(wanted, "tolerance")
-    bounds = _compute(mechanism, steps, value, query, LADDER[0])
+    bounds = _compute(quantity, mechanism, steps, value, relation, LADDER[0])
     gap = float("inf")
     for size in LADDER[1:]:
         previous, gap = gap, float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left.
-        if gap <= wanted * query.gap_scale or gap == float("inf") or 0.9 * previous < gap < 0.5:
+        if gap <= wanted or gap == float("inf") or 0.9 * previous < gap < 0.5:
             break
-        bounds = _tighter(bounds, _compute(mechanism, steps, value, query, size))
+        bounds = _tighter(bounds, _compute(quantity, mechanism, steps, value, relation, size))
     return bounds
 
 
@@ -163,11 +149,13 @@ def _check_scalar(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike) -> N
 
 
 @in_float64
-def _compute(mechanism: Mechanism, steps: ArrayLike, value: ArrayLike, query: _Query, points: int) -> Bounds:
-    pairs = mechanism.dominating_pairs(query.relation)
+def _compute(
+    quantity: str, mechanism: Mechanism, steps: ArrayLike, value: ArrayLike, relation: str, points: int
+) -> Bounds:
+    pairs = mechanism.dominating_pairs(relation)
     # The directions as one batch: their pairs differ in data only. One dtype whatever came in, so one compilation.
     directions = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pairs)
-    return outside(_jitted(directions, as_float64(steps), as_float64(value), query.quantity, points))
+    return outside(_jitted(directions, as_float64(steps), as_float64(value), quantity, points))
 
 
 @functools.partial(jax.jit, static_argnames=("quantity", "points"))

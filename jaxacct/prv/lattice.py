@@ -100,11 +100,11 @@ def coarsen(lattice: LossLattice) -> LossLattice:
     """
     h, t = lattice.mesh, lattice.order
     even, odd = lattice.weights[0::2], lattice.weights[1::2]
-    log_odd = jnp.log(odd)
     following = jnp.concatenate([odd[1:], jnp.zeros(1)])
-    slope = 0.5 * (jnp.concatenate([log_odd[1:], log_odd[-1:]]) - jnp.concatenate([log_odd[:1], log_odd[:-1]]))
-    slope = jnp.where(jnp.isfinite(slope), slope - 2 * t * h, 0.0)
-    share = jax.nn.sigmoid(slope - h)
+    preceding = jnp.concatenate([jnp.zeros(1), odd[:-1]])
+    # Next to nothing at all the slope is infinite: a first point's mass may all go up, for none waits for it below.
+    slope = 0.5 * (jnp.log(following) - jnp.log(preceding)) - 2 * t * h
+    share = jax.nn.sigmoid(jnp.where(jnp.isnan(slope), 0.0, slope) - h)
     next_share = jnp.concatenate([share[1:], jnp.ones(1)])
     paired = jnp.minimum(share * odd, jnp.exp(-h - 2 * t * h) * (1 - next_share) * following)
     # The factor keeps the condition true after rounding; the upper share's rounding goes to the slack.
