@@ -1,0 +1,82 @@
+"""Figures. They are drawn on figure objects of their own: nothing global of matplotlib changes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+INK, FAINT = "#26323f", "#d9dee3"
+ACCURACY, SPENT, BUDGET = "#2a6f97", "#c8553d", "#7a8794"
+
+
+def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes a picture of a training run: test accuracy and epsilon spent over the steps.
+
+    Args:
+        report: as :func:`jaxacct.train.report.build_report` returns it.
+        path: the file to write; its suffix says the format (.png, .svg, .pdf). Missing folders are made.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is missing.
+        ValueError: the report has no history.
+
+    >>> import tempfile
+    >>> report = {"history": [{"step": 1, "accuracy": 0.5, "epsilon": 1.0}], "config": {"budget": {"epsilon": 2.0}},
+    ...           "final": {"steps": 1, "delta": 1e-5, "epsilon_certified": None}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     training(report, f"{folder}/training.png")
+    ...     pathlib.Path(f"{folder}/training.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError('figures need matplotlib, which is missing: pip install "jaxacct[train]".') from None
+    history = report["history"]
+    if not history:
+        raise ValueError("the report has no history: nothing was trained, so there is nothing to draw.")
+    final, budget = report["final"], report["config"]["budget"]["epsilon"]
+    steps = [entry["step"] for entry in history]
+    marker = "o" if len(steps) < 40 else None
+    figure = Figure(figsize=(6.4, 5.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+
+    if history[-1]["accuracy"] is not None:
+        accuracies = [entry["accuracy"] for entry in history]
+        top.plot(steps, accuracies, color=ACCURACY, marker=marker, markersize=3)
+        top.annotate(
+            f"{accuracies[-1]:.1%}", (steps[-1], accuracies[-1]), xytext=(0, -14), textcoords="offset points",
+            ha="right", color=ACCURACY,
+        )  # fmt: skip
+    top.set_ylabel("test accuracy")
+
+    bottom.plot(
+        [0, *steps], [0.0, *(entry["epsilon"] for entry in history)], color=SPENT, marker=marker, markersize=3,
+        label="spent, by the Rényi filter",
+    )  # fmt: skip
+    bottom.axhline(budget, color=BUDGET, linestyle="--", linewidth=1, label=f"budget, epsilon = {budget:g}")
+    if final["epsilon_certified"] is not None:
+        lower, upper = final["epsilon_certified"]["lower"], final["epsilon_certified"]["upper"]
+        middle = (lower + upper) / 2
+        bottom.errorbar(
+            [final["steps"]], [middle], yerr=[[middle - lower], [upper - middle]], fmt="D", markersize=5, capsize=4,
+            color=INK, label=f"certified: {lower:.3f} to {upper:.3f}",
+        )  # fmt: skip
+    bottom.set_ylim(bottom=0, top=1.12 * max(budget, history[-1]["epsilon"]))
+    bottom.set_ylabel(f"epsilon at delta = {final['delta']:g}")
+    bottom.set_xlabel("noisy updates")
+    bottom.set_xlim(left=0)
+    bottom.legend(loc="lower right", frameon=False, fontsize=8)
+    name = report["config"].get("dataset")
+    top.set_title("DP-SGD" if name is None else f"DP-SGD on {name}", loc="left", color=INK)
+    for axes in (top, bottom):
+        axes.grid(color=FAINT, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=INK)
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)

@@ -1,0 +1,64 @@
+"""Random keys of a run: from the operating system's entropy unless a seed is given, and never twice the same."""
+
+from __future__ import annotations
+
+import numbers
+import secrets
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+IMPLEMENTATION = "threefry2x32"
+"""Named, so that a seed means the same run whatever generator the process has set as its default."""
+
+SEED_BITS = 64
+"""What a Threefry key holds. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in practice."""
+
+
+def run_key(seed: int | jax.Array | None = None) -> jax.Array:
+    """Returns the typed key that a whole run is derived from.
+
+    Args:
+        seed: a whole number in [0, 2^64), a typed scalar key, which is returned as it is, or None: 64 bits of the
+            operating system's entropy. A known seed makes the noise known and voids the privacy guarantee: for
+            experiments and tests only.
+
+    Returns:
+        A scalar key array.
+
+    Raises:
+        ValueError, TypeError: a seed out of range or of another kind.
+
+    >>> bool(jax.random.key_data(run_key(7))[1] == 7)
+    True
+    >>> bool((jax.random.key_data(run_key()) == jax.random.key_data(run_key())).all())
+    False
+    """
+    if isinstance(seed, jax.Array):
+        if not jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) or seed.shape != ():
+            raise TypeError(
+                f"seed has dtype {seed.dtype} and shape {seed.shape}: give one typed key, jax.random.key(...)."
+            )
+        return seed
+    if seed is None:
+        number = secrets.randbits(SEED_BITS)
+    elif isinstance(seed, numbers.Integral) and not isinstance(seed, bool):
+        number = int(seed)
+    else:
+        raise TypeError(f"seed = {seed!r} is not a seed: give a whole number, or None for the system's entropy.")
+    if not 0 <= number < 2**SEED_BITS:
+        raise ValueError(f"seed = {number} is out of range: give a whole number from 0 to 2**{SEED_BITS} - 1.")
+    words = jnp.array(np.array([number >> 32, number & 0xFFFFFFFF], np.uint32))
+    return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
+
+
+def describe_seed(seed: int | jax.Array | None) -> int | str:
+    """Returns what a report may say of the seed: an entropy-made key is never shown, or its noise could be redone.
+
+    >>> describe_seed(None), describe_seed(3)
+    ('operating system', 3)
+    """
+    if seed is None:
+        return "operating system"
+    return "key given by the caller" if isinstance(seed, jax.Array) else int(seed)

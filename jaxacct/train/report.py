@@ -1,0 +1,109 @@
+"""``report.json``: what was run, what it reached, what it cost, and which guarantee holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import platform
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from jaxacct.train.accounting import certified_epsilon, guarantee
+from jaxacct.train.trainer import DPTrainer, Evaluation
+
+PACKAGES = ("jaxacct", "jax", "flax", "optax", "numpy")
+
+
+def build_report(
+    trainer: DPTrainer, history: Sequence[Evaluation], config: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the report of a run as plain Python values.
+
+    Args:
+        trainer: the trainer after its ``fit``.
+        history: its records; the last one gives the test accuracy.
+        config: what else the reader should know, such as the data set's name; the trainer's own settings are added.
+
+    Returns:
+        ``{"config": {...}, "history": [{"step", "accuracy", "epsilon"}, ...], "final": {"steps", "test_accuracy",
+        "epsilon_certified": {"lower", "estimate", "upper"}, "epsilon_renyi", "delta", "guarantee"}, "versions":
+        {...}}``. ``history`` has the Rényi filter's epsilon, which decided on the stop. ``epsilon_certified`` is null
+        where nothing certifies it, because the stopping time was not fixed in advance. A seed made from entropy is not
+        in it.
+    """
+    certified = None
+    if trainer.stopping_was_planned:
+        bounds = certified_epsilon(trainer)
+        certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
+    settings = {
+        "num_examples": trainer.sampler.num_examples,
+        "sampling_rate": trainer.sampler.sampling_rate,
+        "expected_batch_size": trainer.sampler.expected_batch_size,
+        "capacity": trainer.sampler.capacity,
+        "noise_multiplier": trainer.noise_multiplier,
+        "clip_norm": trainer.clip_norm,
+        "microbatch_size": trainer.microbatch_size,
+        "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
+        "delta_for_accounting": trainer.delta_after_overflow,
+        "seed": trainer.seed,
+    }
+    return {
+        "config": {**(config or {}), **settings},
+        "history": [entry._asdict() for entry in history],
+        "final": {
+            "steps": trainer.steps,
+            "test_accuracy": history[-1].accuracy if history else None,
+            "epsilon_certified": certified,
+            "epsilon_renyi": trainer.spent_epsilon,
+            "delta": trainer.delta,
+            "guarantee": guarantee(trainer),
+        },
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "not installed"
+
+
+def write_report(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes a report as strict JSON, whole or not at all: a reader never sees half a file.
+
+    Infinite and NaN numbers, which JSON lacks, become the strings "inf", "-inf" and "nan". Missing folders are made.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report({"epsilon": float("inf")}, f"{folder}/run/report.json")
+    ...     print(pathlib.Path(f"{folder}/run/report.json").read_text().split())
+    ['{', '"epsilon":', '"inf"', '}']
+    """
+    path = pathlib.Path(path)
+    text = json.dumps(_strict(report), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # a temporary file is private to its owner
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _strict(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

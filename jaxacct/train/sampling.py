@@ -1,0 +1,209 @@
+"""Poisson sampling into batches of a fixed shape, and the mechanism that it is.
+
+A compiled step needs a static batch shape; a Poisson sample has a random size. The sample is packed into ``capacity``
+rows under a mask. What is left is the event that more than ``capacity`` examples are drawn. Then the batch is cut, and
+the run is no longer the mechanism that is accounted. No branch and no compilation depend on the realized size.
+
+What the cut costs. Let M be ``steps`` steps with unbounded batches and M' the same with cut ones, both run on the same
+sample and the same noise, and let p bound the probability of an overflow in one step on every data set of at most
+``num_examples + 1`` examples (both of any two neighbours). The two outputs differ only where some step overflows, so
+eta = steps * p bounds their total variation distance, also if the run stops by an adaptive rule within ``steps``. If M
+is (epsilon, delta')-DP, for neighbours D and D' and any event S
+
+    P(M'(D) in S) <= P(M(D) in S) + eta <= e^epsilon P(M(D') in S) + delta' + eta
+                  <= e^epsilon (P(M'(D') in S) + eta) + delta' + eta,
+
+so M' is (epsilon, delta' + (1 + e^epsilon) eta)-DP. :meth:`PoissonSampler.overflow_delta` is that last term; it has to
+be taken off delta before the budget is spent.
+
+p comes from Chernoff's bound: for X ~ Binomial(N, q) and m > N q, P(X >= m) <= exp(-N KL(m/N || q)), KL the divergence
+between Bernoulli laws. Capacities above ``num_examples`` never overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32
+
+from jaxacct import validation
+from jaxacct.mechanisms import PoissonSubsampledGaussian
+
+RATE_UNIT = 2**32
+"""An example takes part if 32 random bits, as a number, fall below sampling_rate * 2^32: the rate is met exactly."""
+
+ALLOWANCE = 1e-3
+"""Share of delta that overflows may cost, by default. The batch grows by the logarithm of its inverse only."""
+
+KL_ROUNDING = 1e-6
+"""Relative allowance for the rounding of the divergence; it is computed to about 1e-10."""
+
+
+@dataclass(frozen=True)
+class PoissonSampler:
+    """Draws batches in which each example takes part independently, and knows what mechanism that makes.
+
+    Attributes:
+        num_examples: size of the data set; taken as public, as it sets the expected batch size.
+        sampling_rate: probability of each example to be in a batch. The multiple of 2^-32 next to the one given: the
+            attribute is what is really drawn, and what :meth:`mechanism` accounts.
+        capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
+
+    Hashable and without arrays: close over it in a compiled function.
+
+    Formal guarantee: a batch is a Poisson sample of the data set, except with probability at most
+    :attr:`overflow_probability`.
+
+    Raises ValueError where a field is out of range, or the capacity is below the expected batch size.
+
+    >>> sampler = PoissonSampler(num_examples=1000, sampling_rate=0.1, capacity=200)
+    >>> indices, mask = sampler.sample(jax.random.key(0))
+    >>> indices.shape, mask.shape, bool(80 < mask.sum() < 120)
+    ((200,), (200,), True)
+    >>> sampler.overflow_probability < 1e-17
+    True
+    """
+
+    num_examples: int
+    sampling_rate: float
+    capacity: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_examples, int) or not 1 <= self.num_examples < 2**31:
+            raise ValueError(
+                f"num_examples = {self.num_examples} is not a size: give a whole number from 1 to 2**31 - 1."
+            )
+        validation.check_sampling_rate(self.sampling_rate)
+        threshold = round(float(self.sampling_rate) * RATE_UNIT)
+        if threshold == 0:
+            raise ValueError(f"sampling_rate = {self.sampling_rate} is below 2**-33: nothing would ever be drawn.")
+        object.__setattr__(self, "sampling_rate", threshold / RATE_UNIT)
+        if self.capacity < min((self.num_examples + 1) * self.sampling_rate + 1, self.num_examples + 1):
+            raise ValueError(
+                f"capacity = {self.capacity} is not above the expected batch size, "
+                f"{self.expected_batch_size:.1f}: batches would be cut all the time. Use PoissonSampler.for_budget."
+            )
+
+    @classmethod
+    def for_budget(
+        cls,
+        num_examples: int,
+        sampling_rate: float,
+        *,
+        epsilon: float,
+        delta: float,
+        steps: int,
+        allowance: float = ALLOWANCE,
+    ) -> PoissonSampler:
+        """Returns the sampler of least capacity whose overflows cost at most ``allowance * delta``.
+
+        Args:
+            num_examples: size of the data set.
+            sampling_rate: probability of each example to be in a batch.
+            epsilon: budget of the whole run.
+            delta: budget of the whole run.
+            steps: the most steps that the run can take.
+            allowance: share of delta given away, in (0, 1).
+
+        The capacity depends on these public parameters only.
+
+        >>> sampler = PoissonSampler.for_budget(60_000, 0.01, epsilon=3.0, delta=1e-5, steps=2000)
+        >>> sampler.capacity, sampler.overflow_delta(steps=2000, epsilon=3.0) <= 1e-8
+        (795, True)
+        """
+        validation.check_epsilon(epsilon)
+        validation.check_delta(delta)
+        if not 0 < allowance < 1:
+            raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
+        whole = cls(num_examples, sampling_rate, num_examples + 1)
+        target = math.log(allowance * delta) - math.log(max(steps, 1)) - _log_one_plus_exp(epsilon)
+        low = math.ceil((num_examples + 1) * whole.sampling_rate) + 1
+        high = num_examples + 1
+        while low < high:
+            middle = (low + high) // 2
+            if log_overflow_bound(num_examples, whole.sampling_rate, middle) <= target:
+                high = middle
+            else:
+                low = middle + 1
+        return cls(num_examples, whole.sampling_rate, high)
+
+    @property
+    def expected_batch_size(self) -> float:
+        """``num_examples * sampling_rate``: what the noisy sum is divided by."""
+        return self.num_examples * self.sampling_rate
+
+    @property
+    def overflow_probability(self) -> float:
+        """Upper bound on the probability that one batch is cut."""
+        return math.exp(log_overflow_bound(self.num_examples, self.sampling_rate, self.capacity))
+
+    def overflow_delta(self, steps: int, epsilon: float) -> float:
+        """Returns what cut batches add to delta over ``steps`` steps of an (epsilon, .)-DP run: see the module.
+
+        >>> PoissonSampler(num_examples=10, sampling_rate=0.5, capacity=11).overflow_delta(steps=5, epsilon=1.0)
+        0.0
+        """
+        if steps <= 0:
+            return 0.0
+        log_bound = log_overflow_bound(self.num_examples, self.sampling_rate, self.capacity)
+        return math.exp(min(log_bound + math.log(steps) + _log_one_plus_exp(epsilon), 0.0))
+
+    def mechanism(self, noise_multiplier: float) -> PoissonSubsampledGaussian:
+        """Returns the mechanism of one noisy sum over such a batch.
+
+        >>> PoissonSampler(num_examples=10, sampling_rate=0.5, capacity=11).mechanism(2.0)
+        PoissonSubsampledGaussian(noise_multiplier=2.0, sampling_rate=0.5)
+        """
+        return PoissonSubsampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=self.sampling_rate)
+
+    def sample(self, key: jax.Array) -> tuple[Int32[Array, " capacity"], Bool[Array, " capacity"]]:
+        """Returns one batch: indices into the data set, and which of them are real. Use each key once.
+
+        Real rows come first, in rising order, each example at most once; rows under a false mask point at example 0
+        and must count for nothing. A batch may be empty.
+        """
+        return pack(self.draw(key), self.capacity)
+
+    def draw(self, key: jax.Array) -> Bool[Array, " num_examples"]:
+        """Returns which examples take part, before packing."""
+        threshold = round(self.sampling_rate * RATE_UNIT)
+        if threshold == RATE_UNIT:  # 2^32 itself does not fit into 32 bits
+            return jnp.ones(self.num_examples, bool)
+        return jax.random.bits(key, (self.num_examples,), jnp.uint32) < jnp.uint32(threshold)
+
+
+def pack(
+    selected: Bool[Array, " num_examples"], capacity: int
+) -> tuple[Int32[Array, " capacity"], Bool[Array, " capacity"]]:
+    """Returns the first ``capacity`` selected indices and a mask of the rows in use.
+
+    >>> indices, mask = pack(jnp.array([False, True, False, True]), 3)
+    >>> indices.tolist(), mask.tolist()
+    ([1, 3, 0], [True, True, False])
+    """
+    (indices,) = jnp.nonzero(selected, size=capacity, fill_value=0)
+    return indices.astype(jnp.int32), jnp.arange(capacity) < jnp.sum(selected)
+
+
+def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
+    """Returns an upper bound on ``log P(more than capacity of num_examples + 1 take part)``: -inf where none can.
+
+    >>> round(log_overflow_bound(999, 0.1, 199), 2), log_overflow_bound(999, 0.1, 1000)
+    (-44.4, -inf)
+    """
+    total, least = num_examples + 1, capacity + 1
+    if least > total:
+        return -math.inf
+    if least <= total * sampling_rate:
+        return 0.0
+    divergence = least * math.log(least / (total * sampling_rate))
+    if least < total:
+        divergence += (total - least) * (math.log((total - least) / total) - math.log1p(-sampling_rate))
+    return min(-divergence * (1 - KL_ROUNDING), 0.0)
+
+
+def _log_one_plus_exp(epsilon: float) -> float:
+    return float(epsilon) + math.log1p(math.exp(-float(epsilon)))
