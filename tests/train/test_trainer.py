@@ -1,0 +1,145 @@
+"""A whole run: repeatable, stopped by its budget, honest about what it cost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxacct.filters import RenyiFilter
+from jaxacct.train import DPTrainer, certified_epsilon, load, make_trainer
+from jaxacct.train.models import accuracy
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-3}
+
+
+def squared_error(model, x, y):
+    return jnp.sum((model(x) - y) ** 2)
+
+
+def small_trainer(model=None, data=None, **options):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3)).astype(np.float32)
+    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0)) if model is None else model
+    settings = BUDGET | {"noise_multiplier": 3.0, "expected_batch_size": 40, "clip_norm": 1.0, "seed": 1} | options
+    return DPTrainer(model, squared_error, optax.sgd(0.1), (x, x[:, :1]) if data is None else data, **settings)
+
+
+def leaves(trainer):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
+
+
+def test_same_seed_same_run_bit_for_bit():
+    runs = [small_trainer(seed=5), small_trainer(seed=5), small_trainer(seed=6)]
+    for run in runs:
+        run.fit(steps=5)
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+
+
+def test_no_seed_takes_entropy_and_does_not_tell():
+    runs = [small_trainer(seed=None) for _ in range(2)]
+    for run in runs:
+        run.fit(steps=2)
+    assert not same(*runs)
+    assert runs[0].seed == "operating system"
+
+
+def test_a_second_fit_goes_on_where_the_first_stopped():
+    whole, parts = small_trainer(), small_trainer()
+    whole.fit(steps=6, every=6)
+    parts.fit(steps=2)
+    parts.fit(steps=4)
+    assert parts.steps == 6
+    assert same(whole, parts)
+
+
+def test_the_budget_stops_the_run_at_the_step_it_no_longer_pays_for():
+    trainer = small_trainer()
+    promised = trainer.remaining_steps
+    assert promised > 3
+    history = trainer.fit()
+    assert trainer.steps == promised == history[-1].step
+    assert trainer.spent_epsilon <= BUDGET["epsilon"]
+    assert trainer.remaining_steps == 0
+    before = leaves(trainer)
+    assert trainer.fit() == []
+    assert all(np.array_equal(a, b) for a, b in zip(before, leaves(trainer), strict=True))
+
+
+def test_a_refused_step_leaves_the_state_bit_for_bit():
+    trainer = small_trainer()
+    trainer.fit()
+    granted, after = jax.jit(trainer.step)(trainer.state)
+    assert not granted
+    for old, new in zip(jax.tree.leaves(trainer.state), jax.tree.leaves(after), strict=True):
+        if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+            old, new = jax.random.key_data(old), jax.random.key_data(new)
+        np.testing.assert_array_equal(np.asarray(old), np.asarray(new))
+
+
+def test_the_certified_epsilon_is_below_the_filters_and_the_budget():
+    trainer = small_trainer()
+    trainer.fit(steps=4)
+    bounds = certified_epsilon(trainer)
+    assert 0 < bounds.lower <= bounds.upper <= trainer.spent_epsilon <= BUDGET["epsilon"]
+    bare = RenyiFilter(**BUDGET)
+    _, bare = bare.spend(trainer.mechanism, steps=4)
+    assert trainer.spent_epsilon >= float(bare.epsilon())
+
+
+def test_a_step_is_the_noisy_mean_of_the_clipped_gradients():
+    """With the sampling rate 1, all is determined but the noise, whose scale over many parameters is known."""
+    x = np.zeros((50, 1), np.float32)
+    model = nnx.Linear(1, 20_000, use_bias=False, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
+    trainer = DPTrainer(
+        model, squared_error, optax.sgd(1.0), (x, x), epsilon=50.0, delta=1e-3, noise_multiplier=2.0,
+        sampling_rate=1.0, clip_norm=0.5, seed=3,
+    )  # fmt: skip
+    trainer.fit(steps=1)
+    (kernel,) = leaves(trainer)
+    assert kernel.std() * 50 == pytest.approx(2.0 * 0.5, rel=0.03)
+    assert abs(kernel.mean() * 50) < 5 / np.sqrt(20_000)
+
+
+def test_an_empty_batch_is_a_step_like_any_other():
+    trainer = small_trainer(expected_batch_size=0.05)
+    trainer.fit(steps=3)
+    assert trainer.steps == 3
+    assert all(np.all(np.isfinite(leaf)) for leaf in leaves(trainer))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": nnx.BatchNorm(3, rngs=nnx.Rngs(0))}, "BatchNorm.*GroupNorm"),
+        ({"model": nnx.Sequential(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0)))}, "Dropout"),
+        ({"noise_multiplier": 0.0}, "pays for no step"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier = -1.0"),
+        ({"expected_batch_size": 500}, "expected_batch_size = 500"),
+        ({"expected_batch_size": None, "sampling_rate": 0.0}, "sampling_rate = 0.0"),
+        ({"sampling_rate": 0.1}, "exactly one"),
+        ({"clip_norm": 0.0}, "clip_norm = 0.0"),
+        ({"delta": 2.0}, "delta = 2.0"),
+        ({"seed": -1}, "seed = -1"),
+        ({"data": (np.zeros((3, 3), np.float32), np.zeros((2, 1), np.float32))}, "common leading axis"),
+    ],
+)
+def test_bad_input(options, words):
+    with pytest.raises(ValueError, match=words):
+        small_trainer(**options)
+
+
+def test_digits_end_to_end():
+    pytest.importorskip("sklearn")
+    dataset = load("digits")
+    trainer, steps = make_trainer(dataset, epsilon=3.0, delta=1e-5, seed=0)
+    trainer.fit(steps)
+    score = accuracy(trainer.model, dataset.test_inputs, dataset.test_labels)
+    assert score >= 0.90
+    assert certified_epsilon(trainer).upper <= trainer.spent_epsilon <= 3.0
