@@ -35,7 +35,8 @@ def main() -> None:
             fields = ", ".join(f"{value:g}" for value in vars(mechanism).values())
             table.add_row(
                 f"{type(mechanism).__name__}({fields})", f"{steps:,}", f"{delta:g}", f"{size}",
-                f"{bounds.lower:.6g}", f"{bounds.upper:.6g}", f"{float(bounds.gap):.1e}", f"{timing.first:.2f} s", f"{timing.warm * 1e3:.1f} ms",
+                f"{bounds.lower:.6g}", f"{bounds.upper:.6g}", f"{float(bounds.gap):.1e}",
+                f"{timing.first:.2f} s", f"{timing.warm * 1e3:.1f} ms",
             )  # fmt: skip
     Console(width=140).print(table)
 
