@@ -126,7 +126,8 @@ def _print_table(report: dict[str, Any], folder: pathlib.Path) -> None:
     table.add_column(overflow="fold")
     certified = final["epsilon_certified"]
     table.add_row(
-        "steps", f"{final['steps']}, {config['expected_batch_size']:.6g} of {config['num_examples']} examples each"
+        "steps",
+        f"{final['steps']}, each on about {config['expected_batch_size']:.6g} of {config['num_examples']} examples",
     )
     table.add_row(
         "noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"

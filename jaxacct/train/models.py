@@ -83,8 +83,9 @@ def patches(
     [1.0, 2.0, 4.0, 5.0]
     """
     rows, columns = ((side - size) // stride + 1 for side in image.shape[:2])
-    down = jnp.arange(rows)[:, None] * stride + jnp.arange(size)
-    across = jnp.arange(columns)[:, None] * stride + jnp.arange(size)
+    within = jnp.arange(size)[None, :]
+    down = jnp.arange(rows)[:, None] * stride + within
+    across = jnp.arange(columns)[:, None] * stride + within
     cut = image[down[:, None, :, None], across[None, :, None, :]]
     return cut.reshape(rows, columns, -1)
 

