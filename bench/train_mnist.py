@@ -37,9 +37,7 @@ def main() -> int:
     reached = accuracy(trainer.model, dataset.test_inputs, dataset.test_labels)
     seconds = time.perf_counter() - started
     bounds = certified_epsilon(trainer)
-    print(
-        f"{trainer.steps} steps in {seconds:.0f} s: {1000 * seconds / trainer.steps:.0f} ms a step, with compilation"
-    )
+    print(f"{trainer.steps} steps in {seconds:.0f} s: {1000 * seconds / trainer.steps:.0f} ms a step, with compilation")
     print(f"test accuracy {reached:.4f}; epsilon {bounds.lower:.4f} to {bounds.upper:.4f} certified at delta {DELTA:g}")
     return 0 if reached >= WANTED else 1
 

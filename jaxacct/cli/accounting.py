@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any
 
-from jaxacct.cli.output import print_json
+from jaxacct import strict_json
 
 GUARANTEES = {
     "prv": "certified: lower <= truth <= upper, rounding included",
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         "version": ja.__version__,
     }
     if arguments.json:
-        print_json(record)
+        print(strict_json.dumps(record))
     else:
         _print_table(record, bounds, given)
     return 0

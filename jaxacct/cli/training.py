@@ -47,8 +47,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
-    from jaxacct import plot
-    from jaxacct.cli.output import print_json
+    from jaxacct import plot, strict_json
     from jaxacct.train import RECIPES, data, make_trainer
     from jaxacct.train.report import build_report, write_report
 
@@ -81,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
         print(f"jaxacct train: no picture: {error}", file=sys.stderr)
     if arguments.json:
-        print_json(report)
+        print(strict_json.dumps(report))
     else:
         _print_table(report, folder)
     return 0

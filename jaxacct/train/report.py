@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import pathlib
 import platform
@@ -12,6 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
+from jaxacct import strict_json
 from jaxacct.train.accounting import certified_epsilon, guarantee
 from jaxacct.train.trainer import DPTrainer, Evaluation
 
@@ -84,7 +83,7 @@ def write_report(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     ['{', '"epsilon":', '"inf"', '}']
     """
     path = pathlib.Path(path)
-    text = json.dumps(_strict(report), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    text = strict_json.dumps(report, indent=2) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -97,13 +96,3 @@ def write_report(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     except BaseException:
         pathlib.Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _strict(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
