@@ -52,13 +52,13 @@ class Gaussian:
         noise_multiplier (...): standard deviation of the noise over the query's L2 sensitivity. 0 means no noise, and
             every accountant answers with an infinite epsilon.
 
-    Relations: "add_or_remove" (default), "add", "remove". The two directions are the same pair by symmetry. For
+    Relations: "add_or_remove" (default), "remove", "add". The two directions are the same pair by symmetry. For
     replace-one neighbours the sensitivity doubles: halve the noise multiplier.
 
     Raises ValueError where the noise multiplier is negative or NaN; a traced one cannot raise and costs inf instead.
 
     >>> Gaussian(noise_multiplier=2.0).relations
-    ('add_or_remove', 'add', 'remove')
+    ('add_or_remove', 'remove', 'add')
     """
 
     noise_multiplier: ArrayLike
@@ -90,7 +90,7 @@ class PoissonSubsampledGaussian:
         noise_multiplier (...): standard deviation of the noise over the clipping norm.
         sampling_rate (...): probability of each example to be in the batch, in (0, 1]; shapes broadcast.
 
-    Relations: "add_or_remove" (default), "add", "remove". Fixed-size or shuffled batches are *not* this mechanism.
+    Relations: "add_or_remove" (default), "remove", "add". Fixed-size or shuffled batches are *not* this mechanism.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 

@@ -60,4 +60,4 @@ def saddlepoint_delta(noise_multiplier, sampling_rate, steps, epsilon, direction
         return total * (w[1] - w[0]) / (2 * np.pi) * np.exp(top)
 
     coarse, fine = integral(12, 401), integral(20, 801)
-    return float(fine) if abs(coarse / fine - 1) < 1e-10 else np.nan
+    return float(fine) if abs(coarse - fine) < 1e-10 * fine else np.nan
