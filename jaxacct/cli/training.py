@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     command.add_argument("--batch-size", type=float, metavar="B", help="expected size of the Poisson sampled batches")
     command.add_argument("--clip-norm", type=float, metavar="C", help="bound on each example's gradient norm")
-    command.add_argument("--learning-rate", type=float, metavar="R", help="of Adam, falling to zero over the run")
+    command.add_argument("--learning-rate", type=float, metavar="R", help="of Adam; falls to zero over the second half")
     command.add_argument(
         "--epochs",
         type=float,
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     history = _fit(trainer, steps, dataset)
     config = {
         "dataset": dataset.name,
-        "optimizer": "adam, linear decay",
+        "optimizer": "adam, rate falling over the second half",
         "learning_rate": learning_rate,
         "epochs": arguments.epochs,
     }

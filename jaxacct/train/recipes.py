@@ -38,7 +38,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mnist": Recipe(
         lambda shape, classes, rngs: PatchCNN(shape, classes, rngs=rngs),
-        noise_multiplier=1.5, batch_size=2048, clip_norm=1.0, learning_rate=0.005, microbatch_size=64,
+        noise_multiplier=1.5, batch_size=2048, clip_norm=1.0, learning_rate=0.01, microbatch_size=64,
     ),
     "adult": Recipe(
         lambda shape, classes, rngs: MLP(shape, classes, width=16, rngs=rngs),
@@ -46,6 +46,16 @@ RECIPES: dict[str, Recipe] = {
     ),
 }  # fmt: skip
 """By the name of the data set."""
+
+
+def decaying_in_the_second_half(learning_rate: float, steps: int) -> optax.Schedule:
+    """Returns a constant rate for half of the steps, then one that falls to zero: averages the noise of the last steps.
+
+    >>> schedule = decaying_in_the_second_half(0.5, 100)
+    >>> [round(float(schedule(step)), 3) for step in (0, 50, 75, 100)]
+    [0.5, 0.5, 0.25, 0.0]
+    """
+    return optax.linear_schedule(learning_rate, 0.0, max(1, steps - steps // 2), transition_begin=steps // 2)
 
 
 def make_trainer(
@@ -63,7 +73,8 @@ def make_trainer(
     """Returns a trainer for one of the named data sets, and for how many steps to fit it.
 
     Its settings are the data set's recipe, with what is given in place of the defaults. The optimizer is Adam, its
-    learning rate falling to zero over the steps. The module's first parameters and the training have their own keys.
+    learning rate falling to zero over the second half. The module's first parameters and the training have their own
+    keys.
 
     Args:
         dataset: from :func:`~jaxacct.train.data.load`.
@@ -72,7 +83,7 @@ def make_trainer(
         noise_multiplier: standard deviation of the noise over ``clip_norm``.
         batch_size: the expected one.
         clip_norm: bound on each example's gradient norm.
-        learning_rate: at the first step.
+        learning_rate: of the first half.
         epochs: most expected passes over the data; None: what the budget pays for.
         seed: None for the operating system's entropy; a number makes the run repeatable, and its noise known.
 
@@ -99,7 +110,7 @@ def make_trainer(
     trainer = DPTrainer(
         recipe.module(dataset.train_inputs.shape[1:], dataset.num_classes, nnx.Rngs(module_key)),
         cross_entropy,
-        optax.adam(optax.linear_schedule(learning_rate, 0.0, max(steps, 1))),
+        optax.adam(decaying_in_the_second_half(learning_rate, steps)),
         (dataset.train_inputs, dataset.train_labels),
         epsilon=epsilon,
         delta=delta,
