@@ -106,11 +106,15 @@ def _lowered(pair: DominatingPair, cells: CellMasses, losses: Array, h: Array) -
     slope = 0.5 * (jnp.concatenate([log_p[1:], log_p[-1:]]) - jnp.concatenate([log_p[:1], log_p[:-1]])) / h
     offset = jnp.where(jnp.isfinite(slope), -(2 * slope - 1) * h**2 / 24, 0.0)
     middles = losses[:-1] + h / 2 + jnp.clip(offset, -0.4 * h, 0.4 * h)
-    infinity = jnp.full((1,), jnp.inf)
-    boundaries = jnp.stack([losses, jnp.concatenate([middles, infinity])], axis=-1).reshape(-1)
-    parts = pair.cell_masses(jnp.concatenate([-infinity, boundaries]))
-    below, above = (CellMasses(*(field[side::2] for field in parts)) for side in (0, 1))
     scale = jnp.exp(losses)
+    # Where the density changes much within a cell the balance is off by its curvature. Moving a split by d changes the
+    # balance of both points beside it by d h/2 times the density: each of the two splits takes out half of it.
+    below, above = _halves(pair, losses, middles)
+    excess = (above.p - scale * above.q) - (scale * below.q - below.p)
+    correction = -(excess[1:] + excess[:-1]) / (2 * (above.p[:-1] + below.p[1:]))
+    middles = middles + jnp.where(jnp.isfinite(correction), correction, 0.0)
+    middles = jnp.clip(middles, losses[:-1] + 0.02 * h, losses[:-1] + 0.98 * h)
+    below, above = _halves(pair, losses, middles)
     arithmetic = 8 * UNIT_ROUNDOFF * (1 + jnp.abs(losses))
     surplus = above.p - scale * above.q - (above.p_error + scale * above.q_error + arithmetic * above.p)
     deficit = scale * below.q - below.p + (below.p_error + scale * below.q_error + arithmetic * scale * below.q)
@@ -120,6 +124,15 @@ def _lowered(pair: DominatingPair, cells: CellMasses, losses: Array, h: Array) -
     mass_below = jnp.maximum(below.p - below.p_error, 0.0)
     falls = jnp.concatenate([((1 - merged) * mass_below)[1:], jnp.zeros(1)])
     return mass_above + merged * mass_below + falls
+
+
+def _halves(pair: DominatingPair, losses: Array, middles: Array) -> tuple[CellMasses, CellMasses]:
+    """Returns the masses just below and just above each point, cells being split at ``middles``."""
+    infinity = jnp.full((1,), jnp.inf)
+    boundaries = jnp.stack([losses, jnp.concatenate([middles, infinity])], axis=-1).reshape(-1)
+    parts = pair.cell_masses(jnp.concatenate([-infinity, boundaries]))
+    below, above = (CellMasses(*(field[side::2] for field in parts)) for side in (0, 1))
+    return below, above
 
 
 def _tilted(
