@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.precision import TINY, UNIT_ROUNDOFF
 from jaxacct.prv.lattice import LossLattice
+
+LEAST_MASS = TINY * 2.0**60
+"""Masses above it have all their digits, and so have their parts."""
 
 
 def window(pair: DominatingPair, order: Array, cumulant: Array, tail: Array) -> tuple[Array, Array]:
@@ -119,7 +124,9 @@ def _lowered(pair: DominatingPair, cells: CellMasses, losses: Array, h: Array) -
     surplus = above.p - scale * above.q - (above.p_error + scale * above.q_error + arithmetic * above.p)
     deficit = scale * below.q - below.p + (below.p_error + scale * below.q_error + arithmetic * scale * below.q)
     merged = jnp.where(deficit > 0, jnp.clip(surplus / deficit, 0.0, 1.0), 0.0) * (1 - 4 * UNIT_ROUNDOFF)
-    merged = jnp.where(jnp.isnan(merged), 0.0, merged)
+    # Near the underflow threshold a surplus may be an artefact of a Q-mass flushed to zero.
+    known = (jnp.minimum(above.q, below.q) > LEAST_MASS) & ~jnp.isnan(merged)
+    merged = jnp.where(known, merged, 0.0)
     mass_above = jnp.maximum(above.p - above.p_error, 0.0)
     mass_below = jnp.maximum(below.p - below.p_error, 0.0)
     falls = jnp.concatenate([((1 - merged) * mass_below)[1:], jnp.zeros(1)])
@@ -149,7 +156,9 @@ def _tilted(
     magnitude = 4 + jnp.abs(order * losses) + jnp.where(masses > 0, jnp.abs(jnp.log(masses)), 0.0) + jnp.abs(log_mass)
     slack = 4 * UNIT_ROUNDOFF * jnp.sum(weights * magnitude)
     if is_upper:
-        slack = slack + jnp.exp(log_extra - log_mass)
+        # What lies beyond the last point, and masses that float64 flushed to zero, as if all of them sat there.
+        flushed = math.log(4 * masses.shape[0] * TINY) + order * losses[-1]
+        slack = slack + jnp.exp(log_extra - log_mass) + jnp.exp(flushed - log_mass)
         log_total = log_mass + jnp.log1p(slack) + order * shift
     else:
         log_total = log_extra
