@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.batching import stack
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
@@ -221,7 +222,7 @@ def _single(mechanism: Mechanism, orders: Array, relation: str) -> Array:
     if len({jax.tree.structure(pair) for pair in pairs}) > 1:
         return functools.reduce(jnp.maximum, map(directed, pairs))
     # Directions of one kind run as one batch: half the code to compile.
-    batch = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pairs)
+    batch = stack(*pairs)
     return jnp.max(jax.vmap(directed)(batch), axis=0)
 
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
+from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism
 from jaxacct.precision import as_float64, first_index, in_float64, is_concrete, outside
-from jaxacct.prv.compose import self_compose, stack, truncation_tail
+from jaxacct.prv.compose import self_compose, truncation_tail
 from jaxacct.prv.discretize import discretize, mesh, window
 from jaxacct.prv.evaluate import delta_of, epsilon_of
 from jaxacct.prv.lattice import LossLattice
@@ -154,7 +155,7 @@ def _compute(
 ) -> Bounds:
     pairs = mechanism.dominating_pairs(relation)
     # The directions as one batch: their pairs differ in data only. One dtype whatever came in, so one compilation.
-    directions = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *pairs)
+    directions = stack(*pairs)
     return outside(_jitted(directions, as_float64(steps), as_float64(value), quantity, points))
 
 

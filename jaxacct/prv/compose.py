@@ -97,8 +97,3 @@ def _fit(lattices: tuple[LossLattice, ...], tail: Array) -> tuple[LossLattice, .
 
 def _select(condition: Array, true: _Tree, false: _Tree) -> _Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), true, false)
-
-
-def stack(*lattices: LossLattice) -> LossLattice:
-    """Returns lattices of equal size as rows of one."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lattices)
