@@ -15,6 +15,7 @@ from jaxacct import validation
 from jaxacct.batching import stack
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.protocol import sequence
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 DEFAULT_ORDERS: tuple[float, ...] = (
@@ -68,7 +69,7 @@ def curve(
     [0.25, 1.0]
     """
     mechanism.validate()
-    if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
+    if mechanism.batch_shape:
         raise ValueError("curve takes one mechanism with scalar fields: use jax.vmap for a batch of them.")
     return _composed_curve(mechanism, 1, _checked_orders(orders), relation)
 
@@ -202,7 +203,7 @@ def _check_composition(mechanism: Any, steps: Any) -> None:
         return
     mechanism.validate()
     validation.check_steps(steps)
-    shape = np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(mechanism)))
+    shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) != shape:
         raise ValueError(
             f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: give one number of steps for "
@@ -215,7 +216,7 @@ def _single(mechanism: Mechanism, orders: Array, relation: str) -> Array:
 
     def directed(pair: DominatingPair) -> Array:
         divergence = pair.cumulant(orders - 1) / (orders - 1) * (1 + ALLOWANCE)
-        known = pair.is_valid() & (orders > 1) & (divergence >= 0)
+        known = pair.is_valid() & (pair.infinite_mass() == 0) & (orders > 1) & (divergence >= 0)
         return jnp.where(known, jnp.maximum(divergence, FLOOR), jnp.inf)
 
     pairs = mechanism.dominating_pairs(relation)
@@ -233,8 +234,8 @@ def _total(mechanism: Any, steps: Any, orders: Array, relation: str) -> Array:
         return sum(parts, jnp.zeros(orders.shape, jnp.float64))
     steps = as_float64(steps)
     if steps.ndim:
-        fields = jax.tree.map(lambda leaf: jnp.broadcast_to(as_float64(leaf), steps.shape), mechanism)
-        return jnp.sum(jax.vmap(lambda m, k: _total(m, k, orders, relation))(fields, steps), axis=0)
+        parts = sequence(mechanism, len(steps))
+        return jnp.sum(jax.vmap(lambda m, k: _total(m, k, orders, relation))(parts, steps), axis=0)
     counted = (steps >= 0) & (jnp.floor(steps) == steps)
     some = jnp.where(counted & (steps < jnp.inf), steps * _single(mechanism, orders, relation), jnp.inf)
     return jnp.where(steps == 0, 0.0, some)

@@ -1,46 +1,16 @@
-"""What is released: mechanisms as pytrees, each knowing the pairs of distributions that dominate it.
-
-A mechanism says nothing about accountants. They ask it for its dominating pairs under a neighbouring relation
-(:mod:`jaxacct.dominating_pairs`) and work on those.
-"""
+"""Mechanisms with Gaussian noise."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import jax
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-
-DIRECTIONS: dict[str, tuple[str, ...]] = {
-    "add_or_remove": ("remove", "add"),
-    "remove": ("remove",),
-    "add": ("add",),
-}
-"""Which directed pairs a neighbouring relation asks for; the larger privacy loss of them counts."""
-
-
-@runtime_checkable
-class Mechanism(Protocol):
-    """What an accountant needs of a mechanism."""
-
-    relations: ClassVar[tuple[str, ...]]
-
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns one pair for each direction of ``relation``."""
-        ...
-
-    def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
-        ...
-
-
-def _directions(mechanism: Mechanism, relation: str) -> tuple[str, ...]:
-    validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
-    return DIRECTIONS[relation]
+from jaxacct.mechanisms.protocol import directions, shape_of_scalars
 
 
 @jax.tree_util.register_dataclass
@@ -63,7 +33,7 @@ class Gaussian:
 
     noise_multiplier: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
 
     def __post_init__(self) -> None:
         self.validate()
@@ -72,9 +42,14 @@ class Gaussian:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
 
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields."""
+        return shape_of_scalars(self)
+
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
-        _directions(self, relation)
+        directions(self, relation)
         return (SubsampledGaussianPair(self.noise_multiplier, 1.0, removes=True),)
 
 
@@ -104,7 +79,7 @@ class PoissonSubsampledGaussian:
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
 
     def __post_init__(self) -> None:
         self.validate()
@@ -114,9 +89,14 @@ class PoissonSubsampledGaussian:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
 
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields."""
+        return shape_of_scalars(self)
+
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
         return tuple(
             SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, removes=direction == "remove")
-            for direction in _directions(self, relation)
+            for direction in directions(self, relation)
         )

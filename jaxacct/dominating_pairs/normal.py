@@ -1,0 +1,58 @@
+"""Masses and tails of normal distributions, with bounds on their rounding."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.scipy.special import ndtr
+from jaxtyping import Array
+
+from jaxacct.precision import UNIT_ROUNDOFF
+
+
+def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
+    """Returns the masses that N(center, scale^2) gives the cells between the monotone points x, with error bounds.
+
+    A narrow cell's mass comes from the density at its middle, right to a few ulps: x[i+1] - x[i] is exact for nearby
+    doubles, and the series in the width stops below 1e-16 relative. A wide one's is the difference of the tails on its
+    own side, right to a few ulps of the tail. With differences alone the error of a mesh of n points would be n times
+    larger, and tell after 10^6 compositions.
+    """
+    width = jnp.abs(x[1:] - x[:-1]) / scale
+    middle = ((x[1:] + x[:-1]) / 2 - center) / scale
+    narrow, narrow_error = _narrow_cell(middle, width)
+    z = jnp.clip((x - center) / scale, -40.0, 40.0)
+    tail = ndtr(-jnp.abs(z))
+    # The rounding of z moves the tail by a relative (1 + z^2) u; XLA's erfc was measured within 4.2 (1 + z^2) u for z
+    # up to 37. The bound doubles the sum of both.
+    error = 12 * UNIT_ROUNDOFF * (1 + z**2) * tail
+    negative = z < 0
+    same_side = negative[:-1] == negative[1:]
+    wide = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
+    wide_error = error[1:] + error[:-1] + 2 * UNIT_ROUNDOFF * wide
+    is_narrow = width * (1 + jnp.abs(middle)) < 0.1
+    return jnp.where(is_narrow, narrow, wide), jnp.where(is_narrow, narrow_error, wide_error)
+
+
+def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
+    """Returns the normal mass of [middle - width/2, middle + width/2] where width (1 + |middle|) < 0.1.
+
+    phi(m) w (1 + He2(m) w^2/24 + He4(m) w^4/1920 + He6(m) w^6/322560), He the Hermite polynomials; the next term is
+    below (w (1 + |m|))^8 / 9 10^7 < 2e-16. The density errs by m^2 u for each rounding of m.
+    """
+    m = jnp.where(jnp.isfinite(middle), middle, 0.0)
+    w = jnp.where(jnp.isfinite(width), width, 0.0)
+    m2, w2 = m**2, w**2
+    he2, he4, he6 = m2 - 1, (m2 - 6) * m2 + 3, ((m2 - 15) * m2 + 45) * m2 - 15
+    series = 1 + w2 * (he2 / 24 + w2 * (he4 / 1920 + w2 * he6 / 322560))
+    mass = jnp.exp(-m2 / 2) * (w * series / jnp.sqrt(2 * jnp.pi))
+    return mass, UNIT_ROUNDOFF * (24 + 8 * m2) * mass
+
+
+def log_upper_tail(z: Array) -> Array:
+    """Returns an upper bound on ``log Phi(-z)``, within 0.13 of it for z >= 0 and within log 2 below.
+
+    Sampford (1953): Phi(-z) < phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > -1. The margin covers the rounding of the rest.
+    """
+    above = jnp.maximum(z, 0.0)
+    log_mills = jnp.log(4 / (3 * above + jnp.sqrt(above**2 + 8)))
+    return jnp.where(z > 0, -0.5 * above**2 * (1 - 1e-15) - 0.5 * jnp.log(2 * jnp.pi) + log_mills + 1e-14, 0.0)

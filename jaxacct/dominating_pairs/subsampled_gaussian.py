@@ -1,0 +1,114 @@
+"""The dominating pair of a Gaussian mechanism on a Poisson sample, for adding and for removing an example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
+from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SubsampledGaussianPair:
+    """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` (removes), or the reverse (adds).
+
+    With r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1) the loss is log r(x) for x from the mixture, or -log r(x) for x from the
+    base. q = 1 is the Gaussian mechanism. ``removes`` is data, not structure, so that both directions run as one batch.
+    """
+
+    noise_multiplier: ArrayLike
+    sampling_rate: ArrayLike
+    removes: ArrayLike
+
+    def _fields(self) -> tuple[Array, Array, Array]:
+        return as_float64(self.noise_multiplier), as_float64(self.sampling_rate), jnp.asarray(self.removes)
+
+    def is_valid(self) -> Array:
+        s, q, _ = self._fields()
+        return (s > 0) & (s < jnp.inf) & (q > 0) & (q <= 1)
+
+    def loss_range(self) -> tuple[Array, Array]:
+        _, q, removes = self._fields()
+        edge = jnp.log1p(-q)
+        return jnp.where(removes, edge, -jnp.inf), jnp.where(removes, jnp.inf, -edge)
+
+    def central_loss(self) -> Array:
+        s, q, removes = self._fields()
+        # The loss at the median of the base, where half of P's bulk lies on either side; of a Gaussian, its own mean.
+        center = jnp.log1p(q * jnp.expm1(-0.5 / s**2))
+        return jnp.where(q == 1, 0.5 / s**2, jnp.where(removes, center, -center))
+
+    def infinite_mass(self) -> Array:
+        return jnp.zeros_like(self._fields()[0])
+
+    def anchors(self) -> tuple[Array, Array]:
+        free = jnp.full_like(self._fields()[0], jnp.nan)
+        return free, free
+
+    def _threshold(self, log_ratio: Array) -> Array:
+        """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
+        s, q, _ = self._fields()
+        y = log_ratio
+        # r - (1-q) in the form that loses nothing: for y near 0 from expm1, below from exp, above with y pulled out.
+        near = jnp.expm1(jnp.clip(y, -1.0, 1.0)) + q
+        low = jnp.exp(jnp.minimum(y, 0.0)) - (1 - q)
+        excess = jnp.where(y < -0.5, low, near)
+        log_excess = jnp.where(
+            y > 1.0, y + jnp.log1p(-(1 - q) * jnp.exp(-jnp.maximum(y, 1.0))), jnp.log(jnp.maximum(excess, 0.0))
+        )
+        log_excess = jnp.where(q == 1, y, log_excess)
+        return s**2 * (log_excess - jnp.log(q)) + 0.5
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        s, q, removes = self._fields()
+        x = self._threshold(jnp.where(removes, boundaries, -boundaries))
+        # Both components as one batch: half the code to compile.
+        masses, errors = jax.vmap(normal_cells, in_axes=(None, 0, None))(x, jnp.array([0.0, 1.0]), s)
+        (base, shifted), (base_error, shifted_error) = masses, errors
+        mixture = (1 - q) * base + q * shifted
+        mixture_error = (1 - q) * base_error + q * shifted_error + 4 * UNIT_ROUNDOFF * mixture
+        return CellMasses(
+            p=jnp.where(removes, mixture, base),
+            q=jnp.where(removes, base, mixture),
+            p_error=jnp.where(removes, mixture_error, base_error),
+            q_error=jnp.where(removes, base_error, mixture_error),
+        )
+
+    def boundary_error(self, largest: Array) -> Array:
+        # _threshold errs by at most 6u (|L| + 1) + u/s^2 in L = log_excess - log q (each of its three forms has an
+        # excess right to 3u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L| is
+        # large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
+        s, q, _ = self._fields()
+        return 16 * UNIT_ROUNDOFF * (2 + largest - jnp.log(q) + 1 / s**2)
+
+    def log_tail(self, order: Array, loss: Array) -> Array:
+        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0 = x(loss), r^a is at most
+        # r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. Add: likewise r^-t for x
+        # below x0, and also r^-t <= (1-q)^-t. Below the infimum of the loss the tail is everything: no bound is given.
+        s, q, removes = self._fields()
+        infimum, supremum = self.loss_range()
+        x = self._threshold(jnp.where(removes, loss, -loss))
+        a = order + 1
+        removed = a * loss - a * x / s**2 + a**2 / (2 * s**2) + log_upper_tail((x - a) / s)
+        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + log_upper_tail(-(x + order) / s)
+        flat = jnp.where(q == 1, jnp.inf, -order * jnp.log1p(-q) + log_upper_tail(-x / s))
+        bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
+        return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
+
+    def log_head(self, loss: Array) -> Array:
+        s, q, removes = self._fields()
+        x = self._threshold(jnp.where(removes, loss, -loss))
+        removed = jnp.maximum(jnp.log1p(-q) + log_upper_tail(-x / s), jnp.log(q) + log_upper_tail((1 - x) / s))
+        return jnp.where(removes, removed, log_upper_tail(x / s))
+
+    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
+        s, q, removes = self._fields()
+        exponent = jnp.where(removes, as_float64(order) + 1, -as_float64(order))
+        return log_moment_of_ratio(s, q, exponent, nodes)

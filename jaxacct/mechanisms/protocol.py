@@ -1,0 +1,57 @@
+"""What an accountant needs of a mechanism, and the neighbouring relations."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxacct import validation
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.precision import as_float64
+
+DIRECTIONS: dict[str, tuple[str, ...]] = {
+    "add_or_remove": ("remove", "add"),
+    "remove": ("remove",),
+    "add": ("add",),
+    "replace": ("replace",),
+}
+"""Which directed pairs a neighbouring relation asks for; the larger privacy loss of them counts."""
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """What an accountant needs of a mechanism."""
+
+    relations: ClassVar[tuple[str, ...]]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields: () for one mechanism, (n,) for a sequence of n."""
+        ...
+
+    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns one pair for each direction of ``relation``."""
+        ...
+
+    def validate(self) -> None:
+        """Raises ValueError where a concrete field is out of range."""
+        ...
+
+
+def directions(mechanism: Mechanism, relation: str) -> tuple[str, ...]:
+    """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
+    validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
+    return DIRECTIONS[relation]
+
+
+def sequence(mechanism: Any, length: int) -> Any:
+    """Returns a mechanism whose every field has the leading axis ``length``, for ``jax.vmap``; scalars are repeated."""
+    return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else jnp.broadcast_to(as_float64(leaf), length), mechanism)
+
+
+def shape_of_scalars(mechanism: Any) -> tuple[int, ...]:
+    """Returns the batch shape of a mechanism whose fields are scalars each."""
+    return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(mechanism)))
