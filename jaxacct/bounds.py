@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct.precision import TINY, as_float64, in_float64, outside
 
@@ -21,6 +21,8 @@ class Bounds:
         estimate: best guess between the two; proves nothing.
         upper: proved upper bound. ``inf`` (for an epsilon) or 1 (for a delta) where nothing is known: parameters out
             of range inside a trace, a mechanism without noise, an accountant that did not converge.
+        converged: whether the gap asked for was reached; where none was asked for, whether the bracket says anything.
+            The bracket is valid either way.
 
     Formal guarantee: floating-point rounding is inside the bracket. The leaves are float64 even where
     ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall
@@ -33,6 +35,7 @@ class Bounds:
     lower: Float[Array, ...] | float
     estimate: Float[Array, ...] | float
     upper: Float[Array, ...] | float
+    converged: Bool[Array, ...] | bool = True
 
     @property
     def gap(self) -> Float[Array, ...] | float:
@@ -62,4 +65,5 @@ def _outward_float32(bounds: Bounds) -> Bounds:
         lower=jnp.where(low.astype(jnp.float64) > lower, down, low),
         estimate=as_float64(bounds.estimate).astype(jnp.float32),
         upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
+        converged=bounds.converged,
     )

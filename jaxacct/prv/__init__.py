@@ -10,5 +10,7 @@ measures a lower bound, by construction. Floating-point errors are measures too,
 """
 
 from jaxacct.prv.accountant import delta, epsilon
+from jaxacct.prv.diagnostics import Diagnostics
+from jaxacct.prv.refine import ToleranceWarning
 
-__all__ = ["delta", "epsilon"]
+__all__ = ["Diagnostics", "ToleranceWarning", "delta", "epsilon"]

@@ -1,99 +1,240 @@
-"""Self-composition by repeated squaring on an evolving mesh: constant memory, and time logarithmic in the steps.
+"""Composition on an evolving mesh: constant memory, and time logarithmic in the steps.
 
-After each squaring the loss is spread wider; a constant number of points then means a wider mesh. The mesh doubles when
-what carries mass no longer fits, which for a bulk that grows like the square root of the steps is at every second
-squaring (Ghazi, Kamath, Kumar and Manurangsi 2022, "Faster privacy accounting via evolving discretization", whose
-recursive algorithm this is). A step of mesh h costs at most h^2/4 in variance, and the number of summands halves as the
-squared mesh doubles, so each coarsening costs about the same and their sum grows like log(steps).
+A stage takes the law of n losses to that of n 2^b: one transform, b squarings of the spectrum, one inverse transform,
+on as many mesh points as there are. b is as large as the window allows. When not even two squarings fit, the mesh
+doubles, and with it the window: for a bulk that grows like the square root of n that is once for every four-fold growth
+(the recursive algorithm of Ghazi, Kamath, Kumar and Manurangsi 2022, "Faster privacy accounting via evolving
+discretization"). A step of mesh h costs at most h^2/4 in variance, and the number of summands falls by four as the
+squared mesh grows by four, so each coarsening costs about the same and their sum grows like log(steps).
 
-The bits of the number of steps are taken from the lowest: an accumulator of the powers met so far is brought to the
-mesh of the next, so that like is merged with like.
+The bits of the number of steps are taken from the lowest: an accumulator of the powers met so far is kept on the mesh of
+the next, so that like is merged with like.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
-from jaxacct.prv.convolve import convolve
-from jaxacct.prv.lattice import LossLattice, coarsen, cut, identity_like, pad, quantile_range
+from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
+from jaxacct.prv.spectrum import Spectrum, invert, multiply, transform
+from jaxacct.prv.windows import log_moments, reach
 
-_Tree = TypeVar("_Tree")
+METHODS = ("recursive", "two_stage", "fixed")
 
-BLOCK = 32
-"""Points by which windows are placed; a finer placing gains nothing."""
+STAGES = 32
+"""Most stages of which a record is kept; 2^53 steps take 27."""
 
-TRUNCATION = 2.0**-34
-"""Share of the final tilted mass that all truncations together may lose, in the steps' plan. What is really lost is
-measured and bounded; this only decides where to cut. Chosen by bench/prv_accuracy.py: 2^-26 left gaps where jumps are
-rare, 2^-42 widened the windows."""
+MARGIN = 4
+"""Points kept free of what the window must hold, for its placing by whole points."""
+
+BITS = 53
+"""Bits of the greatest number of steps."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stages:
+    """What happened at each stage; entries beyond ``count`` are zero.
+
+    Attributes:
+        count (): stages done.
+        mesh (STAGES,), start (STAGES,): mesh and window of each stage's result.
+        copies (STAGES,): losses summed in the power after each stage.
+        slack (STAGES,): tilted mass, relative to the whole, allowed for truncation and rounding so far.
+    """
+
+    count: Int[Array, ""]
+    mesh: Float[Array, " stages"]
+    start: Float[Array, " stages"]
+    copies: Float[Array, " stages"]
+    slack: Float[Array, " stages"]
 
 
 class _Progress(NamedTuple):
     remaining: Array
     """Steps still to take, in units of ``power``."""
+    copies: Array
+    """Losses in ``power``."""
     power: LossLattice
-    """The sum of 2^j losses, j squarings so far."""
     accumulated: LossLattice
     """The sum of the losses of the bits met, on the mesh of ``power``."""
+    stages: Stages
 
 
-def truncation_tail(steps: Array) -> Array:
-    """Returns the tilted mass that one side of a single step's window may lose when ``steps`` are composed."""
-    return TRUNCATION / (16.0 * jnp.maximum(steps, 1).astype(jnp.float64))
+def truncation(points: int) -> float:
+    """Returns the share of the final tilted mass that all stages together may let go on each side.
+
+    A finer mesh aims at a smaller error. Chosen by bench/prv_accuracy.py: delta moves by this times e^8 at most.
+    """
+    return 2.0**-12 / points**2
 
 
-def self_compose(step: LossLattice, steps: Array) -> LossLattice:
-    """Returns the lattice of the sum of ``steps`` independent copies of a loss, with as many points as ``step`` has.
+def self_compose(step: LossLattice, steps: Array, method: str, log_tail: Array) -> tuple[LossLattice, Stages]:
+    """Returns the lattice of the sum of ``steps`` independent copies of a loss, and the record of the stages.
 
     Args:
-        step: lattices of one step, with a leading axis: (rows, n). All rows take the same number of steps.
+        step: lattices of one step on one mesh, with a leading axis: (rows, n).
         steps: nonnegative int64 scalar, may be traced.
+        log_tail: log of the tilted mass of one step that a stage may let go on each side, see :func:`truncation`.
+        method: "recursive", stages of about four-fold; "two_stage", one of about sqrt(steps) and one of the rest;
+            "fixed", one stage. They differ in when the mesh may double; the mesh of ``step`` should suit.
     """
-    start = _Progress(jnp.maximum(steps, 0).astype(jnp.int64), step, jax.vmap(identity_like)(step))
-    return jax.lax.while_loop(lambda progress: progress.remaining > 0, _advance, start).accumulated
+    empty = jnp.zeros(STAGES)
+    stages = Stages(count=jnp.int64(0), mesh=empty, start=empty, copies=empty, slack=empty)
+    steps = jnp.maximum(steps, 0).astype(jnp.int64)
+    first = _Progress(steps, jnp.int64(1), step, jax.vmap(identity_like)(step), stages)
+    total_bits = jnp.log2(jnp.maximum(steps, 1).astype(jnp.float64))
+
+    def advance(progress: _Progress) -> _Progress:
+        wanted, most = _bits_of_stage(progress, total_bits, method)
+        return _stage(progress, wanted, most, log_tail)
+
+    final = jax.lax.while_loop(lambda progress: progress.remaining > 0, advance, first)
+    return final.accumulated, final.stages
 
 
-def _advance(progress: _Progress) -> _Progress:
-    """Takes in the lowest bit of the remaining steps and squares the power."""
-    remaining, power, accumulated = progress
-    odd = remaining % 2 == 1
-    remaining = remaining // 2
-    added, noise = jax.vmap(convolve)(accumulated, power)
-    wide = jax.vmap(lambda row: pad(row, 2 * row.points))
-    accumulated = _select(odd, added, wide(accumulated))
-
-    def square(accumulated: LossLattice) -> tuple[LossLattice, LossLattice]:
-        squared, noise = jax.vmap(convolve)(power, power)
-        # What one side may lose is multiplied by the copies still to be made; below the noise no tail is told from 0.
-        tail = jnp.maximum(truncation_tail(remaining), noise / 2)
-        doubled, added_to = jax.vmap(_fit)((squared, accumulated), tail)
-        return doubled, added_to
-
-    def finish(accumulated: LossLattice) -> tuple[LossLattice, LossLattice]:
-        return power, jax.vmap(_fit)((accumulated,), noise / 2)[0]
-
-    power, accumulated = jax.lax.cond(remaining > 0, square, finish, accumulated)
-    return _Progress(remaining, power, accumulated)
+def _bits_of_stage(progress: _Progress, total_bits: Array, method: str) -> tuple[Array, Array]:
+    """Returns the least number of squarings for which the mesh need not double, and the most to be done."""
+    every = jnp.int64(BITS + 1)
+    if method == "recursive":
+        return jnp.int64(2), every
+    if method == "two_stage":
+        first = jnp.maximum(jnp.ceil(total_bits / 2), 1).astype(jnp.int64)
+        bits = jnp.where(progress.stages.count == 0, first, every)
+        return bits, bits
+    return every, every
 
 
-def _fit(lattices: tuple[LossLattice, ...], tail: Array) -> tuple[LossLattice, ...]:
-    """Returns the lattices on half their points: cut to where the mass is, or on a mesh twice as wide.
+class _Fit(NamedTuple):
+    power: LossLattice
+    accumulated: LossLattice
+    bits: Array
+    """Squarings for which all windows hold what they must; BITS + 1 stands for all that are left."""
+    lows: tuple[Array, Array]
+    """(rows,) losses, where the windows of power and accumulator begin after ``bits`` squarings."""
 
-    The first, the widest, decides for all, so that they stay on one mesh.
+
+def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> _Progress:
+    """Squares the power as often as fits, at most ``most`` times, and takes in the bits of the remaining steps."""
+    remaining, copies = progress.remaining, progress.copies
+    left = _bit_length(remaining)
+    wanted = jnp.minimum(wanted, left)
+
+    def fit(power: LossLattice, accumulated: LossLattice) -> _Fit:
+        return _fit(power, accumulated, remaining, jnp.minimum(most, left), log_tail, copies)
+
+    def widen(state: _Fit) -> _Fit:
+        return fit(jax.vmap(coarsen)(state.power), jax.vmap(coarsen)(state.accumulated))
+
+    fitted = jax.lax.while_loop(lambda state: state.bits < wanted, widen, fit(progress.power, progress.accumulated))
+    bits = fitted.bits
+    power, accumulated = jax.vmap(transform)(fitted.power), jax.vmap(transform)(fitted.accumulated)
+
+    def square(state: tuple[Array, Array, Spectrum, Spectrum]) -> tuple[Array, Array, Spectrum, Spectrum]:
+        done, rest, power, accumulated = state
+        odd = rest % 2 == 1
+        accumulated = jax.lax.cond(odd, lambda a: jax.vmap(multiply)(a, power), lambda a: a, accumulated)
+        rest = rest // 2
+        power = jax.lax.cond(rest > 0, lambda p: jax.vmap(multiply)(p, p), lambda p: p, power)
+        return done + 1, rest, power, accumulated
+
+    _, rest, power, accumulated = jax.lax.while_loop(
+        lambda state: state[0] < bits, square, (jnp.int64(0), remaining, power, accumulated)
+    )
+    copies = copies * 2 ** jnp.minimum(bits, 62)
+    # Twice the tail: both sides. What one power loses is lost as often as there are powers still to be summed.
+    tail = 2 * jnp.exp(log_tail)
+    lost = tail * copies.astype(jnp.float64)
+    back = jax.vmap(invert, in_axes=(0, 0, None))
+    last = rest == 0
+    new_power = jax.lax.cond(last, lambda: fitted.power, lambda: back(power, fitted.lows[0], lost))
+    new_accumulated = back(accumulated, fitted.lows[1], lost)
+    shown = jax.tree.map(lambda a, b: jnp.where(last, a, b)[0], new_accumulated, new_power)
+    stages = progress.stages
+    at = jnp.minimum(stages.count, STAGES - 1)
+    stages = Stages(
+        count=stages.count + 1,
+        mesh=stages.mesh.at[at].set(shown.mesh),
+        start=stages.start.at[at].set(shown.start),
+        copies=stages.copies.at[at].set(copies.astype(jnp.float64)),
+        slack=stages.slack.at[at].set(shown.slack),
+    )
+    return _Progress(rest, copies, new_power, new_accumulated, stages)
+
+
+def _bit_length(number: Array) -> Array:
+    return jnp.sum(number >= 2 ** jnp.arange(BITS + 1, dtype=jnp.int64))
+
+
+def _fit(
+    power: LossLattice, accumulated: LossLattice, remaining: Array, most: Array, log_tail: Array, copies: Array
+) -> _Fit:
+    """Returns how many squarings fit the windows, for all rows, and where those windows begin.
+
+    After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b bits
+    of ``remaining``.
     """
-    points = lattices[0].points // 2
-    spans = [quantile_range(lattice.weights, tail, BLOCK) for lattice in lattices]
-    fits = spans[0][1] - spans[0][0] <= points
-    fitted = []
-    for lattice, (first, end) in zip(lattices, spans, strict=True):
-        start = jnp.clip((first + end - points) // 2, 0, points)
-        fitted.append(_select(fits, cut(lattice, start, points), coarsen(lattice)))
-    return tuple(fitted)
+    bits = jnp.arange(BITS + 1, dtype=jnp.int64)
+    factors = 2**bits
+    digits = remaining % factors
+    room = (power.points - MARGIN) / power.points
+    of_power, of_accumulated = jax.vmap(log_moments)(power), jax.vmap(log_moments)(accumulated)
+    tails = log_tail + jnp.log((copies * factors).astype(jnp.float64))
+
+    def ranges(row_power: Array, row_accumulated: Array) -> tuple[Array, ...]:
+        def of(factor: Array, digit: Array, tail: Array) -> tuple[Array, ...]:
+            f, d = factor.astype(jnp.float64), digit.astype(jnp.float64)
+            return (*reach(f * row_power, tail), *reach(row_accumulated + d * row_power, tail))
+
+        return jax.vmap(of)(factors, digits, tails)
+
+    low_p, high_p, low_a, high_a = jax.vmap(ranges)(of_power, of_accumulated)
+    # Once all bits are in, the power is no longer needed.
+    power_fits = (high_p - low_p <= room) | (factors > remaining)
+    fits = jnp.all(power_fits & (high_a - low_a <= room), axis=0) & (bits <= most)
+    best = jnp.max(jnp.where(fits, bits, 0))
+
+    def begins(low: Array, high: Array, firsts: Array) -> Array:
+        length = power.mesh * power.points
+        return firsts + length * ((low[:, best] + high[:, best]) / 2 - 0.5)
+
+    factor, digit = factors[best].astype(jnp.float64), digits[best].astype(jnp.float64)
+    lows = (
+        begins(low_p, high_p, factor * power.start),
+        begins(low_a, high_a, accumulated.start + digit * power.start),
+    )
+    return _Fit(power, accumulated, best, lows)
 
 
-def _select(condition: Array, true: _Tree, false: _Tree) -> _Tree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), true, false)
+def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLattice:
+    """Returns the lattice of the sum of two losses, each (rows, n), on meshes that are one another's doubles.
+
+    The finer is brought to the mesh of the coarser, and both to one that holds the sum.
+    """
+
+    def width(state: tuple[LossLattice, LossLattice]) -> tuple[Array, Array]:
+        a, b = state
+        kappa = jax.vmap(log_moments)(a) + jax.vmap(log_moments)(b)
+        return reach(kappa, log_tail)
+
+    def finer(state: tuple[LossLattice, LossLattice]) -> Array:
+        return state[0].mesh[0] < 0.75 * state[1].mesh[0]
+
+    widen = jax.vmap(coarsen)
+    first, second = jax.lax.while_loop(finer, lambda s: (widen(s[0]), s[1]), (first, second))
+    second, first = jax.lax.while_loop(finer, lambda s: (widen(s[0]), s[1]), (second, first))
+
+    def too_narrow(state: tuple[LossLattice, LossLattice]) -> Array:
+        low, high = width(state)
+        return jnp.any(high - low > (first.points - MARGIN) / first.points)
+
+    first, second = jax.lax.while_loop(too_narrow, lambda s: (widen(s[0]), widen(s[1])), (first, second))
+    low, high = width((first, second))
+    begin = first.start + second.start + first.mesh * first.points * ((low + high) / 2 - 0.5)
+    product = jax.vmap(multiply)(jax.vmap(transform)(first), jax.vmap(transform)(second))
+    return jax.vmap(invert, in_axes=(0, 0, None))(product, begin, 2 * jnp.exp(log_tail))

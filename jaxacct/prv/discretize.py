@@ -4,57 +4,12 @@ from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF
 from jaxacct.prv.lattice import LossLattice
-
-LEAST_MASS = TINY * 2.0**60
-"""Masses above it have all their digits, and so have their parts."""
-
-
-def window(pair: DominatingPair, order: Array, cumulant: Array, tail: Array) -> tuple[Array, Array]:
-    """Returns losses (low, high) outside which the tilted loss has a mass of about ``tail`` on either side.
-
-    Only the placing of the mesh depends on it, no bound: what lies outside is bounded anew by :func:`discretize`.
-    """
-    center = pair.central_loss()
-    log_tail = jnp.log(tail) + cumulant
-    infimum, supremum = pair.loss_range()
-
-    def width(is_beyond) -> Array:
-        """Bisects the binary logarithm of the distance from the centre."""
-
-        def halve(_, interval):
-            low, high = interval
-            middle = (low + high) / 2
-            beyond = is_beyond(jnp.exp2(middle))
-            return jnp.where(beyond, low, middle), jnp.where(beyond, middle, high)
-
-        return jnp.exp2(
-            jax.lax.fori_loop(0, 24, halve, (-80.0 * jnp.ones_like(center), 60.0 * jnp.ones_like(center)))[1]
-        )
-
-    up = width(lambda d: pair.log_tail(order, center + d) <= log_tail)
-    down = width(lambda d: order * (center - d) + pair.log_head(center - d) <= log_tail)
-    return jnp.maximum(center - down, infimum), jnp.minimum(center + up, supremum)
-
-
-def mesh(pair: DominatingPair, low: Array, high: Array, points: int) -> tuple[Array, Array]:
-    """Returns (start, mesh) of a lattice that covers [low, high] and has a point where the bulk balances.
-
-    With a small sampling rate nearly all mass lies within a cell. A lattice point at log P/Q of the cell around it
-    represents that mass without first-order loss, from above as from below.
-    """
-    h = (high - low) / (points - 2)
-    center = pair.central_loss()
-    bulk = pair.cell_masses(jnp.stack([center - h / 2, center + h / 2]))
-    balance = jnp.log(bulk.p[0]) - jnp.log(bulk.q[0])
-    balance = jnp.clip(jnp.where(jnp.isfinite(balance), balance, center), center - h / 2, center + h / 2)
-    return balance - jnp.ceil((balance - low) / h) * h, h
 
 
 def discretize(
@@ -71,11 +26,12 @@ def discretize(
     largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
     shift = pair.boundary_error(largest) + 4 * UNIT_ROUNDOFF * largest
     raised = _raised(cells, losses, h, shift)
-    lowered = _lowered(pair, cells, losses, h)
+    relaxed = 64 * UNIT_ROUNDOFF * (1 + largest)
+    lowered = _lowered(pair, cells, losses, h, relaxed)
     # Beyond the last point: above, slack; below, the mass sits on the last point already.
     log_beyond = pair.log_tail(order, losses[-1] - shift) + order * shift
     upper = _tilted(raised, losses, order, h, shift, log_beyond, is_upper=True)
-    lower = _tilted(lowered, losses, order, h, shift, upper.log_total, is_upper=False)
+    lower = _tilted(lowered, losses, order, h, shift + relaxed, upper.log_total, is_upper=False)
     return upper, lower
 
 
@@ -98,48 +54,81 @@ def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[A
     return stays + jnp.concatenate([(cells.p[0] + cells.p_error[0])[None], upward])
 
 
-def _lowered(pair: DominatingPair, cells: CellMasses, losses: Array, h: Array) -> Float[Array, " points"]:
-    """Merges the mass just above each point with as much of the mass just below it as balances.
+def _lowered(
+    pair: DominatingPair, cells: CellMasses, losses: Array, h: Array, relaxed: Array
+) -> Float[Array, " points"]:
+    """Returns masses on the points below the pair's loss: one bin a point, and small flows that balance it.
 
-    Cells are split near their middles. The part above a point has P - e^y Q > 0, the part below has less than 0: as
-    much of the latter is merged at the point as the former pays for, so that log P/Q of the whole is at least y. The
-    rest of the part below goes down to the next point. The split at the middle minus (2g - 1) h^2/24, g the slope of
-    log p, makes the balance even up to third order. Everything is rounded down.
+    Telling only the bin is post-processing, so (P_i, Q_i) of the bins is a pair below the given one, with the losses
+    log P_i/Q_i. The bins' edges lie where these come out at the mesh points up to third order. What is left of a bin's
+    surplus P_i - e^(y_i) Q_i is balanced by merging: a bin in deficit is joined by as much of the next bin, moved down,
+    as pays for it; a bin with a surplus is joined by as much of the bin below, moved up, as it pays for. Whatever is
+    gathered at a point has log P/Q >= y_i, so putting it there only lowers. A deficit that cannot be paid falls to the
+    point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
     """
-    p = cells.p[1:-1]
+    edges = _edges(cells.p[1:-1], losses, h)
+    return _balanced(_bins(pair, edges), losses, relaxed)
+
+
+def _edges(p: Array, losses: Array, h: Array) -> Array:
+    """Returns edges between the mesh points such that bins of an exponential density balance.
+
+    With density e^(-x u/h) times the weight 1 - e^-u, that is u e^(-u/2) up to third order, the bin from a to a + h has
+    its balance at a = 1/x - 1/(e^x - 1) below the point, in units of h, where x includes h/2.
+    """
     log_p = jnp.log(p)
-    slope = 0.5 * (jnp.concatenate([log_p[1:], log_p[-1:]]) - jnp.concatenate([log_p[:1], log_p[:-1]])) / h
-    offset = jnp.where(jnp.isfinite(slope), -(2 * slope - 1) * h**2 / 24, 0.0)
-    middles = losses[:-1] + h / 2 + jnp.clip(offset, -0.4 * h, 0.4 * h)
-    scale = jnp.exp(losses)
-    # Where the density changes much within a cell the balance is off by its curvature. Moving a split by d changes the
-    # balance of both points beside it by d h/2 times the density: each of the two splits takes out half of it.
-    below, above = _halves(pair, losses, middles)
-    excess = (above.p - scale * above.q) - (scale * below.q - below.p)
-    correction = -(excess[1:] + excess[:-1]) / (2 * (above.p[:-1] + below.p[1:]))
-    middles = middles + jnp.where(jnp.isfinite(correction), correction, 0.0)
-    middles = jnp.clip(middles, losses[:-1] + 0.02 * h, losses[:-1] + 0.98 * h)
-    below, above = _halves(pair, losses, middles)
-    arithmetic = 8 * UNIT_ROUNDOFF * (1 + jnp.abs(losses))
-    surplus = above.p - scale * above.q - (above.p_error + scale * above.q_error + arithmetic * above.p)
-    deficit = scale * below.q - below.p + (below.p_error + scale * below.q_error + arithmetic * scale * below.q)
-    merged = jnp.where(deficit > 0, jnp.clip(surplus / deficit, 0.0, 1.0), 0.0) * (1 - 4 * UNIT_ROUNDOFF)
-    # Near the underflow threshold a surplus may be an artefact of a Q-mass flushed to zero.
-    known = (jnp.minimum(above.q, below.q) > LEAST_MASS) & ~jnp.isnan(merged)
-    merged = jnp.where(known, merged, 0.0)
-    mass_above = jnp.maximum(above.p - above.p_error, 0.0)
-    mass_below = jnp.maximum(below.p - below.p_error, 0.0)
-    falls = jnp.concatenate([((1 - merged) * mass_below)[1:], jnp.zeros(1)])
-    return mass_above + merged * mass_below + falls
+    growth = 0.5 * (jnp.concatenate([log_p[1:], log_p[-1:]]) - jnp.concatenate([log_p[:1], log_p[:-1]]))
+    x = jnp.clip(jnp.where(jnp.isnan(growth), 0.0, h / 2 - growth), -50.0, 50.0)
+    apart = jnp.where(jnp.abs(x) < 0.05, 1.0, x)
+    below = jnp.where(jnp.abs(x) < 0.05, 0.5 - x / 12 + x**3 / 720, 1 / apart - 1 / jnp.expm1(apart))
+    return losses[:-1] + h * (1 - below)
 
 
-def _halves(pair: DominatingPair, losses: Array, middles: Array) -> tuple[CellMasses, CellMasses]:
-    """Returns the masses just below and just above each point, cells being split at ``middles``."""
+def _bins(pair: DominatingPair, edges: Array) -> CellMasses:
     infinity = jnp.full((1,), jnp.inf)
-    boundaries = jnp.stack([losses, jnp.concatenate([middles, infinity])], axis=-1).reshape(-1)
-    parts = pair.cell_masses(jnp.concatenate([-infinity, boundaries]))
-    below, above = (CellMasses(*(field[side::2] for field in parts)) for side in (0, 1))
-    return below, above
+    return pair.cell_masses(jnp.concatenate([-infinity, edges, infinity]))
+
+
+def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
+    """Returns what the bins put on the points, after flows between neighbours."""
+    flushed = 4 * TINY
+    p = jnp.maximum(bins.p - bins.p_error - flushed, 0.0)
+    q = bins.q + bins.q_error + flushed
+    # e^y Q, with y lowered by what the points may be off, and raised by the rounding of the product.
+    scale = jnp.exp(losses) * (1 - relaxed + 8 * UNIT_ROUNDOFF * (1 + jnp.abs(losses)))
+    surplus = p - scale * q
+    zero = jnp.zeros(1)
+    next_p, next_q = jnp.concatenate([p[1:], zero]), jnp.concatenate([q[1:], zero])
+    known = lambda x: jnp.where(jnp.isfinite(x), x, 0.0)  # noqa: E731
+
+    # Down: mass of the next bin needed by this one, at most half of it, and the share of the need that it covers.
+    need = jnp.maximum(-surplus, 0.0)
+    payment = next_p - scale * next_q  # of the whole next bin, were it here
+    half_paid = 0.5 * jnp.maximum(payment, 0.0)
+    covered = jnp.where(need > 0, jnp.clip(known(half_paid / need), 0.0, 1.0), 1.0) * (1 - 4 * UNIT_ROUNDOFF)
+    covered = jnp.where(need > 0, covered, 1.0)
+    taken_down = jnp.where(
+        need > 0, 0.5 * next_p * jnp.minimum(1.0, known(need / half_paid) * (1 + 8 * UNIT_ROUNDOFF)), 0.0
+    )
+    taken_down = jnp.where(covered > 0, taken_down, 0.0)
+    leaves_down = jnp.concatenate([zero, taken_down[:-1]])
+
+    # Up: mass of the bin below that this one's surplus can lift; what leaves this bin takes its surplus along.
+    spare = jnp.maximum(surplus, 0.0)
+    below_p, below_q = jnp.concatenate([zero, p[:-1]]), jnp.concatenate([zero, q[:-1]])
+    cost = jnp.maximum(scale * below_q - below_p, 0.0)  # of the whole bin below, were it here
+
+    def lifted(spare: Array) -> Array:
+        return below_p * jnp.clip(known(spare / cost) * (1 - 8 * UNIT_ROUNDOFF), 0.0, 0.5)
+
+    most = jnp.concatenate([lifted(spare)[1:], zero])
+    stays = jnp.clip(known((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * UNIT_ROUNDOFF)
+    taken_up = lifted(spare * stays)
+    leaves_up = jnp.concatenate([taken_up[1:], zero])
+    kept = jnp.maximum(p - leaves_down - leaves_up, 0.0)
+    falls = jnp.concatenate([((1 - covered) * kept)[1:], zero])
+    # Each sum of four rounds once or twice more.
+    return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * UNIT_ROUNDOFF)
 
 
 def _tilted(

@@ -21,6 +21,11 @@ def _log_slack(lattice: LossLattice, epsilon: Array) -> Array:
     return jnp.log(lattice.slack) + lattice.log_mass - t * epsilon + peak
 
 
+def slack_effect(lattice: LossLattice, epsilon: Array) -> Array:
+    """Returns the most that the slack can change delta at ``epsilon``, at most 1."""
+    return jnp.where(lattice.slack > 0, jnp.exp(jnp.minimum(_log_slack(lattice, epsilon), 0.0)), 0.0)
+
+
 def _relative_rounding(lattice: LossLattice, epsilon: Array) -> Array:
     """Returns a bound on the relative error of the sums below.
 

@@ -66,12 +66,6 @@ def identity_like(lattice: LossLattice) -> LossLattice:
     )  # fmt: skip
 
 
-def pad(lattice: LossLattice, points: int) -> LossLattice:
-    """Returns the lattice with empty points added at its upper end, ``points`` in all."""
-    empty = jnp.zeros(points - lattice.points)
-    return replace(lattice, weights=jnp.concatenate([lattice.weights, empty]))
-
-
 def normalize(lattice: LossLattice) -> LossLattice:
     """Returns the lattice with weights that sum to 1.
 
@@ -88,7 +82,7 @@ def normalize(lattice: LossLattice) -> LossLattice:
 
 
 def coarsen(lattice: LossLattice) -> LossLattice:
-    """Returns the lattice on every second point, mesh 2h, half as many points (an even number is expected).
+    """Returns the lattice on every second point, mesh 2h; the upper half of its points is empty then.
 
     An odd point sends its mass to its two neighbours. Let h be the mesh before.
 
@@ -109,33 +103,8 @@ def coarsen(lattice: LossLattice) -> LossLattice:
     paired = jnp.minimum(share * odd, jnp.exp(-h - 2 * t * h) * (1 - next_share) * following)
     # The factor keeps the condition true after rounding; the upper share's rounding goes to the slack.
     upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * (1 - 32 * UNIT_ROUNDOFF))
-    from_below = jnp.concatenate([jnp.zeros(1), upward[:-1]])
-    weights = even + jnp.exp(-t * h) * (odd - upward) + jnp.exp(t * h) * from_below
+    empty = jnp.zeros(lattice.points // 2 - 1)
+    weights = jnp.concatenate([even + jnp.exp(-t * h) * (odd - upward), jnp.zeros(1), empty])
+    weights = weights + jnp.concatenate([jnp.zeros(1), jnp.exp(t * h) * upward, empty])
     rounding = UNIT_ROUNDOFF * (8 + 2 * t * h)
     return normalize(replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h)))
-
-
-def quantile_range(weights: Float[Array, " n"], tail: Array, block: int) -> tuple[Array, Array]:
-    """Returns the first and the last index, at block resolution, outside which each side has at most ``tail``."""
-    sums = jnp.sum(weights.reshape(-1, block), axis=-1)
-    below, above = jnp.cumsum(sums), jnp.cumsum(sums[::-1])
-    first = jnp.sum(below <= tail) * block
-    last = weights.shape[-1] - jnp.sum(above <= tail) * block
-    return first, jnp.maximum(last, first + block)
-
-
-def cut(lattice: LossLattice, first: Array, points: int) -> LossLattice:
-    """Returns ``points`` points from index ``first`` on; what is cut off becomes slack of an upper lattice."""
-    index = jnp.arange(lattice.points)
-    outside = (index < first) | (index >= first + points)
-    lost = jnp.sum(jnp.where(outside, lattice.weights, 0.0)) * (1 + lattice.points * UNIT_ROUNDOFF)
-    start = lattice.start + first * lattice.mesh
-    return normalize(
-        replace(
-            lattice,
-            weights=jax.lax.dynamic_slice_in_dim(lattice.weights, first, points),
-            start=start,
-            slack=lattice.slack + jnp.where(lattice.is_upper, lost, 0.0),
-            shift=lattice.shift + 4 * UNIT_ROUNDOFF * (jnp.abs(lattice.start) + jnp.abs(start)),
-        )
-    )

@@ -1,0 +1,71 @@
+"""From what a user writes to what the kernel takes: for each direction, pairs with a leading axis and their counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxacct import validation
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.protocol import sequence
+
+Part = tuple[DominatingPair, Any]
+"""Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
+
+
+def check(mechanism: Any, steps: Any) -> None:
+    """Raises ValueError where mechanisms and steps do not match, or a concrete one is out of range."""
+    if isinstance(mechanism, (tuple, list)):
+        if not mechanism:
+            raise ValueError("mechanism = () holds nothing to compose: give at least one mechanism.")
+        if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
+            raise ValueError(
+                f"steps = {steps} do not match {len(mechanism)} mechanisms: give a tuple with one number for each."
+            )
+        for part, count in zip(mechanism, steps, strict=True):
+            check(part, count)
+        return
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"mechanism = {mechanism!r} is no mechanism: give one of jaxacct.mechanisms, or a tuple of them."
+        )
+    mechanism.validate()
+    validation.check_steps(steps)
+    shape = mechanism.batch_shape
+    if len(shape) > 1 or np.shape(steps) not in ((), shape):
+        raise ValueError(
+            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: scalars are one mechanism run "
+            "steps times, one leading axis is a sequence composed together; use jax.vmap for batches."
+        )
+
+
+def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part, ...]]:
+    """Returns, for each direction of ``relation``, what is composed. To be called inside the float64 scope."""
+    if isinstance(mechanism, (tuple, list)):
+        nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
+        count = max(len(directions) for directions in nested)
+        # A symmetric mechanism gives one direction for all.
+        return [sum((parts[min(i, len(parts) - 1)] for parts in nested), ()) for i in range(count)]
+    if mechanism.batch_shape:
+        length = mechanism.batch_shape[0]
+        pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
+        counts = jnp.broadcast_to(_float64(steps), (length,))
+        return [((pair, counts),) for pair in pairs]
+    counts = _float64(steps)[None]
+    return [
+        ((jax.tree.map(lambda leaf: _float64(leaf)[None], pair), counts),)
+        for pair in mechanism.dominating_pairs(relation)
+    ]
+
+
+def _float64(leaf: ArrayLike) -> Any:
+    """Returns real numbers as float64, others as they are; concrete ones as NumPy arrays, which dispatch faster."""
+    if isinstance(leaf, jax.core.Tracer):
+        return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
+    values = np.asarray(leaf)
+    return values if values.dtype == bool else values.astype(np.float64)

@@ -1,0 +1,158 @@
+"""The compiled part: from dominating pairs to a composed lattice, and from that to a bracket."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.batching import stack
+from jaxacct.bounds import Bounds
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.prv import plan
+from jaxacct.prv.compose import Stages, merge, self_compose, truncation
+from jaxacct.prv.composition import Part
+from jaxacct.prv.diagnostics import Diagnostics
+from jaxacct.prv.discretize import discretize
+from jaxacct.prv.evaluate import delta_of, epsilon_of, slack_effect
+from jaxacct.prv.lattice import LossLattice
+
+
+def composed(
+    parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str
+) -> tuple[LossLattice, Stages, Array]:
+    """Returns the lattices above and below (2, points) of a composition, its stages, and the order of the tilt.
+
+    ``value`` is the delta or epsilon, as ``quantity`` says, by which the tilt is chosen; others may be asked for after.
+    The finite losses only: mass at infinity does not enter.
+    """
+    order, windows = plan.tilt(parts, value, quantity, points)
+    total = sum((jnp.sum(steps) for _, steps in parts), jnp.zeros(()))
+    number = sum(len(steps) for _, steps in parts)
+    log_tail = jnp.log(truncation(points) / number) - jnp.log(jnp.maximum(total / number, 1.0))
+
+    def mesh_of(pair: DominatingPair, steps: Array, low: Array, high: Array) -> Array:
+        return plan.anchored(pair, plan.mesh(pair, order, steps, low, high, points, method))
+
+    meshes = [jax.vmap(mesh_of)(*part, *window) for part, window in zip(parts, windows, strict=True)]
+    if number > 1:
+        # One unit, so that every mesh is another's double: a mesh on which atoms lie, if there is one.
+        unit = meshes[0][0]
+        for (pairs, _), h in reversed(list(zip(parts, meshes, strict=True))):
+            with_atoms = jnp.isfinite(jax.vmap(lambda pair: pair.anchors()[1])(pairs))
+            unit = jnp.where(with_atoms[0], h[0], unit)
+        meshes = [unit * jnp.exp2(jnp.ceil(jnp.log2(h / unit) - 1e-6)) for h in meshes]
+
+    def power(row: Any) -> tuple[LossLattice, Stages]:
+        pair, steps, low, h = row
+        both = stack(*discretize(pair, order, plan.placed(pair, low, h), h, points))
+        return self_compose(both, steps, method, log_tail)
+
+    if number == 1:
+        (pair, steps), (low, _), h = parts[0], windows[0], meshes[0]
+        lattice, stages = power(jax.tree.map(lambda leaf: leaf[0], (pair, steps, low, h)))
+        return lattice, stages, order
+    # One after the other: their windows and stages differ, and so the memory is that of the results.
+    powers = [jax.lax.map(power, (*part, window[0], h)) for part, window, h in zip(parts, windows, meshes, strict=True)]
+    lattices, stages = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *powers)
+    return _tournament(lattices, log_tail), jax.tree.map(lambda leaf: leaf[0], stages), order
+
+
+def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:
+    """Returns the sum of (m, rows, n) lattices, merged in pairs, those of like mesh first."""
+    meshes = lattices.mesh[:, 0]
+    count = len(meshes)
+    index = jnp.arange(count)
+    before = (meshes[None, :] < meshes[:, None]) | (
+        (meshes[None, :] == meshes[:, None]) & (index[None, :] < index[:, None])
+    )
+    rank = jnp.sum(before, axis=1)
+    lattices = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[rank].set(leaf), lattices)
+
+    def play(all_: LossLattice, pairing: Array) -> tuple[LossLattice, None]:
+        first, second = (jax.tree.map(lambda leaf: leaf[pairing[i]], all_) for i in (0, 1))
+        merged = merge(first, second, log_tail + jnp.log(2.0))
+        return jax.tree.map(lambda leaf, new: leaf.at[pairing[0]].set(new), all_, merged), None
+
+    final, _ = jax.lax.scan(play, lattices, jnp.asarray(_pairings(count)))
+    return jax.tree.map(lambda leaf: leaf[0], final)
+
+
+def _pairings(count: int) -> np.ndarray:
+    """Returns the (count - 1, 2) slots that are merged one after the other, into the first of each."""
+    slots, pairings = list(range(count)), []
+    while len(slots) > 1:
+        pairings += [(slots[i], slots[i + 1]) for i in range(0, len(slots) - 1, 2)]
+        slots = slots[::2]
+    return np.asarray(pairings)
+
+
+def valid_parts(parts: tuple[Part, ...]) -> Array:
+    """Returns whether all pairs and counts are in range."""
+    valid = jnp.asarray(True)
+    for pairs, steps in parts:
+        whole = (steps >= 0) & (steps == jnp.floor(steps)) & (steps <= 2.0**53)
+        valid &= jnp.all(jax.vmap(lambda pair: pair.is_valid())(pairs) & whole)
+    return valid
+
+
+def infinite_mass(parts: tuple[Part, ...]) -> tuple[Array, Array]:
+    """Returns bounds (lower, upper) on the probability of an infinite loss in the composition."""
+    log_finite, terms = jnp.zeros(()), 0
+    for pairs, steps in parts:
+        mass = jax.vmap(lambda pair: pair.infinite_mass())(pairs)
+        log_finite += jnp.sum(jnp.where(steps > 0, steps * jnp.log1p(-mass), 0.0))
+        terms += len(steps)
+    mass = -jnp.expm1(log_finite)
+    # The masses, their logarithms, products and sum: relative errors of positive terms only.
+    error = (32 + 2 * terms) * UNIT_ROUNDOFF
+    return jnp.maximum(mass * (1 - error), 0.0), jnp.minimum(mass * (1 + error), 1.0)
+
+
+@functools.partial(jax.jit, static_argnames=("quantity", "points", "method"))
+def bounds_of(
+    parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str
+) -> tuple[Bounds, Diagnostics]:
+    """Returns the bracket of epsilon at a delta, or of delta at an epsilon, for one direction."""
+    is_epsilon = quantity == "epsilon"
+    valid = valid_parts(parts) & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
+    worst = jnp.inf if is_epsilon else 1.0
+    lattice, stages, order = composed(parts, value, quantity, points, method)
+    least, most = infinite_mass(parts)
+    atoms = jnp.stack([most, least])
+    if is_epsilon:
+        # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
+        room = value - atoms - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (atoms > 0)
+        results = jax.vmap(epsilon_of)(lattice, room)
+        results = jnp.where(room > 0, results, jnp.inf)
+    else:
+        results = jax.vmap(delta_of, in_axes=(0, None))(lattice, value)
+        results = results + atoms * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF)
+        results = jnp.clip(results, 0.0, 1.0)
+    upper, lower = results[0], results[1]
+    idle = valid & jnp.all(jnp.stack([jnp.all(steps == 0) for _, steps in parts]))
+    upper = jnp.where(idle, 0.0, jnp.where(valid & ~jnp.isnan(upper), upper, worst))
+    lower = jnp.where(valid & ~idle, lower, 0.0)
+    estimate = jnp.where(upper < worst, (lower + upper) / 2, upper)
+    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=upper < worst)
+    at = results if is_epsilon else jnp.broadcast_to(value, (2,))
+    shown = jax.tree.map(lambda leaf: leaf[0], replace(lattice, weights=jnp.zeros((2, 0))))
+    return bounds, Diagnostics(
+        points=points,
+        method=method,
+        order=order,
+        stages=stages,
+        mesh=shown.mesh,
+        start=shown.start,
+        slack=lattice.slack,
+        slack_delta=jax.vmap(slack_effect)(lattice, at),
+        shift=lattice.shift,
+        infinite_mass=most,
+        converged=upper < worst,
+    )

@@ -1,0 +1,112 @@
+"""From the directions of a relation to one answer, on a mesh fine enough for the gap asked for."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.batching import stack
+from jaxacct.bounds import Bounds
+from jaxacct.precision import outside
+from jaxacct.prv.composition import Part
+from jaxacct.prv.diagnostics import Diagnostics
+from jaxacct.prv.kernel import bounds_of
+
+LADDER = (2**11, 2**13, 2**15, 2**17, 2**19)
+"""Mesh points to choose from where a tolerance is given: few sizes, so few compilations."""
+
+SAFETY = 1.5
+"""By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
+
+Answer = tuple[Bounds, Diagnostics]
+Parts = tuple[Part, ...]
+
+
+class ToleranceWarning(UserWarning):
+    """The bracket is valid, but wider than the tolerance asked for."""
+
+
+def at_points(directions: list[Parts], value: np.ndarray, quantity: str, points: int, method: str) -> Answer:
+    """Returns the answer of concrete arguments on meshes of ``points`` points."""
+    return _largest([outside(bounds_of(parts, value, quantity, points, method)) for parts in directions])
+
+
+def traced(directions: list[Parts], value: Array, quantity: str, points: int, method: str) -> Answer:
+    """Returns the answer inside a trace; directions of one structure share their code."""
+    if len({jax.tree.structure(parts) for parts in directions}) > 1 or len(directions) == 1:
+        answers = [bounds_of(parts, value, quantity, points, method) for parts in directions]
+    else:
+        batch = jax.lax.map(lambda parts: bounds_of(parts, value, quantity, points, method), stack(*directions))
+        answers = [jax.tree.map(lambda leaf: leaf[i], batch) for i in range(len(directions))]
+    bounds, record = answers[0]
+    for other, other_record in answers[1:]:
+        decides = other.upper > bounds.upper
+        record = jax.tree.map(lambda a, b: jnp.where(decides, b, a), record, other_record)
+        bounds = Bounds(
+            lower=jnp.maximum(bounds.lower, other.lower),
+            estimate=jnp.maximum(bounds.estimate, other.estimate),
+            upper=jnp.maximum(bounds.upper, other.upper),
+            converged=bounds.converged & other.converged,
+        )
+    return bounds, record
+
+
+def _largest(answers: list[Answer]) -> Answer:
+    """Returns the larger of the directions' brackets, and the record of the one with the largest upper end."""
+    every = [bounds for bounds, _ in answers]
+    _, record = max(answers, key=lambda answer: float(answer[0].upper))
+    return Bounds(
+        lower=max(b.lower for b in every),
+        estimate=max(b.estimate for b in every),
+        upper=max(b.upper for b in every),
+        converged=all(b.converged for b in every),
+    ), record
+
+
+def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance: float, method: str) -> Answer:
+    """Returns the answer of concrete arguments on the smallest meshes found to reach a relative gap of ``tolerance``.
+
+    The first mesh tells how far the gap has to fall; it falls at least with the square of the mesh as long as rounding
+    and truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
+    """
+    answers: list[Answer | None] = [None] * len(directions)
+    rung, previous = 0, float("inf")
+    while True:
+        threshold = max((b.lower for b, _ in filter(None, answers)), default=0.0)
+        for i, parts in enumerate(directions):
+            old = answers[i]
+            if old is None or old[0].upper > threshold:
+                new = outside(bounds_of(parts, value, quantity, LADDER[rung], method))
+                answers[i] = new if old is None else _tighter(old, new)
+        bounds, record = _largest([answer for answer in answers if answer is not None])
+        gap = float(bounds.gap)
+        # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left.
+        hopeless = gap == float("inf") or 0.8 * previous < gap < 0.5
+        if gap <= tolerance or hopeless or rung == len(LADDER) - 1:
+            break
+        # From afar the gap says little of where it will fall; two rungs at most are skipped.
+        fine = [j for j, n in enumerate(LADDER) if SAFETY * min(gap, 0.3) * (LADDER[rung] / n) ** 2 <= tolerance]
+        rung, previous = max(rung + 1, min([*fine, rung + 2, len(LADDER) - 1])), gap
+    converged = bool(gap <= tolerance)
+    if not converged:
+        warnings.warn(
+            f"{quantity} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket is "
+            "valid and as wide as it says.",
+            ToleranceWarning,
+            stacklevel=4,
+        )
+    flag = np.asarray(converged)[()]
+    return replace(bounds, converged=flag), replace(record, converged=flag)
+
+
+def _tighter(first: Answer, second: Answer) -> Answer:
+    """Returns the intersection of two valid brackets, which is valid, with the record of the second."""
+    a, b = first[0], second[0]
+    lower, upper = max(a.lower, b.lower), min(a.upper, b.upper)
+    estimate = min(max(b.estimate, lower), upper)
+    return Bounds(lower=lower, estimate=estimate, upper=upper, converged=b.converged), second[1]
