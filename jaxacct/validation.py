@@ -83,3 +83,58 @@ def check_one_of(value: Any, name: str, choices: tuple[str, ...], why: str = "")
     """Raises where ``value`` is not one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} = {value!r} is not supported{why}: give one of {', '.join(map(repr, choices))}.")
+
+
+def check_probability(value: Any, name: str) -> None:
+    """Raises where a concrete value is outside [0, 1]."""
+    _require(name, value, lambda v: (v >= 0) & (v <= 1), "is not a probability: give a number in [0, 1].")
+
+
+def check_whole(value: Any, name: str, least: int, most: int, meaning: str) -> None:
+    """Raises where a static value is not a Python integer in [least, most]; ``meaning`` says what it is to be."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give {meaning} as a Python integer.")
+    if not least <= int(value) <= most:
+        raise ValueError(f"{name} = {value} is out of range: give {meaning}, from {least} to {most}.")
+
+
+def check_probabilities(value: Any, name: str, tolerance: float) -> None:
+    """Raises where concrete probabilities (..., m) are negative, subnormal, NaN, or do not sum to one."""
+    seen = concrete_value(value)
+    if seen is None:
+        return
+    if seen.ndim == 0 or seen.shape[-1] == 0:
+        raise ValueError(f"{name} = {value} has no axis of outcomes: give an array (..., m) of probabilities.")
+    seen = seen.astype(np.float64)
+    _require(
+        name, seen, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
+        "is not a probability in [0, 1] that float64 holds in full: give 0 or at least 2.3e-308; "
+        "for an upper bound 0 is safe in Q alone.",
+    )  # fmt: skip
+    off = np.max(np.abs(np.sum(seen, axis=-1) - 1))
+    if off > tolerance:
+        raise ValueError(
+            f"{name} sums to one only within {off:.3g}: give float64 probabilities that sum to one, with a further "
+            "outcome for what is missing (where Q has 0, P's mass is an infinite loss)."
+        )
+
+
+def check_finite(value: Any, name: str) -> None:
+    """Raises where a concrete value is infinite or NaN."""
+    _require(name, value, np.isfinite, "is out of range: give a finite number.")
+
+
+def check_noise_scale(value: Any, name: str = "scale") -> None:
+    """Raises where a concrete Laplace scale is negative or NaN. Zero passes: it costs an infinite epsilon."""
+    _require(
+        name, value, lambda v: v >= 0,
+        "is not a scale of Laplace noise: give the scale over the query's L1 sensitivity, at least 0.",
+    )  # fmt: skip
+
+
+def check_sensitivities(value: Any, name: str = "sensitivities") -> None:
+    """Raises where concrete sensitivities (..., m) are negative, not finite, all 0, or no vector."""
+    _require(name, value, lambda v: (v >= 0) & np.isfinite(v), "is not a sensitivity: give finite numbers, at least 0.")
+    seen = concrete_value(value)
+    if seen is not None and (seen.ndim == 0 or not np.all(np.any(seen > 0, axis=-1))):
+        raise ValueError(f"{name} = {value} are no sensitivities: give an array (..., m) with one above 0 in each row.")

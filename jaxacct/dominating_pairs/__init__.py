@@ -1,6 +1,20 @@
 """Dominating pairs of distributions, one module for each kind; :mod:`.protocol` says what an accountant may ask."""
 
+from jaxacct.dominating_pairs.discrete_gaussian import DiscreteGaussianPair
+from jaxacct.dominating_pairs.finite import FinitePair
+from jaxacct.dominating_pairs.loss_distribution import LossDistributionPair
 from jaxacct.dominating_pairs.protocol import CellMasses, DominatingPair
+from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
 from jaxacct.dominating_pairs.subsampled_gaussian import SubsampledGaussianPair
+from jaxacct.dominating_pairs.without_replacement import WithoutReplacementPair
 
-__all__ = ["CellMasses", "DominatingPair", "SubsampledGaussianPair"]
+__all__ = [
+    "CellMasses",
+    "DiscreteGaussianPair",
+    "DominatingPair",
+    "FinitePair",
+    "LossDistributionPair",
+    "ShiftedNoisePair",
+    "SubsampledGaussianPair",
+    "WithoutReplacementPair",
+]

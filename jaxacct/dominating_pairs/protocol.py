@@ -56,7 +56,8 @@ class DominatingPair(Protocol):
         """Returns two losses at which a mesh should have points, the lower one first; NaN where any will do.
 
         For losses with atoms, which lose least where they are mesh points. Losses in arithmetic progression have all
-        their atoms on the mesh if two neighbouring ones are.
+        their atoms on the mesh if two neighbouring ones are. A single atom, or the one that matters most, comes as the
+        lower loss with NaN for the upper.
         """
         ...
 

@@ -4,7 +4,31 @@ A mechanism says nothing about accountants. They ask it for its dominating pairs
 (:mod:`jaxacct.dominating_pairs`) and work on those.
 """
 
+from jaxacct.mechanisms.approximate_dp import ApproximateDP, PureDP
+from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
+from jaxacct.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
+from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.mixture import GaussianMixture
 from jaxacct.mechanisms.protocol import DIRECTIONS, Mechanism
+from jaxacct.mechanisms.randomized_response import RandomizedResponse
+from jaxacct.mechanisms.without_replacement import GaussianWithoutReplacement, LaplaceWithoutReplacement
 
-__all__ = ["DIRECTIONS", "Gaussian", "Mechanism", "PoissonSubsampledGaussian"]
+__all__ = [
+    "DIRECTIONS",
+    "ApproximateDP",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "DiscretePair",
+    "Gaussian",
+    "GaussianMixture",
+    "GaussianWithoutReplacement",
+    "Laplace",
+    "LaplaceWithoutReplacement",
+    "Mechanism",
+    "PoissonSubsampledGaussian",
+    "PoissonSubsampledLaplace",
+    "PrivacyLoss",
+    "PureDP",
+    "RandomizedResponse",
+]

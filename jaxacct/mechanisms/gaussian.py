@@ -11,6 +11,8 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.mechanisms.protocol import directions, shape_of_scalars
+from jaxacct.mechanisms.shifts import subsampled_pair
+from jaxacct.precision import as_float64
 
 
 @jax.tree_util.register_dataclass
@@ -22,18 +24,18 @@ class Gaussian:
         noise_multiplier (...): standard deviation of the noise over the query's L2 sensitivity. 0 means no noise, and
             every accountant answers with an infinite epsilon.
 
-    Relations: "add_or_remove" (default), "remove", "add". The two directions are the same pair by symmetry. For
-    replace-one neighbours the sensitivity doubles: halve the noise multiplier.
+    Relations: "add_or_remove" (default), "remove", "add", one pair for all of them by symmetry; "replace", where the
+    query moves by up to 2, which is as half the noise multiplier.
 
     Raises ValueError where the noise multiplier is negative or NaN; a traced one cannot raise and costs inf instead.
 
     >>> Gaussian(noise_multiplier=2.0).relations
-    ('add_or_remove', 'remove', 'add')
+    ('add_or_remove', 'remove', 'add', 'replace')
     """
 
     noise_multiplier: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
 
     def __post_init__(self) -> None:
         self.validate()
@@ -49,8 +51,11 @@ class Gaussian:
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
-        directions(self, relation)
-        return (SubsampledGaussianPair(self.noise_multiplier, 1.0, removes=True),)
+        noise = self.noise_multiplier
+        if "replace" in directions(self, relation):
+            with jax.enable_x64(True):  # halving is exact, were it not for the type
+                noise = as_float64(noise) / 2
+        return (SubsampledGaussianPair(noise, 1.0, removes=True),)
 
 
 @jax.tree_util.register_dataclass
@@ -65,12 +70,21 @@ class PoissonSubsampledGaussian:
         noise_multiplier (...): standard deviation of the noise over the clipping norm.
         sampling_rate (...): probability of each example to be in the batch, in (0, 1]; shapes broadcast.
 
-    Relations: "add_or_remove" (default), "remove", "add". Fixed-size or shuffled batches are *not* this mechanism.
+    Relations: "add_or_remove" (default), "remove", "add", "replace". Fixed-size or shuffled batches are *not* this
+    mechanism.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Source: dominating pairs, Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via
-    characteristic function", Theorem 11.
+    characteristic function", Theorem 11. Replacement: the pair (1-q) N(0, s^2) + q N(1, s^2) against
+    (1-q) N(0, s^2) + q N(-1, s^2). Let mu_v be the law of the output if the example at issue takes part and contributes
+    v, given what else is sampled, and mu_0 if it does not. For c >= 1 and an event of mu_0-probability a,
+
+        P - c Q = (1-q) (1-c) a + q (mu_v - c mu_w).
+
+    By Neyman and Pearson mu_v is at most Phi(Phi^-1(a) + |v|/s) and mu_w at least Phi(Phi^-1(a) - |w|/s), with norms of
+    at most 1; for v = -w of norm 1 one half-space attains both for every a, and so the pair's supremum is an upper
+    bound. For c < 1 exchange the two. Other examples sampled shift all three laws alike; the divergence is convex.
 
     >>> PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01).sampling_rate
     0.01
@@ -79,7 +93,7 @@ class PoissonSubsampledGaussian:
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
 
     def __post_init__(self) -> None:
         self.validate()
@@ -95,8 +109,11 @@ class PoissonSubsampledGaussian:
         return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
+        """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""
+        asked = directions(self, relation)
+        if "replace" in asked:
+            return (subsampled_pair(self.noise_multiplier, self.sampling_rate, "replace", "gaussian"),)
         return tuple(
             SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, removes=direction == "remove")
-            for direction in directions(self, relation)
+            for direction in asked
         )

@@ -25,6 +25,7 @@ class Diagnostics:
         slack_delta (2,): what that mass adds to delta in the upper bound, and takes off it in the lower one, at most.
         shift (2,): what rounding of the losses' positions adds to epsilon, and takes off it, at most.
         infinite_mass: probability of an infinite loss, rounded up; a part of delta at every epsilon.
+        lost: probability of losses beyond the meshes, which the upper bound counts as infinite.
         converged: whether the gap asked for was reached; without a tolerance, whether the bracket says anything.
 
     What is left of the gap between the bounds is the loss of discretizing and coarsening, which falls with the square of
@@ -41,4 +42,5 @@ class Diagnostics:
     slack_delta: Float[Array, " 2"]
     shift: Float[Array, " 2"]
     infinite_mass: Float[Array, ""]
+    lost: Float[Array, ""]
     converged: Bool[Array, ""]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -13,26 +15,45 @@ from jaxacct.prv.lattice import LossLattice
 
 
 def discretize(
-    pair: DominatingPair, order: Array, start: Array, h: Array, points: int
-) -> tuple[LossLattice, LossLattice]:
-    """Returns a lattice above the pair's loss and one below it, in the order of :mod:`jaxacct.prv`.
+    pair: DominatingPair, order: Array, log_weight: Array, start: Array, h: Array, high: Array, points: int
+) -> tuple[LossLattice, LossLattice, Array]:
+    """Returns a lattice above the pair's loss and one below it, and the mass above it that counts as infinite.
 
-    The losses of both are right to ``shift``: a cell's true edges, and the doubles that stand for the mesh points, are
-    off by at most that.
+    The order is that of :mod:`jaxacct.prv`. The losses of both are right to ``shift``: a cell's true edges, and the
+    doubles that stand for the mesh points, are off by at most that.
+
+    The loss is cut at the mesh point next above ``high``, though the mesh may have room for more: sums of what little
+    lies beyond would need much wider windows. Mass beyond is, above, slack of its tilted mass or an infinite loss,
+    whichever costs less (``log_weight`` is the log of what tilted mass costs); below, it is left out.
     """
     losses = start + h * jnp.arange(points)
     infinity = jnp.full((1,), jnp.inf)
     cells = pair.cell_masses(jnp.concatenate([-infinity, losses, infinity]))
     largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
     shift = pair.boundary_error(largest) + 4 * UNIT_ROUNDOFF * largest
-    raised = _raised(cells, losses, h, shift)
     relaxed = 64 * UNIT_ROUNDOFF * (1 + largest)
+    raised = _raised(cells, losses, h, shift)
     lowered = _lowered(pair, cells, losses, h, relaxed)
-    # Beyond the last point: above, slack; below, the mass sits on the last point already.
-    log_beyond = pair.log_tail(order, losses[-1] - shift) + order * shift
-    upper = _tilted(raised, losses, order, h, shift, log_beyond, is_upper=True)
-    lower = _tilted(lowered, losses, order, h, shift + relaxed, upper.log_total, is_upper=False)
-    return upper, lower
+    last = jnp.clip(jnp.ceil((high - start) / h), 1, points - 1).astype(jnp.int32)
+    kept = jnp.arange(points) <= last
+    raised, lowered = jnp.where(kept, raised, 0.0), jnp.where(kept, lowered, 0.0)
+    top = losses[last]
+    zero = jnp.zeros_like(order)
+    log_beyond = pair.log_tail(order, top - shift) + order * shift
+    log_lost = pair.log_tail(zero, top - shift)
+    upper = _tilted(raised, losses, order, h, shift)
+    is_infinite = log_lost < log_beyond - upper.log_mass + log_weight
+    # Masses that float64 flushed to zero, as if all of them sat at the last point kept.
+    flushed = math.log(4 * points * TINY) + order * top
+    beyond = jnp.where(is_infinite, 0.0, jnp.exp(log_beyond - upper.log_mass))
+    slack = upper.slack + beyond + jnp.exp(flushed - upper.log_mass)
+    # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
+    cut = jnp.exp(jnp.minimum(log_beyond, log_lost + order * top) - upper.log_mass)
+    log_total = upper.log_mass + jnp.log1p(upper.slack + cut + jnp.exp(flushed - upper.log_mass)) + order * shift
+    lower = _tilted(lowered, losses, order, h, shift + relaxed)
+    upper = replace(upper, slack=slack, log_total=log_total)
+    lower = replace(lower, log_total=log_total, is_upper=jnp.asarray(False))
+    return upper, lower, jnp.where(is_infinite, jnp.exp(log_lost), 0.0)
 
 
 def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
@@ -66,7 +87,7 @@ def _lowered(
     gathered at a point has log P/Q >= y_i, so putting it there only lowers. A deficit that cannot be paid falls to the
     point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
     """
-    edges = _edges(cells.p[1:-1], losses, h)
+    edges = _settled(pair, _edges(cells.p[1:-1], losses, h), losses, h)
     return _balanced(_bins(pair, edges), losses, relaxed)
 
 
@@ -84,6 +105,46 @@ def _edges(p: Array, losses: Array, h: Array) -> Array:
     return losses[:-1] + h * (1 - below)
 
 
+def _settled(pair: DominatingPair, edges: Array, losses: Array, h: Array) -> Array:
+    """Returns the edges with those of the outermost bins moved to where these balance.
+
+    Next to a loss that is never passed there is no further bin to share a surplus with, and with a small sampling rate
+    nearly all mass is there. Every other bin is balanced by flows, wherever its edges are.
+    """
+    infimum, supremum = pair.loss_range()
+    lowest = jnp.ceil((infimum - losses[0]) / h - 1e-9)
+    highest = jnp.floor((supremum - losses[0]) / h + 1e-9)
+
+    def moved(edges: Array, index: Array, side: float) -> Array:
+        """Bisects for the edge ``side`` (1 above, -1 below) of bin ``index``, whose other edge is beyond all losses."""
+        inside = (index >= 0) & (index < losses.shape[0]) & jnp.isfinite(index)
+        at = jnp.where(inside, index, 0).astype(jnp.int32)
+        point = losses[at]
+
+        def surplus(edge: Array) -> Array:
+            ends = (-jnp.inf, edge) if side > 0 else (edge, jnp.inf)
+            bin_ = pair.cell_masses(jnp.stack([jnp.asarray(end, jnp.float64) for end in ends]))
+            return bin_.p[0] - jnp.exp(point) * bin_.q[0]
+
+        def halve(_, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = interval
+            middle = (low + high) / 2
+            # A higher edge, of either kind, makes the bin's loss higher.
+            enough = surplus(middle) >= 0
+            return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+        interval = (point + side * h / 2 - 0.48 * h, point + side * h / 2 + 0.48 * h)
+        low, high = jax.lax.fori_loop(0, 24, halve, interval)
+        position = jnp.clip(at if side > 0 else at - 1, 0, edges.shape[0] - 1)
+        return edges.at[position].set(jnp.where(inside, (low + high) / 2, edges[position]))
+
+    return moved(moved(edges, lowest, 1.0), highest, -1.0)
+
+
+def _finite(values: Array) -> Array:
+    return jnp.where(jnp.isfinite(values), values, 0.0)
+
+
 def _bins(pair: DominatingPair, edges: Array) -> CellMasses:
     infinity = jnp.full((1,), jnp.inf)
     return pair.cell_masses(jnp.concatenate([-infinity, edges, infinity]))
@@ -99,16 +160,14 @@ def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, "
     surplus = p - scale * q
     zero = jnp.zeros(1)
     next_p, next_q = jnp.concatenate([p[1:], zero]), jnp.concatenate([q[1:], zero])
-    known = lambda x: jnp.where(jnp.isfinite(x), x, 0.0)  # noqa: E731
-
     # Down: mass of the next bin needed by this one, at most half of it, and the share of the need that it covers.
     need = jnp.maximum(-surplus, 0.0)
     payment = next_p - scale * next_q  # of the whole next bin, were it here
     half_paid = 0.5 * jnp.maximum(payment, 0.0)
-    covered = jnp.where(need > 0, jnp.clip(known(half_paid / need), 0.0, 1.0), 1.0) * (1 - 4 * UNIT_ROUNDOFF)
+    covered = jnp.where(need > 0, jnp.clip(_finite(half_paid / need), 0.0, 1.0), 1.0) * (1 - 4 * UNIT_ROUNDOFF)
     covered = jnp.where(need > 0, covered, 1.0)
     taken_down = jnp.where(
-        need > 0, 0.5 * next_p * jnp.minimum(1.0, known(need / half_paid) * (1 + 8 * UNIT_ROUNDOFF)), 0.0
+        need > 0, 0.5 * next_p * jnp.minimum(1.0, _finite(need / half_paid) * (1 + 8 * UNIT_ROUNDOFF)), 0.0
     )
     taken_down = jnp.where(covered > 0, taken_down, 0.0)
     leaves_down = jnp.concatenate([zero, taken_down[:-1]])
@@ -119,10 +178,10 @@ def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, "
     cost = jnp.maximum(scale * below_q - below_p, 0.0)  # of the whole bin below, were it here
 
     def lifted(spare: Array) -> Array:
-        return below_p * jnp.clip(known(spare / cost) * (1 - 8 * UNIT_ROUNDOFF), 0.0, 0.5)
+        return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * UNIT_ROUNDOFF), 0.0, 0.5)
 
     most = jnp.concatenate([lifted(spare)[1:], zero])
-    stays = jnp.clip(known((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * UNIT_ROUNDOFF)
+    stays = jnp.clip(_finite((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * UNIT_ROUNDOFF)
     taken_up = lifted(spare * stays)
     leaves_up = jnp.concatenate([taken_up[1:], zero])
     kept = jnp.maximum(p - leaves_down - leaves_up, 0.0)
@@ -131,10 +190,8 @@ def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, "
     return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * UNIT_ROUNDOFF)
 
 
-def _tilted(
-    masses: Array, losses: Array, order: Array, h: Array, shift: Array, log_extra: Array, *, is_upper: bool
-) -> LossLattice:
-    """Returns the lattice of given masses. ``log_extra``: upper, what lies beyond it; lower, the total's bound."""
+def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array) -> LossLattice:
+    """Returns the lattice of given masses, with the slack of its own rounding; to be read as an upper one."""
     log_weights = jnp.log(masses) + order * losses
     top = jnp.max(log_weights)
     weights = jnp.exp(log_weights - top)
@@ -144,14 +201,7 @@ def _tilted(
     # exp and log err by an ulp each of what they are given: of w, relatively, that many times its magnitude.
     magnitude = 4 + jnp.abs(order * losses) + jnp.where(masses > 0, jnp.abs(jnp.log(masses)), 0.0) + jnp.abs(log_mass)
     slack = 4 * UNIT_ROUNDOFF * jnp.sum(weights * magnitude)
-    if is_upper:
-        # What lies beyond the last point, and masses that float64 flushed to zero, as if all of them sat there.
-        flushed = math.log(4 * masses.shape[0] * TINY) + order * losses[-1]
-        slack = slack + jnp.exp(log_extra - log_mass) + jnp.exp(flushed - log_mass)
-        log_total = log_mass + jnp.log1p(slack) + order * shift
-    else:
-        log_total = log_extra
     return LossLattice(
         weights=weights, log_mass=log_mass, start=losses[0], mesh=h, order=order, slack=slack, shift=shift,
-        log_total=log_total, is_upper=jnp.asarray(is_upper),
+        log_total=log_mass, is_upper=jnp.asarray(True),
     )  # fmt: skip

@@ -26,42 +26,52 @@ from jaxacct.prv.lattice import LossLattice
 
 def composed(
     parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str
-) -> tuple[LossLattice, Stages, Array]:
-    """Returns the lattices above and below (2, points) of a composition, its stages, and the order of the tilt.
+) -> tuple[LossLattice, Stages, Array, Array]:
+    """Returns the lattices above and below (2, points) of a composition, its stages, what it lost, and its tilt.
 
     ``value`` is the delta or epsilon, as ``quantity`` says, by which the tilt is chosen; others may be asked for after.
-    The finite losses only: mass at infinity does not enter.
+    The lattices hold the finite losses. Lost is the probability, at most, that a loss beyond the meshes counts as
+    infinite, which only the upper bound needs.
     """
-    order, windows = plan.tilt(parts, value, quantity, points)
+    plans = plan.choose(parts, value, quantity, points, method)
+    order = plans.order
     total = sum((jnp.sum(steps) for _, steps in parts), jnp.zeros(()))
     number = sum(len(steps) for _, steps in parts)
-    log_tail = jnp.log(truncation(points) / number) - jnp.log(jnp.maximum(total / number, 1.0))
+    log_tail = jnp.log(truncation(points)) - jnp.log(jnp.maximum(total, 1.0))
 
-    def mesh_of(pair: DominatingPair, steps: Array, low: Array, high: Array) -> Array:
-        return plan.anchored(pair, plan.mesh(pair, order, steps, low, high, points, method))
+    def mesh_of(pair: DominatingPair, length: Array) -> Array:
+        return plan.anchored(pair, plan.mesh(length, points))
 
-    meshes = [jax.vmap(mesh_of)(*part, *window) for part, window in zip(parts, windows, strict=True)]
+    meshes = [jax.vmap(mesh_of)(pairs, length) for (pairs, _), length in zip(parts, plans.lengths, strict=True)]
     if number > 1:
-        # One unit, so that every mesh is another's double: a mesh on which atoms lie, if there is one.
-        unit = meshes[0][0]
-        for (pairs, _), h in reversed(list(zip(parts, meshes, strict=True))):
-            with_atoms = jnp.isfinite(jax.vmap(lambda pair: pair.anchors()[1])(pairs))
-            unit = jnp.where(with_atoms[0], h[0], unit)
-        meshes = [unit * jnp.exp2(jnp.ceil(jnp.log2(h / unit) - 1e-6)) for h in meshes]
+        meshes = _doubles_of_one(parts, meshes)
 
-    def power(row: Any) -> tuple[LossLattice, Stages]:
-        pair, steps, low, h = row
-        both = stack(*discretize(pair, order, plan.placed(pair, low, h), h, points))
-        return self_compose(both, steps, method, log_tail)
+    def power(row: Any) -> tuple[LossLattice, Stages, Array]:
+        pair, steps, low, high, h = row
+        start = plan.placed(pair, low, h)
+        upper, lower, lost = discretize(pair, order, plans.log_weight, start, h, high, points)
+        return *self_compose(stack(upper, lower), steps, method, log_tail), steps * lost
 
+    rows = [(*part, *window, h) for part, window, h in zip(parts, plans.windows, meshes, strict=True)]
     if number == 1:
-        (pair, steps), (low, _), h = parts[0], windows[0], meshes[0]
-        lattice, stages = power(jax.tree.map(lambda leaf: leaf[0], (pair, steps, low, h)))
-        return lattice, stages, order
+        return *power(jax.tree.map(lambda leaf: leaf[0], rows[0])), order
     # One after the other: their windows and stages differ, and so the memory is that of the results.
-    powers = [jax.lax.map(power, (*part, window[0], h)) for part, window, h in zip(parts, windows, meshes, strict=True)]
-    lattices, stages = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *powers)
-    return _tournament(lattices, log_tail), jax.tree.map(lambda leaf: leaf[0], stages), order
+    powers = [jax.lax.map(power, row) for row in rows]
+    lattices, stages, lost = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *powers)
+    first = jax.tree.map(lambda leaf: leaf[0], stages)
+    return _tournament(lattices, log_tail), first, jnp.sum(lost), order
+
+
+def _doubles_of_one(parts: tuple[Part, ...], meshes: list[Array]) -> list[Array]:
+    """Returns meshes at least as wide, of which each is another's double, so that they can be brought together.
+
+    The unit is a mesh on which atoms lie, if there is one.
+    """
+    unit = meshes[0][0]
+    for (pairs, _), h in reversed(list(zip(parts, meshes, strict=True))):
+        with_atoms = jnp.isfinite(jax.vmap(lambda pair: pair.anchors()[1])(pairs))
+        unit = jnp.where(with_atoms[0], h[0], unit)
+    return [unit * jnp.exp2(jnp.ceil(jnp.log2(h / unit) - 1e-6)) for h in meshes]
 
 
 def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:
@@ -123,9 +133,10 @@ def bounds_of(
     is_epsilon = quantity == "epsilon"
     valid = valid_parts(parts) & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
     worst = jnp.inf if is_epsilon else 1.0
-    lattice, stages, order = composed(parts, value, quantity, points, method)
+    lattice, stages, lost, order = composed(parts, value, quantity, points, method)
     least, most = infinite_mass(parts)
-    atoms = jnp.stack([most, least])
+    # The union bound on either, rounded up.
+    atoms = jnp.stack([jnp.minimum(most + lost * (1 + 8 * UNIT_ROUNDOFF), 1.0), least])
     if is_epsilon:
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
         room = value - atoms - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (atoms > 0)
@@ -154,5 +165,6 @@ def bounds_of(
         slack_delta=jax.vmap(slack_effect)(lattice, at),
         shift=lattice.shift,
         infinite_mass=most,
+        lost=lost,
         converged=upper < worst,
     )

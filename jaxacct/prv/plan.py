@@ -1,25 +1,31 @@
-"""Choices made before anything is discretized: the tilt, the windows and the meshes. No bound depends on them."""
+"""Choices made before anything is discretized: the tilt, the windows and the meshes. No bound depends on them.
+
+All are read off a sketch of each loss: a few hundred cells, narrow about the bulk and wide far out, with the mean loss
+of each. Sums, tilts and truncations of the sketch cost next to nothing.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import first_index
 from jaxacct.prv.compose import MARGIN, truncation
-from jaxacct.prv.discretize import discretize
-from jaxacct.prv.windows import FAR_RATES, log_moments, reach
+from jaxacct.prv.composition import Part
+from jaxacct.prv.windows import reach
 
-ORDERS = 48
-"""Candidate orders of the tilt, from 2^-8 to 2^20."""
+ORDERS = np.exp2(np.linspace(-8.0, 24.0, 97))
+"""Candidate orders of the tilt."""
 
-TILT_NODES = 96
-"""Quadrature nodes of the cumulants by which the tilt is chosen."""
+LOWER_ORDERS = np.exp2(-0.6 * np.arange(7))
+"""What the order of the least loss is multiplied by, to look for smaller windows."""
 
-TILT_EXCESS = 8.0
+TILT_EXCESS = 5.0
 """How far, in nats, the Chernoff exponent may lie above its least for the sake of a smaller window, at most."""
 
 TILT_LOSS = 1e-4
@@ -28,53 +34,110 @@ TILT_LOSS = 1e-4
 ROUNDING_PER_STEP = 2e-13
 """Bound of the error of one convolution for a bulk of an eighth of the window; hardly depends on the points."""
 
+OCTAVE = 6
+"""Cells of the sketch for each halving of the distance from the bulk."""
 
-def tilt(
-    parts: tuple[tuple[DominatingPair, Array], ...], value: Array, quantity: str, points: int
-) -> tuple[Array, tuple[tuple[Array, Array], ...]]:
-    """Returns the order by which the losses are tilted, and the window (low, high) of one tilted step of each.
+DISTANCES = np.concatenate([[0.0], np.exp2(-np.arange(150)[::-1] / OCTAVE)])
+"""Edges of the sketch's cells on one side of the bulk, over the distance of its end: 25 octaves."""
 
-    ``parts`` are pairs with a leading axis and how often each is run. Any t > 0 is valid. What truncation and rounding
-    cost is, relative to delta, their share of the tilted mass times the exponential of sum k K(t) - t eps + t log t -
-    (1 + t) log(1 + t) - log delta, so the t that makes this least loses least. A smaller t has a smaller window where
-    large losses are rare, hence a finer mesh. Of the orders that lose only so much more than the best, the one with the
-    smallest windows is taken.
+GROWTH = np.arange(27)
+"""Fours of which the powers are considered as sums to foresee; 4^26 is the greatest number of steps."""
+
+RATES = np.exp2(12.0 - 0.6 * np.arange(44))
+"""Rates of the moments by which the windows of sums are foreseen, over the length of one loss's window."""
+
+
+class Plan(NamedTuple):
+    """What is chosen for one composition; the entries of each part have its leading axis (m,)."""
+
+    order: Array
+    """The tilt, common to all."""
+    log_weight: Array
+    """Log of what a unit of the composition's tilted mass can count in delta."""
+    windows: tuple[tuple[Array, Array], ...]
+    """Losses (low, high) that the lattice of one step should cover."""
+    lengths: tuple[Array, ...]
+    """Length of the lattice's first window, with room for the sums of the first stage."""
+
+
+class _Sketch(NamedTuple):
+    edges: Float[Array, " edges"]
+    p: Float[Array, " cells"]
+    losses: Float[Array, " cells"]
+
+
+def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str) -> Plan:
+    """Returns the tilt, and for each part the window and the length of its first lattice.
+
+    Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times
+    the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least
+    loses least. A smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that
+    lose only so much more than the best, the one with the finest meshes is taken. K is that of the losses below a
+    cut, beyond which there is so little mass that it may count as infinite.
     """
-    orders = jnp.exp2(jnp.linspace(-8.0, 20.0, ORDERS))
+    steps = sum((jnp.sum(k) for _, k in parts), jnp.zeros(()))
+    log_copies = jnp.log(jnp.maximum(steps, 1.0))
+    tails = -jnp.log(16.0 * points), jnp.log(truncation(points)) - log_copies
 
-    def cumulants_of(pair: DominatingPair) -> Array:
-        return jax.vmap(lambda t: pair.cumulant(t, nodes=TILT_NODES))(orders)
+    def sketch_of(pair: DominatingPair) -> _Sketch:
+        known = jnp.log(value) - log_copies if quantity == "epsilon" else pair.log_tail(jnp.zeros(()), value) - 3.0
+        return _sketch(pair, tails[0] + jnp.clip(known, -2000.0, 0.0))
 
-    cumulants = [jax.vmap(cumulants_of)(pair) for pair, _ in parts]
-    total = jnp.zeros(ORDERS)
-    for (_, k), c in zip(parts, cumulants, strict=True):
-        total = total + jnp.sum(jnp.where(k[:, None] > 0, k[:, None] * c, 0.0), axis=0)
-    exponent = total + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
-    exponent = jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
+    sketches = [jax.vmap(sketch_of)(pair) for pair, _ in parts]
+
+    def exponents(orders: Array) -> Array:
+        total = jnp.zeros(orders.shape)
+        for (_, k), sketch in zip(parts, sketches, strict=True):
+            cumulants = jax.vmap(lambda row: jax.vmap(lambda t: _cumulant(row, t))(orders))(sketch)
+            total = total + jnp.sum(jnp.where(k[:, None] > 0, k[:, None] * cumulants, 0.0), axis=0)
+        exponent = total + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
+        return jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
+
+    orders = jnp.asarray(ORDERS)
+    exponent = exponents(orders)
     epsilon = jnp.min((exponent - jnp.log(value)) / orders) if quantity == "epsilon" else value
     loss = exponent - orders * epsilon
-    steps = sum((jnp.sum(k) for _, k in parts), jnp.zeros(()))
-    tail = truncation(points) / jnp.maximum(steps, 1.0)
+    least = jnp.min(loss)
+    best = orders[jnp.minimum(first_index(loss <= least), len(ORDERS) - 1)]
 
-    def windows_of(pair: DominatingPair, c: Array) -> tuple[Array, Array]:
-        return jax.vmap(lambda t, log_mass: window(pair, t, log_mass, tail))(orders, c)
+    candidates = best * jnp.asarray(LOWER_ORDERS)
+    loss = exponents(candidates) - candidates * epsilon
 
-    windows = [jax.vmap(windows_of)(pair, c) for (pair, _), c in zip(parts, cumulants, strict=True)]
-    width = sum((jnp.sum(high - low, axis=0) for low, high in windows), jnp.zeros(ORDERS))
-    excess = jnp.clip(jnp.log(TILT_LOSS / ROUNDING_PER_STEP) - jnp.log(jnp.maximum(steps, 1.0)), 0.1, TILT_EXCESS)
-    width = jnp.where(loss <= jnp.min(loss) + excess, width, jnp.inf)
-    best = jnp.minimum(first_index(width <= jnp.nanmin(width)), ORDERS - 1)
-    return orders[best], tuple((low[:, best], high[:, best]) for low, high in windows)
+    def windows_at(order: Array) -> list[tuple[Array, Array]]:
+        return [jax.vmap(lambda row: _window(row, order, tails[1]))(sketch) for sketch in sketches]
+
+    windows = jax.vmap(windows_at)(candidates)
+
+    def lengths_at(row: _Sketch, k: Array, low: Array, high: Array) -> tuple[Array, Array]:
+        def at(order: Array, low: Array, high: Array) -> tuple[Array, Array]:
+            return _length(row, order, k, low, high, tails[1], method)
+
+        return jax.vmap(at)(candidates, low, high)
+
+    # (m, candidates) each
+    found = [
+        jax.vmap(lengths_at)(sketch, k, low.T, high.T)
+        for sketch, (_, k), (low, high) in zip(sketches, parts, windows, strict=True)
+    ]
+    cost = sum((jnp.sum(k[:, None] * costs, axis=0) for (_, k), (_, costs) in zip(parts, found, strict=True)))
+    excess = jnp.clip(jnp.log(TILT_LOSS / ROUNDING_PER_STEP) - log_copies, 0.1, TILT_EXCESS)
+    cost = jnp.where(loss <= least + excess, cost, jnp.inf)
+    chosen = jnp.minimum(first_index(cost <= jnp.min(cost)), len(LOWER_ORDERS) - 1)
+    return Plan(
+        order=candidates[chosen],
+        log_weight=loss[chosen],
+        windows=tuple((low[chosen], high[chosen]) for low, high in windows),
+        lengths=tuple(lengths[:, chosen] for lengths, _ in found),
+    )
 
 
-def window(pair: DominatingPair, order: Array, cumulant: Array, tail: Array) -> tuple[Array, Array]:
-    """Returns losses (low, high) outside which the tilted loss has a mass of about ``tail`` on either side."""
+def _sketch(pair: DominatingPair, log_cut: Array) -> _Sketch:
+    """Returns the sketch of a loss, up to where at most e^log_cut of the probability lies beyond."""
     center = pair.central_loss()
-    log_tail = jnp.log(tail) + cumulant
     infimum, supremum = pair.loss_range()
 
-    def width(is_beyond) -> Array:
-        """Bisects the binary logarithm of the distance from the centre, to 3 %."""
+    def reach_of(is_beyond) -> Array:
+        """Bisects the binary logarithm of the distance from the centre, to 1 %."""
 
         def halve(_, interval):
             low, high = interval
@@ -82,50 +145,97 @@ def window(pair: DominatingPair, order: Array, cumulant: Array, tail: Array) -> 
             beyond = is_beyond(jnp.exp2(middle))
             return jnp.where(beyond, low, middle), jnp.where(beyond, middle, high)
 
-        ends = -80.0 * jnp.ones_like(center), 60.0 * jnp.ones_like(center)
-        return jnp.exp2(jax.lax.fori_loop(0, 12, halve, ends)[1])
+        ends = -70.0 * jnp.ones_like(center), 58.0 * jnp.ones_like(center)
+        return jnp.exp2(jax.lax.fori_loop(0, 13, halve, ends)[1])
 
-    up = width(lambda d: pair.log_tail(order, center + d) <= log_tail)
-    down = width(lambda d: order * (center - d) + pair.log_head(center - d) <= log_tail)
-    return jnp.maximum(center - down, infimum), jnp.minimum(center + up, supremum)
+    up = reach_of(lambda d: pair.log_tail(jnp.zeros_like(center), center + d) <= log_cut)
+    # Tilting upwards only makes the lower tail smaller.
+    down = reach_of(lambda d: pair.log_head(center - d) <= jnp.minimum(log_cut, -80.0))
+    up, down = jnp.minimum(up, supremum - center), jnp.minimum(down, center - infimum)
+    distances = jnp.asarray(DISTANCES)
+    edges = jnp.concatenate([center - down * distances[::-1], center + up * distances[1:]])
+    # The ends themselves belong to the outer cells, with whatever rounding left beyond them.
+    outer = edges.at[0].add(-1e-9 * down).at[-1].add(1e-9 * up)
+    cells = pair.cell_masses(outer)
+    ratio = jnp.log(cells.p) - jnp.log(cells.q)
+    middles = (edges[1:] + edges[:-1]) / 2
+    losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:-1], edges[1:])
+    return _Sketch(edges, cells.p, losses)
 
 
-SKETCH = 512
-"""Points of the lattice by which the windows of sums are foreseen."""
-
-GROWTH = np.arange(27)
-"""Fours of which the powers are considered as sums to foresee; 4^26 is the greatest number of steps."""
+def _tilted(sketch: _Sketch, order: Array) -> Array:
+    """Returns the log weights p e^(t y), of any sum."""
+    return jnp.where(sketch.p > 0, jnp.log(sketch.p) + order * sketch.losses, -jnp.inf)
 
 
-def mesh(
-    pair: DominatingPair, order: Array, steps: Array, low: Array, high: Array, points: int, method: str
-) -> Array:
-    """Returns the mesh of a lattice of ``points`` points for losses whose one-step window is [low, high].
+def _cumulant(sketch: _Sketch, order: Array) -> Array:
+    """Returns log sum p e^(t y); where it is small, without cancellation of the sum with 1."""
+    power = order * sketch.losses
+    small = jnp.log1p(jnp.sum(sketch.p * jnp.expm1(jnp.minimum(power, 1.0))) + (jnp.sum(sketch.p) - 1))
+    return jnp.where(jnp.max(jnp.abs(power)) < 1.0, small, jax.nn.logsumexp(_tilted(sketch, order)))
+
+
+def _window(sketch: _Sketch, order: Array, log_tail: Array) -> tuple[Array, Array]:
+    """Returns the losses beyond each of which e^log_tail of the tilted mass lies, to the cell."""
+    logs = _tilted(sketch, order)
+    weights = jnp.exp(logs - jnp.max(logs))
+    weights = weights / jnp.sum(weights)
+    count = weights.shape[0]
+    first = jnp.sum(jnp.cumsum(weights) <= jnp.exp(log_tail))
+    last = count - jnp.sum(jnp.cumsum(weights[::-1]) <= jnp.exp(log_tail))
+    first = jnp.minimum(first, count - 1)
+    return sketch.edges[first], sketch.edges[jnp.maximum(last, first + 1)]
+
+
+def _length(
+    sketch: _Sketch, order: Array, steps: Array, low: Array, high: Array, log_tail: Array, method: str
+) -> tuple[Array, Array]:
+    """Returns the length of the lattice for losses whose one-step window is [low, high], and its cost by the below.
 
     With W_j the window of 4^j copies, k steps on the mesh W_j/n cost k W_j^2/(6 n^2) in variance; each further doubling
-    that makes room for W_i, i > j, is met by k/4^(i-1) summands and costs half of (W_i/2n)^2 for each. The recursive
+    that makes room for W_i, i > j, is met by k/4^(i-1) summands and costs half of (W_i/2n)^2 for each: the cost, but
+    for the factor k/(6 n^2). The recursive
     algorithm takes the j for which the sum is least: one step, where the window grows from the start, and many where it
     is as wide as a rare jump. The fixed mesh has room for all steps, the two-stage algorithm's for about sqrt(steps).
     """
-    h = (high - low) / (SKETCH - 2)
-    sketch, _ = discretize(pair, order, placed(pair, low, h), h, SKETCH)
-    kappa = log_moments(sketch, FAR_RATES)
+    span = high - low
+    inside = (sketch.losses >= low) & (sketch.losses <= high)
+    logs = jnp.where(inside, _tilted(sketch, order), -jnp.inf)
+    log_weights = logs - jax.nn.logsumexp(logs)
+    places = jnp.clip((sketch.losses - low) / span, 0.0, 1.0)
+    # The sum of the weights is 1: what is near it must not lose its digits.
+    weights = jnp.exp(log_weights)
+    mean = jnp.sum(weights * places)
+
+    def moment(rate: Array) -> Array:
+        power = rate * (places - mean)
+        small = jnp.log1p(jnp.sum(weights * (jnp.expm1(jnp.minimum(power, 1.0)) - jnp.minimum(power, 1.0))))
+        return jnp.where(jnp.max(jnp.abs(power)) < 1.0, small, jax.nn.logsumexp(log_weights + power))
+
+    kappa = jax.vmap(moment)(jnp.concatenate([jnp.asarray(RATES), -jnp.asarray(RATES)]))
     copies = jnp.clip(4.0**GROWTH, 1.0, jnp.maximum(steps, 1.0))
     if method == "two_stage":
         copies = jnp.minimum(copies, 2 ** jnp.ceil(jnp.log2(jnp.maximum(steps, 1.0)) / 2))
-    log_tail = jnp.log(truncation(points)) + jnp.log(copies / jnp.maximum(steps, 1.0))
-    bottom, top = jax.vmap(lambda k, tail: reach(k * kappa, tail, FAR_RATES))(copies, log_tail)
-    # Somewhat wider than foreseen: the sketch is coarser than the lattice. Few copies of rare jumps may need more room
-    # than many.
-    lengths = jax.lax.cummax(SKETCH * h * (top - bottom)) * 1.04
-    if method == "recursive":
-        doublings = 3 * lengths**2 / 4.0**GROWTH
-        later = jnp.cumsum(doublings[::-1])[::-1] - doublings
-        cost = lengths**2 + later
-        chosen = lengths[jnp.minimum(first_index(cost <= jnp.min(cost)), len(GROWTH) - 1)]
-    else:
-        chosen = lengths[-1]
-    return jnp.maximum(chosen, high - low) / (points - MARGIN)
+
+    def window_of(count: Array) -> Array:
+        bottom, top = reach(count * kappa, log_tail + jnp.log(count), RATES, -count * mean)
+        return top - bottom
+
+    # Few copies of rare jumps may need more room than many. The margin is for the sketch's coarseness.
+    lengths = span * jax.lax.cummax(jax.vmap(window_of)(copies)) * 1.04
+    if method != "recursive":
+        chosen = jnp.maximum(lengths[-1], span)
+        return chosen, chosen**2
+    # The sum of few copies may be a spike and rare jumps, which the lower bound loses more by.
+    doublings = 3 * lengths**2 / 4.0**GROWTH * (1 + 16 / 4.0**GROWTH)
+    cost = lengths**2 + jnp.cumsum(doublings[::-1])[::-1] - doublings
+    chosen = lengths[jnp.minimum(first_index(cost <= jnp.min(cost)), len(GROWTH) - 1)]
+    return jnp.maximum(chosen, span), jnp.min(cost)
+
+
+def mesh(length: Array, points: int) -> Array:
+    """Returns the mesh of ``points`` points for a window of that length."""
+    return length / (points - MARGIN)
 
 
 def placed(pair: DominatingPair, low: Array, h: Array) -> Array:

@@ -22,17 +22,14 @@ jumps; a is 18 to 70 here. A side with next to no tail needs large ones: a over 
 ratio 1.14 costs about 1 % of the window.
 """
 
-FAR_RATES = 3200.0 * 0.9 ** np.arange(160)
-"""Rates for sums of up to 10^12 copies, whose window is many times the lattice's length."""
-
 BLOCK = 64
 """e^(s y) on a mesh is a product of two short vectors: blocks of this many points, and points within a block."""
 
 
-def log_moments(lattice: LossLattice, rates: np.ndarray = RATES) -> Float[Array, " rates"]:
-    """Returns upper bounds on kappa at plus and at minus the ``rates``, relative to the lattice's first point."""
+def log_moments(lattice: LossLattice) -> Float[Array, " rates"]:
+    """Returns upper bounds on kappa at plus and at minus the rates, relative to the lattice's first point."""
     n = lattice.points
-    signed = np.concatenate([rates, -rates])
+    signed = np.concatenate([RATES, -RATES])
     # Growth is measured from the end where it is greatest, so that no factor exceeds 1.
     within = np.where(signed[:, None] > 0, np.arange(BLOCK) - (BLOCK - 1), np.arange(BLOCK))
     between = np.where(signed[:, None] > 0, np.arange(n // BLOCK) - (n // BLOCK - 1), np.arange(n // BLOCK)) * BLOCK
@@ -46,12 +43,14 @@ def log_moments(lattice: LossLattice, rates: np.ndarray = RATES) -> Float[Array,
     return jnp.log(jnp.maximum(total, 2 * n * TINY)) + tops + rounding
 
 
-def reach(kappa: Float[Array, "... rates"], log_tail: Array, rates: np.ndarray = RATES) -> tuple[Array, Array]:
+def reach(
+    kappa: Float[Array, "... rates"], log_tail: Array, rates: np.ndarray = RATES, least: Array | float = 0.0
+) -> tuple[Array, Array]:
     """Returns (low, high), in units of the lattice's length, beyond each of which at most e^log_tail lies.
 
-    ``kappa`` (..., rates) is that of the whole sum, relative to the sum of the first points.
+    ``kappa`` (..., rates) is that of the whole sum, at plus and at minus the ``rates``, relative to some place;
+    ``least`` is the sum of the first points relative to it, below which no sum lies.
     """
     bounds = (kappa - jnp.expand_dims(log_tail, -1)) / np.concatenate([rates, -rates])
-    # No sum lies below that of the first points.
-    low = jnp.maximum(jnp.max(bounds[..., len(rates) :], axis=-1), 0.0)
+    low = jnp.maximum(jnp.max(bounds[..., len(rates) :], axis=-1), least)
     return low, jnp.min(bounds[..., : len(rates)], axis=-1)

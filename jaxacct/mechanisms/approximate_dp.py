@@ -1,0 +1,127 @@
+"""Mechanisms of which no more is known than that they are (epsilon, delta)-DP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from jaxacct import validation
+from jaxacct.dominating_pairs import DominatingPair, FinitePair
+from jaxacct.mechanisms.protocol import DIRECTIONS, directions, shape_of_scalars
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+
+ROUNDING = 16 * UNIT_ROUNDOFF
+"""Relative error of a binary probability: exp twice, two products, a sum and a quotient, each right to two units."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PureDP:
+    """Any mechanism that is epsilon-DP: as private as binary randomized response, at worst.
+
+    Attributes:
+        epsilon (...): the guarantee, at least 0. 0 means that nothing is released; inf, that nothing is guaranteed.
+
+    Relations: "add_or_remove" (default), "remove", "add", "replace". The guarantee is taken to be stated for the
+    relation asked for: an epsilon for adding and removing is *not* one for replacing. The pair is its own mirror image.
+
+    Raises ValueError where epsilon is negative or NaN; a traced one cannot raise and costs inf instead.
+
+    Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
+    dominating mechanism in the proof of the composition theorem; delta = 0.
+
+    >>> pair, = PureDP(epsilon=0.5).dominating_pairs()
+    >>> [float(loss) for loss in pair.losses]
+    [0.5, -0.5]
+    """
+
+    epsilon: ArrayLike
+
+    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises ValueError where a concrete field is out of range."""
+        validation.check_epsilon(self.epsilon)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields."""
+        return shape_of_scalars(self)
+
+    @in_float64
+    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns the one pair of binary randomized response."""
+        directions(self, relation)
+        epsilon = as_float64(self.epsilon)
+        high, low = binary_probabilities(epsilon)
+        p, losses = jnp.stack([high, low], axis=-1), jnp.stack([epsilon, -epsilon], axis=-1)
+        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING))),)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ApproximateDP:
+    """Any mechanism that is (epsilon, delta)-DP.
+
+    At worst, it says everything with probability delta and is binary randomized response otherwise.
+
+    Attributes:
+        epsilon (...): at least 0.
+        delta (...): in [0, 1]; shapes broadcast.
+
+    Relations: "add_or_remove" (default), "remove", "add", "replace". The guarantee is taken to be stated for the
+    relation asked for, as it is by :class:`PureDP`.
+
+    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead. The Rényi
+    accountant answers inf for any delta above 0: the loss is infinite with that probability.
+
+    Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
+    dominating mechanism in the proof of the composition theorem; Murtagh and Vadhan (2016), "The complexity of
+    computing the optimal composition of differential privacy", for parameters that differ.
+
+    >>> pair, = ApproximateDP(epsilon=0.5, delta=0.25).dominating_pairs("replace")
+    >>> [float(loss) for loss in pair.losses], float(pair.p[0])
+    ([inf, 0.5, -0.5, -inf], 0.25)
+    """
+
+    epsilon: ArrayLike
+    delta: ArrayLike
+
+    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises ValueError where a concrete field is out of range."""
+        validation.check_epsilon(self.epsilon)
+        validation.check_probability(self.delta, "delta")
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields."""
+        return shape_of_scalars(self)
+
+    @in_float64
+    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
+        directions(self, relation)
+        epsilon, delta = jnp.broadcast_arrays(as_float64(self.epsilon), as_float64(self.delta))
+        high, low = binary_probabilities(epsilon)
+        p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
+        infinite = jnp.full_like(epsilon, jnp.inf)
+        losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
+        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING))),)
+
+
+def binary_probabilities(epsilon: Array) -> tuple[Array, Array]:
+    """Returns the probabilities of the true and of the false answer; NaN, which no pair is valid with, below 0."""
+    ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
+    return 1 / (1 + ratio), ratio / (1 + ratio)

@@ -1,0 +1,76 @@
+"""Randomized response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike
+
+from jaxacct import validation
+from jaxacct.dominating_pairs import DominatingPair, FinitePair
+from jaxacct.mechanisms.approximate_dp import ROUNDING
+from jaxacct.mechanisms.protocol import DIRECTIONS, directions, shape_of_scalars
+from jaxacct.precision import as_float64, in_float64, outside
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RandomizedResponse:
+    """Randomized response: one person's value, or with some probability another of the possible ones.
+
+    The true one of k values is released with probability e^epsilon / (e^epsilon + k - 1), each other one with
+    1 / (e^epsilon + k - 1). The loss is epsilon, -epsilon or, for k > 2, 0.
+
+    Attributes:
+        epsilon (...): at least 0; log of the ratio of those two probabilities.
+        outcomes: k, the number of possible values, at least 2; static.
+
+    Relations: "replace", and with the same pair "add_or_remove" (default), "remove" and "add". What is released is one
+    person's report, and neighbours differ in the value behind it. Adding and removing are taken in that sense too: a
+    person who is absent still sends a report, of some fixed value. Where absence means that *no report is sent*, the
+    number of reports gives it away, and no epsilon holds. The pair is its own mirror image.
+
+    Raises ValueError where a concrete field is out of range; a traced epsilon cannot raise and costs inf instead.
+
+    Source: Kairouz, Bonawitz and Ramage (2016), "Discrete distribution estimation under local privacy", equation (2).
+
+    >>> pair, = RandomizedResponse(epsilon=1.0, outcomes=4).dominating_pairs("replace")
+    >>> [float(loss) for loss in pair.losses]
+    [1.0, 0.0, -1.0]
+    """
+
+    epsilon: ArrayLike
+    outcomes: int = field(default=2, metadata={"static": True})
+
+    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises ValueError where a concrete field is out of range."""
+        validation.check_epsilon(self.epsilon)
+        validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields."""
+        return shape_of_scalars(self)
+
+    @in_float64
+    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns the one pair: the law of the report for two different true values."""
+        directions(self, relation)
+        epsilon = as_float64(self.epsilon)
+        ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
+        total = 1 + (self.outcomes - 1) * ratio
+        true, other, rest = 1 / total, ratio / total, (self.outcomes - 2) * ratio / total
+        masses, losses = [true, rest, other], [epsilon, jnp.zeros_like(epsilon), -epsilon]
+        if self.outcomes == 2:
+            del masses[1], losses[1]
+        p = jnp.stack(masses, axis=-1)
+        pair = FinitePair(p, p[..., ::-1], jnp.stack(losses, axis=-1), jnp.full_like(p, ROUNDING))
+        return (outside(pair),)

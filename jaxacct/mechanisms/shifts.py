@@ -1,0 +1,55 @@
+"""Pairs of shifted noise, as the mechanisms of this package need them. Batch axes stay in front."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import ArrayLike
+
+from jaxacct.dominating_pairs import ShiftedNoisePair
+from jaxacct.precision import as_float64, in_float64
+
+
+@in_float64
+def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
+    """Returns noise around ``shift`` against noise around 0."""
+    s = as_float64(scale)
+    none, one = jnp.zeros_like(s), jnp.ones_like(s)
+    locations, p, q = (jnp.stack(values, axis=-1) for values in ((none, shift * one), (none, one), (one, none)))
+    return ShiftedNoisePair(s, locations, p, q, noise)
+
+
+@in_float64
+def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
+    """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
+    s, q = jnp.broadcast_arrays(as_float64(scale), as_float64(rate))
+    none, one = jnp.zeros_like(q), jnp.ones_like(q)
+    chosen = {
+        "remove": ((none, one), (1 - q, q), (one, none)),
+        "add": ((none, -one), (one, none), (1 - q, q)),
+        "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
+    }[direction]
+    locations, p, q_weights = (jnp.stack(values, axis=-1) for values in chosen)
+    return ShiftedNoisePair(s, locations, p, q_weights, noise)
+
+
+@in_float64
+def mixture_pair(
+    scale: ArrayLike, sensitivities: ArrayLike, probabilities: ArrayLike, direction: str
+) -> ShiftedNoisePair:
+    """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
+
+    The base stands first, apart from a sensitivity of 0: so P - Q is formed from the probabilities of the others.
+    """
+    s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
+    batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])
+    shifts, weights = (jnp.broadcast_to(v, (*batch, v.shape[-1])) for v in (shifts, weights))
+    # Given in float32, say, they sum to one only nearly.
+    weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+    first = jnp.zeros((*batch, 1))
+    locations = jnp.concatenate([first, shifts], axis=-1)
+    mixture = jnp.concatenate([first, weights], axis=-1)
+    base = jnp.concatenate([first + 1, jnp.zeros_like(weights)], axis=-1)
+    s = jnp.broadcast_to(s, batch)
+    if direction == "remove":
+        return ShiftedNoisePair(s, locations, mixture, base)
+    return ShiftedNoisePair(s, -locations, base, mixture)

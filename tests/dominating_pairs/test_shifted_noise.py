@@ -1,0 +1,294 @@
+"""What pairs of shifted noise claim of themselves, against 40-digit arithmetic: every error bound is an inequality."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
+from jaxacct.dominating_pairs.laplace import laplace_cells, laplace_log_upper_tail
+from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
+
+mpmath.mp.dps = 40
+cell_masses = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
+cumulant = jax.jit(lambda pair, order: pair.cumulant(order))
+SLACK = mpmath.mpf(10) ** -300
+GAUSS = np.polynomial.legendre.leggauss(20)
+
+MECHANISMS = [
+    (Laplace(1.0), "remove"),
+    (Laplace(0.05), "replace"),
+    (PoissonSubsampledLaplace(0.7, 0.01), "remove"),
+    (PoissonSubsampledLaplace(20.0, 1e-4), "add"),
+    (PoissonSubsampledLaplace(1.0, 0.3), "replace"),
+    (PoissonSubsampledGaussian(1.0, 0.01), "replace"),
+    (PoissonSubsampledGaussian(0.3, 1.0), "replace"),
+    (GaussianMixture(0.8, [0.0, 1.0, 3.0], [0.9, 0.09, 0.01]), "remove"),
+    (GaussianMixture(10.0, [1.0, 0.5], [0.25, 0.75]), "add"),
+]
+IDS = [f"{type(mechanism).__name__}-{relation}-{i}" for i, (mechanism, relation) in enumerate(MECHANISMS)]
+
+
+class Exact:
+    """A pair of shifted noises in 40 digits."""
+
+    def __init__(self, pair):
+        self.s = mpmath.mpf(float(pair.scale))
+        self.locations, self.p, self.q = (
+            [mpmath.mpf(float(v)) for v in np.asarray(field)]
+            for field in (pair.locations, pair.p_weights, pair.q_weights)
+        )
+        self.laplace = pair.noise == "laplace"
+        counts = [m for m, p, q in zip(self.locations, self.p, self.q, strict=True) if p or q]
+        self.low, self.high = min(counts), max(counts)
+
+    def density(self, x, weights):
+        z = [(mpmath.mpf(x) - m) / self.s for m in self.locations]
+        heights = [mpmath.exp(-abs(v)) / 2 if self.laplace else mpmath.npdf(v) for v in z]
+        return mpmath.fsum(w * h for w, h in zip(weights, heights, strict=True)) / self.s
+
+    def loss(self, x):
+        return mpmath.log(self.density(x, self.p) / self.density(x, self.q))
+
+    def threshold(self, loss):
+        reach = 0 if self.laplace else 60 * self.s
+        low, high = self.low - reach, self.high + reach
+        if self.loss(low) > loss:
+            return -mpmath.inf
+        if self.loss(high) <= loss:
+            return mpmath.inf
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.loss(middle) <= loss else (low, middle)
+        return low
+
+    def above(self, x, weights):
+        def one(z):
+            if not self.laplace:
+                return mpmath.ncdf(-z)
+            return mpmath.exp(-z) / 2 if z > 0 else 1 - mpmath.exp(z) / 2
+
+        return mpmath.fsum(w * one((x - m) / self.s) for w, m in zip(weights, self.locations, strict=True))
+
+    def delta(self, epsilon):
+        x = self.threshold(mpmath.mpf(epsilon))
+        return self.above(x, self.p) - mpmath.exp(epsilon) * self.above(x, self.q)
+
+    def law(self, start=-mpmath.inf, order=0):
+        """Losses and P-masses that stand for the law above ``start``, as a Gauss rule of 20 nodes a panel."""
+        start = max(mpmath.mpf(start), self.low - 15 * self.s)
+        pairs = []
+        if self.laplace:
+            knots = sorted({self.low, self.high, *(m for m in self.locations if self.low < m < self.high)})
+            pairs.append((self.loss(self.high), self.above(max(start, self.high), self.p)))
+            if start < self.low:
+                pairs.append((self.loss(self.low), 1 - self.above(self.low, self.p)))
+            ends, panel = [max(start, knot) for knot in knots], self.s
+        else:
+            ends = [start, self.high + order * (self.high - self.low) + 15 * self.s]
+            panel = self.s * min(1, 2 * self.s / (self.high - self.low))
+        for a, b in itertools.pairwise(ends):
+            count = max(1, int(mpmath.ceil((b - a) / panel)))
+            for i in range(count if b > a else 0):
+                for node, weight in zip(*GAUSS, strict=True):
+                    x = a + (b - a) * (i + (1 + mpmath.mpf(float(node))) / 2) / count
+                    p = self.density(x, self.p)
+                    ratio = p / self.density(x, self.q)
+                    pairs.append((mpmath.log(ratio), p * (b - a) / count * mpmath.mpf(float(weight)) / 2))
+        return pairs
+
+
+def tilted(law, order):
+    return mpmath.fsum(mass * mpmath.exp(order * loss) for loss, mass in law)
+
+
+def pair_of(mechanism, relation):
+    (pair,) = mechanism.dominating_pairs(relation)
+    return pair
+
+
+def sample_losses(pair, count, seed=7):
+    exact = Exact(pair)
+    rng = np.random.default_rng(seed)
+    low, high = float(exact.low), float(exact.high)
+    spread = 0 if exact.laplace else 4 * float(exact.s)
+    x = rng.uniform(low - spread, high + spread, size=count)
+    return np.unique([float(exact.loss(v)) for v in x])
+
+
+def test_laplace_cells_are_right_to_the_error_they_state():
+    rng = np.random.default_rng(1)
+    with jax.enable_x64(True):
+        for scale in (0.01, 1.0, 300.0):
+            x = np.concatenate([rng.normal(size=20) * 9 * scale, 1 + 1e-9 * rng.random(9) * scale, [1.0]])
+            x = np.concatenate([[-np.inf, -np.inf], np.sort(x), [np.inf]])
+            masses, errors = laplace_cells(jnp.asarray(x), 1.0, jnp.asarray(scale))
+            mirrored, _ = laplace_cells(jnp.asarray(x[::-1]), 1.0, jnp.asarray(scale))
+            np.testing.assert_allclose(mirrored[::-1], masses, rtol=1e-14)
+            s = mpmath.mpf(scale)
+            for i, (mass, error) in enumerate(zip(np.asarray(masses), np.asarray(errors), strict=True)):
+                a, b = ((mpmath.mpf(v) - 1) / s for v in (x[i], x[i + 1]))
+                if a > 0:
+                    a, b = -b, -a
+                lower = mpmath.exp(a) / 2
+                truth = (mpmath.exp(b) / 2 if b < 0 else 1 - mpmath.exp(-b) / 2) - lower
+                assert abs(mpmath.mpf(float(mass)) - truth) <= mpmath.mpf(float(error)) + SLACK
+                assert error <= 1e-12 * float(truth)
+        for z in (-40.0, -1.0, 0.0, 1e-9, 3.0, 700.0):
+            truth = -mpmath.mpf(z) - mpmath.log(2) if z > 0 else mpmath.log(1 - mpmath.exp(mpmath.mpf(z)) / 2)
+            bound = float(laplace_log_upper_tail(jnp.asarray(z)))
+            assert truth <= bound <= truth + 1e-14 * (1 + abs(z))
+
+
+@pytest.mark.parametrize(("mechanism", "relation"), MECHANISMS, ids=IDS)
+def test_cell_masses_and_their_edges(mechanism, relation):
+    pair = pair_of(mechanism, relation)
+    exact = Exact(pair)
+    losses = sample_losses(pair, 9)
+    with jax.enable_x64(True):
+        cells = cell_masses(pair, jnp.asarray(losses))
+        reach = mpmath.mpf(float(pair.boundary_error(jnp.max(jnp.abs(losses)))))
+    assert reach < 2e-12
+    wide = [(exact.threshold(v - reach), exact.threshold(v + reach)) for v in losses]
+    for i in range(len(losses) - 1):
+        for weights, mass, error in ((exact.p, cells.p[i], cells.p_error[i]), (exact.q, cells.q[i], cells.q_error[i])):
+            most = exact.above(wide[i][0], weights) - exact.above(wide[i + 1][1], weights)
+            least = exact.above(wide[i][1], weights) - exact.above(wide[i + 1][0], weights)
+            assert least - float(error) - SLACK <= mpmath.mpf(float(mass)) <= most + float(error) + SLACK
+            assert float(error) <= 1e-12 * max(float(most), 1e-3)
+
+
+@pytest.mark.parametrize(("mechanism", "relation"), MECHANISMS, ids=IDS)
+def test_delta_lies_between_the_sums_over_fine_cells(mechanism, relation):
+    pair = pair_of(mechanism, relation)
+    exact = Exact(pair)
+    with jax.enable_x64(True):
+        low, high = (float(v) for v in pair.loss_range())
+        epsilons = [0.3 * float(exact.loss(exact.high)), float(exact.loss(exact.low)) / 2]
+        for epsilon in epsilons:
+            top = high if np.isfinite(high) else float(exact.loss(exact.high + 12 * exact.s))
+            edges = np.concatenate([np.linspace(epsilon, top, 2000)[:-1], [top, np.inf]])
+            cells = cell_masses(pair, jnp.asarray(edges))
+            p, q = np.asarray(cells.p), np.asarray(cells.q)
+            # P - e^epsilon Q of all cells is delta; within a cell Q lies between P e^-upper and P e^-lower.
+            truth = float(exact.delta(epsilon))
+            reach = float(pair.boundary_error(jnp.asarray(max(abs(epsilon), top))))
+            slack = np.sum(cells.p_error + np.exp(epsilon) * cells.q_error) + 4 * reach
+            assert abs(np.sum(p) - np.exp(epsilon) * np.sum(q) - truth) <= slack + 1e-15
+            upper = np.sum(p * -np.expm1(epsilon - edges[1:])) + slack
+            lower = np.sum(p * -np.expm1(epsilon - edges[:-1])) - slack
+            assert lower <= truth <= upper
+    assert low < high
+
+
+@pytest.mark.parametrize(("mechanism", "relation"), MECHANISMS, ids=IDS)
+def test_cumulant_against_quadrature(mechanism, relation):
+    pair = pair_of(mechanism, relation)
+    orders = [-1.5, -0.7, -0.3, 0.01, 1.0, 5.0]
+    with jax.enable_x64(True):
+        values = cumulant(pair, jnp.asarray(orders))
+    law = Exact(pair).law(order=5)
+    for order, value in zip(orders, np.asarray(values), strict=True):
+        # The same second-order form, in 40 digits: the nodes of the rule are doubles, and err by 1e-16 of the whole.
+        excess = mpmath.fsum(
+            mass * (mpmath.expm1(order * y) - order * y + order * (mpmath.expm1(-y) + y)) for y, mass in law
+        )
+        # Where a moment of order in (-1, 0) is nearly 0 its distance from 1 says little of its logarithm.
+        tolerance = 1e-11 if excess > -0.9 else 1e-9
+        assert float(value) == pytest.approx(float(mpmath.log1p(excess)), rel=tolerance)
+
+
+@pytest.mark.parametrize(("mechanism", "relation"), MECHANISMS, ids=IDS)
+def test_tail_bounds_the_tilted_mass_above_a_loss(mechanism, relation):
+    pair = pair_of(mechanism, relation)
+    exact = Exact(pair)
+    with jax.enable_x64(True):
+        tail = jax.jit(type(pair).log_tail)
+        for x in (exact.low + (exact.high - exact.low) / 3, exact.high + (0 if exact.laplace else 3 * exact.s)):
+            loss = float(exact.loss(x)) - 1e-9
+            law = exact.law(exact.threshold(mpmath.mpf(loss)), order=3)
+            for order in (0.0, 0.5, 3.0):
+                truth = mpmath.log(tilted(law, order))
+                bound = float(tail(pair, jnp.asarray(order), jnp.asarray(loss)))
+                assert truth <= bound + 1e-12
+                if x >= exact.high:
+                    assert bound <= truth + 3
+        _, supremum = pair.loss_range()
+        if np.isfinite(supremum):
+            assert tail(pair, jnp.asarray(1.0), supremum) == -np.inf
+
+
+def test_atoms_land_whole_in_one_cell():
+    with jax.enable_x64(True):
+        pair = pair_of(PoissonSubsampledLaplace(0.5, 0.1), "remove")
+        exact = Exact(pair)
+        low, high = (float(v) for v in pair.anchors())
+        assert low == pytest.approx(float(exact.loss(exact.low)), abs=1e-15)
+        assert high == pytest.approx(float(exact.loss(exact.high)), abs=1e-15)
+        top, bottom = float(exact.above(exact.high, exact.p)), 1 - float(exact.above(exact.low, exact.p))
+        for off in (-1e-13, 0.0, 1e-13):
+            edges = [-np.inf, low - 1e-3, low + off, low + 1e-9, high - 1e-9, high + off, high + 1, np.inf]
+            cells = cell_masses(pair, jnp.asarray(edges))
+            # {y_i < Y <= y_i+1}: an edge at the atom keeps it below.
+            assert float(cells.p[0]) == 0
+            assert float(cells.p[1 if off >= 0 else 2]) == pytest.approx(bottom, rel=1e-7)
+            assert float(cells.p[5 if off < 0 else 4]) >= top
+            assert float(cells.p[4 if off < 0 else 5]) <= 1e-7
+            assert float(jnp.sum(cells.p)) == pytest.approx(1, abs=1e-15)
+            assert float(jnp.sum(cells.q)) == pytest.approx(1, abs=1e-15)
+
+
+def test_agrees_with_the_closed_form_of_the_subsampled_gaussian():
+    with jax.enable_x64(True):
+        for s, q in ((0.5, 0.2), (3.0, 1e-5)):
+            mixture = GaussianMixture(s, [0.0, 1.0], [1 - q, q])
+            orders = jnp.asarray([0.01, 1.0, 31.0, 511.0])
+            for pair, removes in zip(mixture.dominating_pairs(), (True, False), strict=True):
+                other = SubsampledGaussianPair(s, q, removes)
+                np.testing.assert_allclose(cumulant(pair, orders), cumulant(other, orders), rtol=1e-12)
+                center = other.central_loss()
+                edges = center + jnp.abs(center) * jnp.linspace(-0.9, 0.9, 50)
+                mine, theirs = cell_masses(pair, edges), cell_masses(other, edges)
+                np.testing.assert_allclose(mine.p, theirs.p, rtol=1e-7, atol=1e-13)
+                np.testing.assert_allclose(mine.q, theirs.q, rtol=1e-7, atol=1e-13)
+                for mine, theirs in zip(pair.loss_range(), other.loss_range(), strict=True):
+                    np.testing.assert_allclose(mine, theirs, rtol=1e-9)
+
+
+def test_replacement_at_rate_one_is_the_gaussian_at_half_the_noise():
+    with jax.enable_x64(True):
+        pair, closed = pair_of(PoissonSubsampledGaussian(1.4, 1.0), "replace"), pair_of(Gaussian(1.4), "replace")
+        orders = jnp.asarray([0.5, 7.0])
+        np.testing.assert_allclose(cumulant(pair, orders), cumulant(closed, orders), rtol=1e-13)
+        edges = jnp.linspace(-3.0, 5.0, 20)
+        np.testing.assert_allclose(cell_masses(pair, edges).p, cell_masses(closed, edges).p, rtol=1e-12)
+
+
+def test_replacement_is_its_own_mirror_image():
+    with jax.enable_x64(True):
+        for mechanism in (PoissonSubsampledGaussian(0.9, 0.05), PoissonSubsampledLaplace(0.9, 0.05)):
+            pair = pair_of(mechanism, "replace")
+            low, high = pair.loss_range()
+            np.testing.assert_allclose(low, -high)
+            edges = jnp.asarray([0.0, 0.01, 0.1, 0.2])
+            cells, mirrored = cell_masses(pair, edges), cell_masses(pair, -edges[::-1])
+            np.testing.assert_allclose(cells.p, mirrored.q[::-1], rtol=1e-12)
+
+
+def test_invalid_fields_make_no_valid_pair():
+    with jax.enable_x64(True):
+        line, p, q = jnp.asarray([0.0, 1.0]), jnp.asarray([0.9, 0.1]), jnp.asarray([1.0, 0.0])
+        for fields in (
+            (0.0, line, p, q),
+            (jnp.inf, line, p, q),
+            (jnp.nan, line, p, q),
+            (1.0, line * jnp.nan, p, q),
+            (1.0, line * 0, p, q),
+            (1.0, line, p * 0.99, q),
+            (1.0, line, jnp.asarray([1.1, -0.1]), q),
+        ):
+            assert not ShiftedNoisePair(*fields).is_valid()
+        assert ShiftedNoisePair(1.0, line, p, q).is_valid()

@@ -1,0 +1,129 @@
+"""Sampling without replacement: the law pieced together, against the two hockey-stick functions it comes from."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from jaxacct.dominating_pairs import SubsampledGaussianPair, WithoutReplacementPair
+
+mpmath.mp.dps = 40
+cell_masses = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
+cumulant = jax.jit(lambda pair, order: pair.cumulant(order))
+SETTINGS = [("gaussian", 2.0, 0.01), ("gaussian", 0.8, 0.3), ("gaussian", 1.0, 1.0), ("laplace", 1.5, 0.05)]
+
+
+def noise_above(noise, z):
+    if noise == "gaussian":
+        return mpmath.ncdf(-z)
+    return mpmath.exp(-z) / 2 if z > 0 else 1 - mpmath.exp(z) / 2
+
+
+def hockey_stick(noise, s, rate, epsilon):
+    """H((1-q) B + q A || B) for epsilon >= 0, H(A || (1-q) A + q B) below: the best half-line, by golden search."""
+    s, rate, scale = mpmath.mpf(s), mpmath.mpf(rate), mpmath.exp(epsilon)
+    a, b = (lambda t, m=m: noise_above(noise, (t - m) / s) for m in (2, 0))
+    if epsilon >= 0:
+        gain = lambda t: (1 - rate) * b(t) + rate * a(t) - scale * b(t)  # noqa: E731
+    else:
+        gain = lambda t: a(t) - scale * ((1 - rate) * a(t) + rate * b(t))  # noqa: E731
+    reach = 2 if noise == "laplace" else 2 + 40 * s
+    low, high = (mpmath.mpf(0), mpmath.mpf(2)) if noise == "laplace" else (-reach, reach)
+    shrink = (mpmath.sqrt(5) - 1) / 2
+    for _ in range(120):
+        left, right = high - shrink * (high - low), low + shrink * (high - low)
+        low, high = (low, right) if gain(left) > gain(right) else (left, high)
+    return max(gain((low + high) / 2), 1 - scale, mpmath.mpf(0))
+
+
+@pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
+def test_delta_is_the_hockey_stick_divergence(noise, s, rate):
+    pair = WithoutReplacementPair(s, rate, noise)
+    with jax.enable_x64(True):
+        top = min(float(pair.loss_range()[1]), 6.0)
+        for epsilon in (0.0, 0.05 * top, 0.5 * top, -0.05 * top, -0.3 * top):
+            edges = np.concatenate([np.linspace(epsilon, top, 400), [np.inf]])
+            cells = cell_masses(pair, jnp.asarray(edges))
+            delta = float(jnp.sum(cells.p) - np.exp(epsilon) * jnp.sum(cells.q))
+            slack = float(jnp.sum(cells.p_error) + np.exp(epsilon) * jnp.sum(cells.q_error))
+            slack += 4 * float(pair.boundary_error(jnp.asarray(top)))
+            assert delta == pytest.approx(float(hockey_stick(noise, s, rate, epsilon)), abs=slack + 1e-15)
+        whole = cell_masses(pair, jnp.asarray([-np.inf, -1.0, -1e-3, 0.0, 1e-3, 1.0, np.inf]))
+        assert float(jnp.sum(whole.p)) == pytest.approx(1, abs=1e-15)
+        assert float(jnp.sum(whole.q)) == pytest.approx(1, abs=1e-15)
+
+
+@pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
+def test_is_its_own_mirror_image_with_an_atom_at_zero(noise, s, rate):
+    pair = WithoutReplacementPair(s, rate, noise)
+    with jax.enable_x64(True):
+        edges = jnp.asarray([0.001, 0.01, 0.1, 0.2])
+        cells, mirrored = cell_masses(pair, edges), cell_masses(pair, -edges[::-1])
+        np.testing.assert_allclose(cells.p, mirrored.q[::-1], rtol=1e-11, atol=1e-300)
+        atom = (1 - rate) * (1 - 2 * float(noise_above(noise, mpmath.mpf(1) / s)))
+        around = cell_masses(pair, jnp.asarray([-1e-300, 0.0]))
+        assert float(around.p[0]) == pytest.approx(atom, abs=1e-15)
+        assert float(around.q[0]) == pytest.approx(atom, abs=1e-15)
+        lower, upper = pair.anchors()
+        assert lower == 0
+        assert np.isnan(upper) == (noise == "gaussian")
+
+
+@pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
+def test_cumulant_and_tail_against_quadrature(noise, s, rate):
+    pair = WithoutReplacementPair(s, rate, noise)
+    mp_s, mp_q = mpmath.mpf(s), mpmath.mpf(rate)
+
+    def density(x, m):
+        z = (x - m) / mp_s
+        return (mpmath.npdf(z) if noise == "gaussian" else mpmath.exp(-abs(z)) / 2) / mp_s
+
+    def loss(x):
+        return mpmath.log(1 - mp_q + mp_q * density(x, 2) / density(x, 0))
+
+    def tilted(order, start, both):
+        """Integral over x > start >= 1 of M e^(tL) and, for the part below 0, of B e^(-tL)."""
+
+        def integrand(x):
+            base = density(x, 0)
+            y = loss(x)
+            p = (1 - mp_q) * base + mp_q * density(x, 2)
+            return p * mpmath.exp(order * y) + (base * mpmath.exp(-order * y) if both else 0)
+
+        if noise == "laplace":
+            return mpmath.quad(integrand, [start, (start + 2) / 2, 2]) + mp_s * integrand(mpmath.mpf(2))
+        return mpmath.quad(integrand, mpmath.linspace(start, 2 + (2 * order / s + 14) * mp_s, 25), maxdegree=4)
+
+    atom = (1 - mp_q) * (1 - 2 * noise_above(noise, 1 / mp_s))
+    with jax.enable_x64(True):
+        orders = [0.01, 1.0, 6.0]
+        values = cumulant(pair, jnp.asarray(orders))
+        reflected = cumulant(pair, -1 - jnp.asarray(orders))
+        np.testing.assert_allclose(values, reflected, rtol=1e-10)
+        for order, value in zip(orders, np.asarray(values), strict=True):
+            truth = mpmath.log(tilted(order, mpmath.mpf(1), True) + atom)
+            assert float(value) == pytest.approx(float(truth), rel=1e-11)
+        for order in (0.0, 3.0):
+            start = mpmath.mpf("1.5")
+            truth = mpmath.log(tilted(order, start, False))
+            bound = float(pair.log_tail(jnp.asarray(order), jnp.asarray(float(loss(start)) - 1e-12)))
+            assert truth <= bound + 1e-12
+            everything = float(pair.log_tail(jnp.asarray(order), jnp.asarray(-1.0)))
+            assert mpmath.log(tilted(order, mpmath.mpf(1), False)) <= everything
+
+
+def test_rate_one_is_the_gaussian_at_half_the_noise():
+    with jax.enable_x64(True):
+        pair, closed = WithoutReplacementPair(1.4, 1.0), SubsampledGaussianPair(0.7, 1.0, True)
+        edges = jnp.linspace(-3.0, 5.0, 20)
+        np.testing.assert_allclose(cell_masses(pair, edges).p, cell_masses(closed, edges).p, rtol=1e-11)
+        np.testing.assert_allclose(cumulant(pair, 3.0), cumulant(closed, 3.0), rtol=1e-12)
+        np.testing.assert_allclose(pair.central_loss(), closed.central_loss(), rtol=1e-12)
+
+
+def test_invalid_fields_make_no_valid_pair():
+    with jax.enable_x64(True):
+        for s, q in ((0.0, 0.1), (np.nan, 0.1), (np.inf, 0.1), (1.0, 0.0), (1.0, 1.5), (1.0, np.nan)):
+            assert not WithoutReplacementPair(s, q).is_valid()
+        assert WithoutReplacementPair(1.0, 0.5).is_valid()
