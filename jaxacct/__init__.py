@@ -11,15 +11,42 @@ from typing import Any
 
 from jaxacct import filters, prv, rdp
 from jaxacct.bounds import Bounds
-from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
+from jaxacct.mechanisms import (
+    ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    DiscretePair,
+    Gaussian,
+    GaussianMixture,
+    GaussianWithoutReplacement,
+    Laplace,
+    LaplaceWithoutReplacement,
+    PoissonSubsampledGaussian,
+    PoissonSubsampledLaplace,
+    PrivacyLoss,
+    PureDP,
+    RandomizedResponse,
+)
 from jaxacct.prv import delta, epsilon
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ApproximateDP",
     "Bounds",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "DiscretePair",
     "Gaussian",
+    "GaussianMixture",
+    "GaussianWithoutReplacement",
+    "Laplace",
+    "LaplaceWithoutReplacement",
     "PoissonSubsampledGaussian",
+    "PoissonSubsampledLaplace",
+    "PrivacyLoss",
+    "PureDP",
+    "RandomizedResponse",
     "delta",
     "epsilon",
     "filters",

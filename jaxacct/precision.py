@@ -52,6 +52,15 @@ def outside(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf)[()], tree)
 
 
+def log_complement(probability: jax.Array) -> jax.Array:
+    """Returns log(1 - p), right to a few units of roundoff for every p in [0, 1].
+
+    XLA's log1p on a CPU was measured 240 units off for arguments between -0.42 and -0.35; the plain logarithm is right
+    there, for 1 - p rounds once and is not near 1.
+    """
+    return jnp.where(probability < 0.25, jnp.log1p(-jnp.minimum(probability, 0.25)), jnp.log(1 - probability))
+
+
 def first_index(condition: jax.Array) -> jax.Array:
     """Returns the first index where a vector of booleans holds, its length where none does.
 

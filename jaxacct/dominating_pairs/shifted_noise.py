@@ -170,7 +170,14 @@ class ShiftedNoisePair:
     def log_tail(self, order: Array, loss: Array) -> Array:
         s, locations, p, _ = self._fields()
         # An edge whose own loss is at most ``loss``, by the bound on its error.
-        x = self._threshold(loss - self.boundary_error(jnp.abs(loss)))
+        lowered = loss - self.boundary_error(jnp.abs(loss))
+        x = self._threshold(lowered)
+        if not self._noise.has_atoms:
+            # Beyond the reach of the inversion the loss grows no faster than along its last tangent, made steepest.
+            last = self._ends()[1] + self._noise.reach(s)
+            highest = jnp.max(jnp.where(p > 0, locations, -jnp.inf))
+            farther = (lowered - self._log_ratio(last)) * s**2 / (highest - self._least_center(last))
+            x = jnp.where(farther > 0, last + farther * (1 - 1e-12), x)
         _, supremum = self.loss_range()
         upper = jax.vmap(lambda w, location: jnp.log(w) + self._noise.log_upper_tail((x - location) / s))(p, locations)
         log_above = jnp.minimum(_log_sum(upper), 0.0)

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.protocol import CellMasses
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, log_complement
 
 
 @jax.tree_util.register_dataclass
@@ -36,7 +36,7 @@ class SubsampledGaussianPair:
 
     def loss_range(self) -> tuple[Array, Array]:
         _, q, removes = self._fields()
-        edge = jnp.log1p(-q)
+        edge = log_complement(q)
         return jnp.where(removes, edge, -jnp.inf), jnp.where(removes, jnp.inf, -edge)
 
     def central_loss(self) -> Array:
@@ -61,7 +61,7 @@ class SubsampledGaussianPair:
         low = jnp.exp(jnp.minimum(y, 0.0)) - (1 - q)
         excess = jnp.where(y < -0.5, low, near)
         log_excess = jnp.where(
-            y > 1.0, y + jnp.log1p(-(1 - q) * jnp.exp(-jnp.maximum(y, 1.0))), jnp.log(jnp.maximum(excess, 0.0))
+            y > 1.0, y + jnp.log(1 - (1 - q) * jnp.exp(-jnp.maximum(y, 1.0))), jnp.log(jnp.maximum(excess, 0.0))
         )
         log_excess = jnp.where(q == 1, y, log_excess)
         return s**2 * (log_excess - jnp.log(q)) + 0.5
@@ -98,14 +98,14 @@ class SubsampledGaussianPair:
         a = order + 1
         removed = a * loss - a * x / s**2 + a**2 / (2 * s**2) + log_upper_tail((x - a) / s)
         linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + log_upper_tail(-(x + order) / s)
-        flat = jnp.where(q == 1, jnp.inf, -order * jnp.log1p(-q) + log_upper_tail(-x / s))
+        flat = jnp.where(q == 1, jnp.inf, -order * log_complement(q) + log_upper_tail(-x / s))
         bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
         return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
 
     def log_head(self, loss: Array) -> Array:
         s, q, removes = self._fields()
         x = self._threshold(jnp.where(removes, loss, -loss))
-        removed = jnp.maximum(jnp.log1p(-q) + log_upper_tail(-x / s), jnp.log(q) + log_upper_tail((1 - x) / s))
+        removed = jnp.maximum(log_complement(q) + log_upper_tail(-x / s), jnp.log(q) + log_upper_tail((1 - x) / s))
         return jnp.where(removes, removed, log_upper_tail(x / s))
 
     def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:

@@ -7,8 +7,8 @@ doubles, and with it the window: for a bulk that grows like the square root of n
 discretization"). A step of mesh h costs at most h^2/4 in variance, and the number of summands falls by four as the
 squared mesh grows by four, so each coarsening costs about the same and their sum grows like log(steps).
 
-The bits of the number of steps are taken from the lowest: an accumulator of the powers met so far is kept on the mesh of
-the next, so that like is merged with like.
+The bits of the number of steps are taken from the lowest: an accumulator of the powers met so far is kept on the mesh
+of the next, so that like is merged with like.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def _fit(
 ) -> _Fit:
     """Returns how many squarings fit the windows, for all rows, and where those windows begin.
 
-    After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b bits
-    of ``remaining``.
+    After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b
+    bits of ``remaining``.
     """
     bits = jnp.arange(BITS + 1, dtype=jnp.int64)
     factors = 2**bits

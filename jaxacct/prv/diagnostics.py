@@ -28,8 +28,8 @@ class Diagnostics:
         lost: probability of losses beyond the meshes, which the upper bound counts as infinite.
         converged: whether the gap asked for was reached; without a tolerance, whether the bracket says anything.
 
-    What is left of the gap between the bounds is the loss of discretizing and coarsening, which falls with the square of
-    the mesh.
+    What is left of the gap between the bounds is the loss of discretizing and coarsening, which falls with the square
+    of the mesh.
     """
 
     method: str = field(metadata={"static": True})

@@ -34,7 +34,8 @@ def discretize(
     relaxed = 64 * UNIT_ROUNDOFF * (1 + largest)
     raised = _raised(cells, losses, h, shift)
     lowered = _lowered(pair, cells, losses, h, relaxed)
-    last = jnp.clip(jnp.ceil((high - start) / h), 1, points - 1).astype(jnp.int32)
+    # One point more: an atom at the end may have been rounded to the other side of it.
+    last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 1).astype(jnp.int32)
     kept = jnp.arange(points) <= last
     raised, lowered = jnp.where(kept, raised, 0.0), jnp.where(kept, lowered, 0.0)
     top = losses[last]

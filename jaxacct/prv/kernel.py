@@ -14,7 +14,7 @@ from jaxtyping import Array
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.precision import UNIT_ROUNDOFF, log_complement
 from jaxacct.prv import plan
 from jaxacct.prv.compose import Stages, merge, self_compose, truncation
 from jaxacct.prv.composition import Part
@@ -86,8 +86,9 @@ def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:
     lattices = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[rank].set(leaf), lattices)
 
     def play(all_: LossLattice, pairing: Array) -> tuple[LossLattice, None]:
-        first, second = (jax.tree.map(lambda leaf: leaf[pairing[i]], all_) for i in (0, 1))
-        merged = merge(first, second, log_tail + jnp.log(2.0))
+        first = jax.tree.map(lambda leaf: leaf[pairing[0]], all_)
+        second = jax.tree.map(lambda leaf: leaf[pairing[1]], all_)
+        merged = merge(first, second, log_tail)
         return jax.tree.map(lambda leaf, new: leaf.at[pairing[0]].set(new), all_, merged), None
 
     final, _ = jax.lax.scan(play, lattices, jnp.asarray(_pairings(count)))
@@ -117,7 +118,7 @@ def infinite_mass(parts: tuple[Part, ...]) -> tuple[Array, Array]:
     log_finite, terms = jnp.zeros(()), 0
     for pairs, steps in parts:
         mass = jax.vmap(lambda pair: pair.infinite_mass())(pairs)
-        log_finite += jnp.sum(jnp.where(steps > 0, steps * jnp.log1p(-mass), 0.0))
+        log_finite += jnp.sum(jnp.where(steps > 0, steps * log_complement(mass), 0.0))
         terms += len(steps)
     mass = -jnp.expm1(log_finite)
     # The masses, their logarithms, products and sum: relative errors of positive terms only.

@@ -22,17 +22,14 @@ from jaxacct.prv.windows import reach
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 97))
 """Candidate orders of the tilt."""
 
-LOWER_ORDERS = np.exp2(-0.6 * np.arange(7))
+LOWER_ORDERS = np.exp2(-0.6 * np.arange(9))
 """What the order of the least loss is multiplied by, to look for smaller windows."""
-
-TILT_EXCESS = 5.0
-"""How far, in nats, the Chernoff exponent may lie above its least for the sake of a smaller window, at most."""
-
-TILT_LOSS = 1e-4
-"""Relative error of delta that this may cost by the rounding of all compositions, about ROUNDING_PER_STEP each."""
 
 ROUNDING_PER_STEP = 2e-13
 """Bound of the error of one convolution for a bulk of an eighth of the window; hardly depends on the points."""
+
+LOOSENESS = 5.0
+"""Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
 
 OCTAVE = 6
 """Cells of the sketch for each halving of the distance from the bulk."""
@@ -71,9 +68,9 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
 
     Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times
     the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least
-    loses least. A smaller t has a smaller window where large losses are rare, hence a finer mesh. Of the orders that
-    lose only so much more than the best, the one with the finest meshes is taken. K is that of the losses below a
-    cut, beyond which there is so little mass that it may count as infinite.
+    loses least by them. A smaller t has smaller windows where large losses are rare, hence finer meshes: the t for
+    which the sum of both errors is least is taken. K is that of the losses below a cut, beyond which there is so
+    little mass that it may count as infinite.
     """
     steps = sum((jnp.sum(k) for _, k in parts), jnp.zeros(()))
     log_copies = jnp.log(jnp.maximum(steps, 1.0))
@@ -120,9 +117,13 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
         for sketch, (_, k), (low, high) in zip(sketches, parts, windows, strict=True)
     ]
     cost = sum((jnp.sum(k[:, None] * costs, axis=0) for (_, k), (_, costs) in zip(parts, found, strict=True)))
-    excess = jnp.clip(jnp.log(TILT_LOSS / ROUNDING_PER_STEP) - log_copies, 0.1, TILT_EXCESS)
-    cost = jnp.where(loss <= least + excess, cost, jnp.inf)
-    chosen = jnp.minimum(first_index(cost <= jnp.min(cost)), len(LOWER_ORDERS) - 1)
+    # Both errors relative to delta, which falls by the factor e^-t for each unit of epsilon, t the best order.
+    of_mesh = cost * best**2 / (12.0 * points**2)
+    of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (
+        8 * truncation(points) + ROUNDING_PER_STEP * jnp.maximum(steps, 1.0)
+    )
+    error = of_mesh + of_slack
+    chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
     return Plan(
         order=candidates[chosen],
         log_weight=loss[chosen],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import replace
 
@@ -42,18 +43,21 @@ def traced(directions: list[Parts], value: Array, quantity: str, points: int, me
         answers = [bounds_of(parts, value, quantity, points, method) for parts in directions]
     else:
         batch = jax.lax.map(lambda parts: bounds_of(parts, value, quantity, points, method), stack(*directions))
-        answers = [jax.tree.map(lambda leaf: leaf[i], batch) for i in range(len(directions))]
-    bounds, record = answers[0]
-    for other, other_record in answers[1:]:
-        decides = other.upper > bounds.upper
-        record = jax.tree.map(lambda a, b: jnp.where(decides, b, a), record, other_record)
-        bounds = Bounds(
-            lower=jnp.maximum(bounds.lower, other.lower),
-            estimate=jnp.maximum(bounds.estimate, other.estimate),
-            upper=jnp.maximum(bounds.upper, other.upper),
-            converged=bounds.converged & other.converged,
-        )
-    return bounds, record
+        leaves, structure = jax.tree.flatten(batch)
+        answers = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(len(directions))]
+    return functools.reduce(_larger, answers)
+
+
+def _larger(first: Answer, second: Answer) -> Answer:
+    (a, record), (b, other) = first, second
+    decides = b.upper > a.upper
+    bounds = Bounds(
+        lower=jnp.maximum(a.lower, b.lower),
+        estimate=jnp.maximum(a.estimate, b.estimate),
+        upper=jnp.maximum(a.upper, b.upper),
+        converged=a.converged & b.converged,
+    )
+    return bounds, jax.tree.map(lambda mine, theirs: jnp.where(decides, theirs, mine), record, other)
 
 
 def _largest(answers: list[Answer]) -> Answer:

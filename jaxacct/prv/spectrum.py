@@ -79,8 +79,8 @@ def _norm(spectrum: Spectrum) -> Array:
 def multiply(first: Spectrum, second: Spectrum) -> Spectrum:
     """Returns the spectrum of the sum of two independent losses on meshes, orders and readings that agree.
 
-    No value exceeds 1, for the weights are positive and sum to 1, so uniform errors add; in L2 each is multiplied by the
-    norm of the other factor.
+    No value exceeds 1, for the weights are positive and sum to 1, so uniform errors add; in L2 each is multiplied by
+    the norm of the other factor.
 
     Slack, in units of the product of the two masses. Upper: with T_a <= a + E_a and likewise b, T_a*T_b is below a*b +
     (a*E_b + E_a*b + E_a*E_b), of tilted mass (1+e_a)(1+e_b) - 1. Lower: a <= T_a + E_a gives a*b <= T_a*b + E_a*b <=

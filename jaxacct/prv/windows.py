@@ -17,9 +17,9 @@ from jaxacct.prv.lattice import LossLattice
 RATES = 12.0 * 256.0 ** (np.arange(44) / 43)
 """Rates s of the moments, in units of one over the lattice's length.
 
-What fills the window with tails of e^-a each has its best rate at 4 a if it is Gaussian, and above a if it is a few rare
-jumps; a is 18 to 70 here. A side with next to no tail needs large ones: a over the rate is left free there. A grid of
-ratio 1.14 costs about 1 % of the window.
+What fills the window with tails of e^-a each has its best rate at 4 a if it is Gaussian, and above a if it is a few
+rare jumps; a is 18 to 70 here. A side with next to no tail needs large ones: a over the rate is left free there. A grid
+of ratio 1.14 costs about 1 % of the window.
 """
 
 BLOCK = 64

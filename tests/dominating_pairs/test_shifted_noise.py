@@ -12,10 +12,9 @@ from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.laplace import laplace_cells, laplace_log_upper_tail
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 
-mpmath.mp.dps = 40
 cell_masses = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
 cumulant = jax.jit(lambda pair, order: pair.cumulant(order))
-SLACK = mpmath.mpf(10) ** -300
+SLACK = mpmath.mpf("1e-300")
 GAUSS = np.polynomial.legendre.leggauss(20)
 
 MECHANISMS = [
@@ -30,6 +29,12 @@ MECHANISMS = [
     (GaussianMixture(10.0, [1.0, 0.5], [0.25, 0.75]), "add"),
 ]
 IDS = [f"{type(mechanism).__name__}-{relation}-{i}" for i, (mechanism, relation) in enumerate(MECHANISMS)]
+
+
+@pytest.fixture(autouse=True)
+def _digits():
+    with mpmath.workdps(40):
+        yield
 
 
 class Exact:
@@ -219,6 +224,24 @@ def test_tail_bounds_the_tilted_mass_above_a_loss(mechanism, relation):
         _, supremum = pair.loss_range()
         if np.isfinite(supremum):
             assert tail(pair, jnp.asarray(1.0), supremum) == -np.inf
+
+
+def test_tails_far_out_fall_as_they_should():
+    # There the masses have long left the range of float64, but windows are still looked for.
+    with jax.enable_x64(True):
+        tail = jax.jit(ShiftedNoisePair.log_tail)
+        pair, closed = (
+            pair_of(GaussianMixture(1.0, [0.0, 1.0], [0.99, 0.01]), "remove"),
+            SubsampledGaussianPair(1, 0.01, True),
+        )
+        for loss in (30.0, 36.0, 41.0, 100.0, 1e4):
+            for order in (0.0, 10.0):
+                mine, theirs = (
+                    float(f(jnp.asarray(order), jnp.asarray(loss)))
+                    for f in (lambda *a: tail(pair, *a), closed.log_tail)
+                )
+                assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-6)
+        assert tail(pair, jnp.asarray(1.0), jnp.asarray(np.inf)) == -np.inf
 
 
 def test_atoms_land_whole_in_one_cell():

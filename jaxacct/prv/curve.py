@@ -1,0 +1,159 @@
+"""Whole curves of a composition: delta over epsilon, and the trade-off between the two errors of any attack."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxacct import validation
+from jaxacct.bounds import Bounds
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.prv import accountant
+from jaxacct.prv.compose import METHODS
+from jaxacct.prv.composition import Part, check, directed_parts
+from jaxacct.prv.evaluate import delta_of
+from jaxacct.prv.kernel import composed, infinite_mass, valid_parts
+
+REFERENCES = 4
+"""Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
+
+GRID = 512
+"""Epsilons by which a trade-off curve is bounded, between -REACH and REACH of where it bends."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Curve:
+    """A privacy profile: ``delta``, bounds of shape (n,), at each of the ``epsilon`` (n,)."""
+
+    epsilon: Float[Array, " n"]
+    delta: Bounds
+
+
+@in_float64
+def curve(
+    mechanism: Any,
+    steps: Any,
+    epsilon: ArrayLike | None = None,
+    *,
+    relation: str = "add_or_remove",
+    points: int = accountant.DEFAULT_POINTS,
+    method: str = "recursive",
+) -> Curve:
+    """Returns certified bounds on delta at many epsilons of a composition.
+
+    Args:
+        mechanism, steps, relation, points, method: as of :func:`~jaxacct.prv.epsilon`.
+        epsilon (n,): where delta is wanted; negative ones too. By default 100 from 0 to where delta is 1e-12, for which
+            the arguments must be concrete.
+
+    Formal guarantee: each entry as of :func:`~jaxacct.prv.delta`.
+
+    Raises:
+        ValueError: a concrete argument out of range, or no epsilon inside a trace.
+
+    >>> from jaxacct import Gaussian
+    >>> profile = curve(Gaussian(noise_multiplier=10.0), 100, [0.0, 1.0, 4.0])
+    >>> [f"{d:.4f}" for d in profile.delta.upper.tolist()]
+    ['0.3829', '0.1269', '0.0000']
+    """
+    check(mechanism, steps)
+    validation.check_one_of(method, "method", METHODS)
+    accountant.check_points(points)
+    if epsilon is None:
+        last = accountant.epsilon(mechanism, steps, 1e-12, relation=relation, points=2**10, method=method).upper
+        if isinstance(last, jax.core.Tracer) or not np.isfinite(last):
+            raise ValueError("epsilon = None: no range is known for these arguments; give the epsilons that you want.")
+        epsilon = np.linspace(0.0, float(last), 100)
+    at = as_float64(epsilon)
+    if at.ndim != 1 or not at.size:
+        raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
+    directions = directed_parts(mechanism, steps, relation)
+    found = [_profile(parts, at, points, method) for parts in directions]
+    upper = functools.reduce(jnp.maximum, [upper for _, upper in found])
+    lower = functools.reduce(jnp.maximum, [lower for lower, _ in found])
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1)
+    return outside(Curve(epsilon=at, delta=bounds))
+
+
+@functools.partial(jax.jit, static_argnames=("points", "method"))
+def _profile(parts: tuple[Part, ...], epsilons: Array, points: int, method: str) -> tuple[Array, Array]:
+    """Returns lower and upper bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
+    ordered = jnp.sort(epsilons)
+    places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
+    least, most = infinite_mass(parts)
+
+    def bounded(reference: Array) -> tuple[Array, Array]:
+        lattice, _, lost, _ = composed(parts, reference, "delta", points, method)
+        # One epsilon after the other: each is a sum over the whole lattice.
+        values = jax.lax.map(lambda e: jax.vmap(delta_of, in_axes=(0, None))(lattice, e), epsilons, batch_size=16)
+        upper = values[:, 0] + jnp.minimum(most + lost, 1.0) * (1 + 16 * UNIT_ROUNDOFF)
+        lower = values[:, 1] + least * (1 - 16 * UNIT_ROUNDOFF)
+        return jnp.clip(lower, 0.0, 1.0), jnp.clip(upper, 0.0, 1.0)
+
+    lower, upper = jax.lax.map(bounded, ordered[places])
+    valid = valid_parts(parts)
+    lower, upper = jnp.max(lower, axis=0), jnp.min(upper, axis=0)
+    idle = valid & jnp.all(jnp.stack([jnp.all(steps == 0) for _, steps in parts]))
+    # No loss at all: delta is 1 - e^epsilon below 0.
+    nothing = jnp.maximum(-jnp.expm1(epsilons), 0.0)
+    upper = jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), jnp.where(valid & ~jnp.isnan(upper), upper, 1.0))
+    return jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(valid, lower, 0.0)), upper
+
+
+@in_float64
+def tradeoff(
+    mechanism: Any,
+    steps: Any,
+    false_positive_rate: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    points: int = accountant.DEFAULT_POINTS,
+) -> Bounds:
+    """Returns certified bounds on the least false-negative rate of an attack, at each false-positive rate: f-DP.
+
+    Args:
+        mechanism, steps, relation, points: as of :func:`~jaxacct.prv.epsilon`, concrete.
+        false_positive_rate (n,): in [0, 1].
+
+    Returns:
+        :class:`~jaxacct.bounds.Bounds` of shape (n,). Here ``lower`` is what protects: no attack has fewer false
+        negatives. For both directions it is that of the symmetric, convex trade-off function of the relation.
+
+    Formal guarantee: f(a) = sup over real eps of 1 - delta(eps) - e^eps a (Dong, Roth and Su 2022, Proposition 6). Any
+    eps with delta from above gives a lower bound. From above, between two neighbours of a grid delta is at least that
+    of the right one, and e^eps a at least that of the left one; beyond the grid's ends delta is at least 0 and at least
+    that of the first.
+
+    Raises:
+        ValueError: a concrete argument out of range.
+
+    >>> from jaxacct import Gaussian
+    >>> rates = tradeoff(Gaussian(noise_multiplier=10.0), 100, [0.1, 0.5])
+    >>> [bool(a <= truth <= b) for a, truth, b in zip(rates.lower, (0.61086, 0.158655), rates.upper)]
+    [True, True]
+    """
+    rates = np.asarray(false_positive_rate, np.float64)
+    if rates.ndim != 1 or not np.all((rates >= 0) & (rates <= 1)):
+        raise ValueError(f"false_positive_rate = {false_positive_rate} is not a list of probabilities in [0, 1].")
+    far = accountant.epsilon(mechanism, steps, 1e-9, relation=relation, points=2**10).upper
+    if not np.isfinite(far):
+        nothing = np.zeros_like(rates)
+        return Bounds(lower=nothing, estimate=nothing, upper=1 - rates, converged=np.zeros(rates.shape, bool))
+    # Dense about 0, where f bends, and out to where delta is nothing on one side and all on the other.
+    grid = float(far) * np.linspace(-1.0, 1.0, GRID) ** 3
+    delta = curve(mechanism, steps, grid, relation=relation, points=points).delta
+    scale = np.exp(grid)
+    margin = 8 * UNIT_ROUNDOFF * (1 + scale * rates[:, None])
+    lower = np.max(1 - delta.upper - scale * rates[:, None] - margin, axis=1)
+    left, right = np.concatenate([[0.0], scale]), np.concatenate([delta.lower, [0.0]])
+    upper = np.max(1 - right - left * rates[:, None], axis=1) + 16 * UNIT_ROUNDOFF
+    # Guessing blindly gives 1 - a.
+    lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1 - rates)
+    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=np.ones(rates.shape, bool))
