@@ -177,14 +177,17 @@ def _cumulant(sketch: _Sketch, order: Array) -> Array:
 
 
 def _window(sketch: _Sketch, order: Array, log_tail: Array) -> tuple[Array, Array]:
-    """Returns the losses beyond each of which e^log_tail of the tilted mass lies, to the cell."""
+    """Returns the losses beyond which e^log_tail of the tilted mass lies, to the cell.
+
+    Mass below the lower one will be moved up to it, so it counts as if it were there.
+    """
     logs = _tilted(sketch, order)
-    weights = jnp.exp(logs - jnp.max(logs))
-    weights = weights / jnp.sum(weights)
-    count = weights.shape[0]
-    first = jnp.sum(jnp.cumsum(weights) <= jnp.exp(log_tail))
-    last = count - jnp.sum(jnp.cumsum(weights[::-1]) <= jnp.exp(log_tail))
-    first = jnp.minimum(first, count - 1)
+    total = jax.nn.logsumexp(logs)
+    count = logs.shape[0]
+    above = jnp.cumsum(jnp.exp(logs - total)[::-1])
+    last = count - jnp.sum(above <= jnp.exp(log_tail))
+    below = jnp.log(jnp.cumsum(sketch.p)) + order * sketch.edges[1:] - total
+    first = jnp.minimum(jnp.sum(below <= log_tail), count - 1)
     return sketch.edges[first], sketch.edges[jnp.maximum(last, first + 1)]
 
 
@@ -282,8 +285,11 @@ def placed(pair: DominatingPair, low: Array, h: Array) -> Array:
 
 
 def anchored(pair: DominatingPair, h: Array) -> Array:
-    """Returns a mesh of at least h of which the distance of the pair's anchors is a multiple, or h."""
+    """Returns a mesh of at least h that divides the distance of the pair's anchors into a power of two, or h.
+
+    So the atoms stay on the mesh when it doubles.
+    """
     lower, upper = pair.anchors()
     distance = upper - lower
-    count = jnp.floor(distance / h)
-    return jnp.where(jnp.isfinite(distance) & (count >= 1), distance / jnp.maximum(count, 1.0), h)
+    halvings = jnp.floor(jnp.log2(distance / h))
+    return jnp.where(jnp.isfinite(distance) & (halvings >= 0), distance / jnp.exp2(jnp.maximum(halvings, 0.0)), h)
