@@ -134,8 +134,10 @@ def _settled(pair: DominatingPair, edges: Array, losses: Array, h: Array) -> Arr
             enough = surplus(middle) >= 0
             return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-        interval = (point + side * h / 2 - 0.48 * h, point + side * h / 2 + 0.48 * h)
-        low, high = jax.lax.fori_loop(0, 24, halve, interval)
+        # Right up to the points: an atom may sit on the outermost one.
+        reach = h / 2 * (1 - 1e-8)
+        interval = (point + side * h / 2 - reach, point + side * h / 2 + reach)
+        low, high = jax.lax.fori_loop(0, 32, halve, interval)
         position = jnp.clip(at if side > 0 else at - 1, 0, edges.shape[0] - 1)
         return edges.at[position].set(jnp.where(inside, (low + high) / 2, edges[position]))
 

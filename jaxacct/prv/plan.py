@@ -57,10 +57,17 @@ class Plan(NamedTuple):
     """Length of the lattice's first window, with room for the sums of the first stage."""
 
 
+SPIKES, ATOMS = 16.0, 1024.0
+"""By how much the lower bound loses more when few copies are coarsened, whose sum is a spike and rare jumps, or atoms
+with jumps of the density; it wears off with the copies."""
+
+
 class _Sketch(NamedTuple):
     edges: Float[Array, " edges"]
     p: Float[Array, " cells"]
     losses: Float[Array, " cells"]
+    early: Array
+    """SPIKES or ATOMS."""
 
 
 def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str) -> Plan:
@@ -161,7 +168,7 @@ def _sketch(pair: DominatingPair, log_cut: Array) -> _Sketch:
     ratio = jnp.log(cells.p) - jnp.log(cells.q)
     middles = (edges[1:] + edges[:-1]) / 2
     losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:-1], edges[1:])
-    return _Sketch(edges, cells.p, losses)
+    return _Sketch(edges, cells.p, losses, jnp.where(jnp.isfinite(pair.anchors()[0]), ATOMS, SPIKES))
 
 
 def _tilted(sketch: _Sketch, order: Array) -> Array:
@@ -230,8 +237,7 @@ def _length(
     if method != "recursive":
         chosen = jnp.maximum(lengths[-1], span)
         return chosen, chosen**2
-    # The sum of few copies may be a spike and rare jumps, which the lower bound loses more by.
-    doublings = 3 * lengths**2 / 4.0**GROWTH * (1 + 16 / 4.0**GROWTH)
+    doublings = 3 * lengths**2 / 4.0**GROWTH * (1 + sketch.early / 4.0**GROWTH)
     cost = lengths**2 + jnp.cumsum(doublings[::-1])[::-1] - doublings
     chosen = lengths[jnp.minimum(first_index(cost <= jnp.min(cost)), len(GROWTH) - 1)]
     return jnp.maximum(chosen, span), jnp.min(cost)
