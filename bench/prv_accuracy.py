@@ -1,14 +1,16 @@
-"""Gap and time of the certified bounds by the number of mesh points.
+"""Gap and time of the certified bounds by the number of mesh points, and what the gap is made of.
 
 Run: python -m bench.prv_accuracy
-"""
 
-import argparse
+A stage squares several times on one mesh and window; slack is what truncation and rounding add to delta in
+the upper bound, as a share of delta; shift what rounding of the losses' positions adds to epsilon.
+"""
 
 from rich.console import Console
 from rich.table import Table
 
 import jaxacct as ja
+from bench import report
 from bench.timing import measure
 
 CASES = (
@@ -24,21 +26,34 @@ CASES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = report.arguments_of(__doc__)
     parser.add_argument("--points", type=int, nargs="+", default=[2**12, 2**14, 2**16])
-    points = parser.parse_args().points
-    table = Table("mechanism", "steps", "delta", "points", "lower", "upper", "gap", "first call", "warm")
+    parser.add_argument("--method", default="recursive")
+    arguments = parser.parse_args()
+    columns = ("mechanism", "steps", "delta", "points", "lower", "upper", "gap", "first call", "warm")
+    table = Table(*columns, "stages", "slack", "shift", title=f"method {arguments.method}")
+    rows = []
     for mechanism, steps, delta in CASES:
-        for size in points:
-            timing = measure(lambda m=mechanism, k=steps, d=delta, n=size: ja.epsilon(m, k, d, points=n), repeats=3)
-            bounds = timing.result
+        for size in arguments.points:
+            options = {"points": size, "method": arguments.method, "return_diagnostics": True}
+            timing = measure(lambda m=mechanism, k=steps, d=delta, o=options: ja.epsilon(m, k, d, **o), repeats=3)
+            bounds, record = timing.result
+            stages = int(record.stages.count)
+            slack, shift = float(record.slack_delta[0]) / delta, float(record.shift[0])
             fields = ", ".join(f"{value:g}" for value in vars(mechanism).values())
+            name = f"{type(mechanism).__name__}({fields})"
             table.add_row(
-                f"{type(mechanism).__name__}({fields})", f"{steps:,}", f"{delta:g}", f"{size}",
+                name, f"{steps:,}", f"{delta:g}", f"{size}",
                 f"{bounds.lower:.6g}", f"{bounds.upper:.6g}", f"{float(bounds.gap):.1e}",
-                f"{timing.first:.2f} s", f"{timing.warm * 1e3:.1f} ms",
+                report.seconds(timing.first), report.seconds(timing.warm),
+                f"{stages}", f"{slack:.0e}", f"{shift:.0e}",
             )  # fmt: skip
-    Console(width=140).print(table)
+            setting = {"mechanism": name, "steps": steps, "delta": delta, "points": size}
+            times = {"first": timing.first, "seconds": timing.warm}
+            numbers = {"lower": bounds.lower, "upper": bounds.upper, "stages": stages, "slack": slack, "shift": shift}
+            rows.append(setting | numbers | times)
+    Console(width=170).print(table)
+    report.write(arguments.json, {"method": arguments.method, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -52,9 +52,7 @@ def main() -> None:
 
     rows = [[float(s), float(q), STEPS] for s, q in zip(noises, rates, strict=True)]
     settings = [{"mechanisms": rows, "delta": DELTA, "interval": h} for h in sorted(arguments.intervals, reverse=True)]
-    theirs = peers.run(
-        arguments.peer_python, "dp-accounting", settings, seconds=arguments.seconds, repeats=1
-    )
+    theirs = peers.run(arguments.peer_python, "dp-accounting", settings, seconds=arguments.seconds, repeats=1)
 
     table = Table("points", "lower", "upper", "error above", "time", "first call", title="ours")
     for record in our:

@@ -3,12 +3,15 @@
 Run: python -m bench.prv_scaling
 """
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 
+from rich.console import Console
+from rich.table import Table
+
+from bench import report
 from bench.timing import measure
 
 
@@ -24,7 +27,7 @@ def one(steps: int, points: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = report.arguments_of(__doc__)
     parser.add_argument("--steps", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6, 10**7])
     parser.add_argument("--points", type=int, default=2**13)
     parser.add_argument("--one", action="store_true", help="measure the first number of steps in this process")
@@ -32,18 +35,24 @@ def main() -> None:
     if arguments.one:
         one(arguments.steps[0], arguments.points)
         return
-    base = None
+    table = Table("steps", "lower", "upper", "time", "to the first", "peak", "to the first", "first call")
+    table.title = f"{arguments.points} points"
+    records = []
     for steps in arguments.steps:
         command = [sys.executable, "-m", "bench.prv_scaling", "--one", "--steps", str(steps)]
         command += ["--points", str(arguments.points)]
         output = subprocess.run(command, capture_output=True, text=True, check=True)
         record = json.loads(output.stdout)
-        base = base or record
-        print(
-            f"{steps:>12,} steps: [{record['lower']:.6g}, {record['upper']:.6g}]  {record['warm_ms']:8.1f} ms "
-            f"({record['warm_ms'] / base['warm_ms']:.2f} x)  {record['peak_mib']:8.0f} MiB "
-            f"({record['peak_mib'] / base['peak_mib']:.2f} x)  first call {record['first_s']:.1f} s"
-        )
+        records.append(record)
+        base = records[0]
+        table.add_row(
+            f"{steps:,}", f"{record['lower']:.6g}", f"{record['upper']:.6g}",
+            f"{record['warm_ms']:.1f} ms", f"{record['warm_ms'] / base['warm_ms']:.2f} x",
+            f"{record['peak_mib']:.0f} MiB", f"{record['peak_mib'] / base['peak_mib']:.2f} x",
+            report.seconds(record["first_s"]),
+        )  # fmt: skip
+    Console(width=120).print(table)
+    report.write(arguments.json, {"points": arguments.points, "rows": records})
 
 
 if __name__ == "__main__":

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
 from jaxacct.precision import UNIT_ROUNDOFF
+
+
+ENDS = 16
+"""One in so many cells, at either end, is looked at first for wide ones."""
 
 
 def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
@@ -16,10 +21,40 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     doubles, and the series in the width stops below 1e-16 relative. A wide one's is the difference of the tails on its
     own side, right to a few ulps of the tail. With differences alone the error of a mesh of n points would be n times
     larger, and tell after 10^6 compositions.
+
+    Tails cost ten times more than the density. On a fine mesh only the cells at the ends are wide: where that is so,
+    tails are taken there alone.
     """
     width = jnp.abs(x[1:] - x[:-1]) / scale
     middle = ((x[1:] + x[:-1]) / 2 - center) / scale
-    narrow, narrow_error = _narrow_cell(middle, width)
+    is_narrow = width * (1 + jnp.abs(middle)) < 0.1
+    narrow = _narrow_cell(middle, width)
+    cells = width.shape[0]
+    end = -(-cells // ENDS)
+
+    def everywhere() -> tuple[Array, Array]:
+        return _wide_cells(x, center, scale)
+
+    def at_the_ends() -> tuple[Array, Array]:
+        parts = jnp.stack([x[: end + 1], x[cells - end :]])
+        between = jnp.zeros(cells - 2 * end)
+        mass, error = (
+            jnp.concatenate([both[0], between, both[1]])
+            for both in jax.vmap(_wide_cells, in_axes=(0, None, None))(parts, center, scale)
+        )
+        return mass, error
+
+    wide = (
+        everywhere()
+        if cells < 4 * ENDS
+        else jax.lax.cond(jnp.all(is_narrow[end : cells - end]), at_the_ends, everywhere)
+    )
+    mass, error = (jnp.where(is_narrow, a, b) for a, b in zip(narrow, wide, strict=True))
+    return mass, error
+
+
+def _wide_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
+    """Returns the masses between the points by differences of tails."""
     z = jnp.clip((x - center) / scale, -40.0, 40.0)
     tail = ndtr(-jnp.abs(z))
     # The rounding of z moves the tail by a relative (1 + z^2) u; XLA's erfc was measured within 4.2 (1 + z^2) u for z
@@ -27,10 +62,8 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     error = 12 * UNIT_ROUNDOFF * (1 + z**2) * tail
     negative = z < 0
     same_side = negative[:-1] == negative[1:]
-    wide = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
-    wide_error = error[1:] + error[:-1] + 2 * UNIT_ROUNDOFF * wide
-    is_narrow = width * (1 + jnp.abs(middle)) < 0.1
-    return jnp.where(is_narrow, narrow, wide), jnp.where(is_narrow, narrow_error, wide_error)
+    mass = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
+    return mass, error[1:] + error[:-1] + 2 * UNIT_ROUNDOFF * mass
 
 
 def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 
 import jax
@@ -42,7 +43,9 @@ def discretize(
     zero = jnp.zeros_like(order)
     log_beyond = pair.log_tail(order, top - shift) + order * shift
     log_lost = pair.log_tail(zero, top - shift)
-    upper = _tilted(raised, losses, order, h, shift)
+    masses, shifts = jnp.stack([raised, lowered]), jnp.stack([shift, shift + relaxed])
+    both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0))(masses, losses, order, h, shifts)
+    upper, lower = (jax.tree.map(operator.itemgetter(i), both) for i in range(2))
     is_infinite = log_lost < log_beyond - upper.log_mass + log_weight
     # Masses that float64 flushed to zero, as if all of them sat at the last point kept.
     flushed = math.log(4 * points * TINY) + order * top
@@ -51,7 +54,6 @@ def discretize(
     # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
     cut = jnp.exp(jnp.minimum(log_beyond, log_lost + order * top) - upper.log_mass)
     log_total = upper.log_mass + jnp.log1p(upper.slack + cut + jnp.exp(flushed - upper.log_mass)) + order * shift
-    lower = _tilted(lowered, losses, order, h, shift + relaxed)
     upper = replace(upper, slack=slack, log_total=log_total)
     lower = replace(lower, log_total=log_total, is_upper=jnp.asarray(False))
     return upper, lower, jnp.where(is_infinite, jnp.exp(log_lost), 0.0)
@@ -116,15 +118,14 @@ def _settled(pair: DominatingPair, edges: Array, losses: Array, h: Array) -> Arr
     lowest = jnp.ceil((infimum - losses[0]) / h - 1e-9)
     highest = jnp.floor((supremum - losses[0]) / h + 1e-9)
 
-    def moved(edges: Array, index: Array, side: float) -> Array:
+    def found(end: tuple[Array, Array]) -> Array:
         """Bisects for the edge ``side`` (1 above, -1 below) of bin ``index``, whose other edge is beyond all losses."""
-        inside = (index >= 0) & (index < losses.shape[0]) & jnp.isfinite(index)
-        at = jnp.where(inside, index, 0).astype(jnp.int32)
-        point = losses[at]
+        index, side = end
+        point = losses[0] + index * h
 
         def surplus(edge: Array) -> Array:
-            ends = (-jnp.inf, edge) if side > 0 else (edge, jnp.inf)
-            bin_ = pair.cell_masses(jnp.stack([jnp.asarray(end, jnp.float64) for end in ends]))
+            below, above = jnp.where(side > 0, -jnp.inf, edge), jnp.where(side > 0, edge, jnp.inf)
+            bin_ = pair.cell_masses(jnp.stack([below, above]))
             return bin_.p[0] - jnp.exp(point) * bin_.q[0]
 
         def halve(_, interval: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -136,12 +137,18 @@ def _settled(pair: DominatingPair, edges: Array, losses: Array, h: Array) -> Arr
 
         # Right up to the points: an atom may sit on the outermost one.
         reach = h / 2 * (1 - 1e-8)
-        interval = (point + side * h / 2 - reach, point + side * h / 2 + reach)
-        low, high = jax.lax.fori_loop(0, 32, halve, interval)
-        position = jnp.clip(at if side > 0 else at - 1, 0, edges.shape[0] - 1)
-        return edges.at[position].set(jnp.where(inside, (low + high) / 2, edges[position]))
+        low, high = jax.lax.fori_loop(0, 32, halve, (point + side * h / 2 - reach, point + side * h / 2 + reach))
+        return (low + high) / 2
 
-    return moved(moved(edges, lowest, 1.0), highest, -1.0)
+    # The bin above the infimum, and the one below the supremum, where there are such within the mesh.
+    bins, sides = jnp.stack([lowest, highest]), jnp.array([1.0, -1.0])
+    inside = (bins >= 0) & (bins < losses.shape[0])
+    bins = jnp.where(inside, bins, 0.0)
+    moved = jax.lax.map(found, (bins, sides))
+    places = jnp.clip(bins.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
+    for i in range(2):
+        edges = edges.at[places[i]].set(jnp.where(inside[i], moved[i], edges[places[i]]))
+    return edges
 
 
 def _finite(values: Array) -> Array:

@@ -18,7 +18,7 @@ from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.kernel import bounds_of
 
-LADDER = (2**11, 2**13, 2**15, 2**17, 2**19)
+LADDER = (2**10, 2**12, 2**14, 2**16, 2**18, 2**19)
 """Mesh points to choose from where a tolerance is given: few sizes, so few compilations."""
 
 SAFETY = 1.5
@@ -33,8 +33,27 @@ class ToleranceWarning(UserWarning):
 
 
 def at_points(directions: list[Parts], value: np.ndarray, quantity: str, points: int, method: str) -> Answer:
-    """Returns the answer of concrete arguments on meshes of ``points`` points."""
-    return _largest([outside(bounds_of(parts, value, quantity, points, method)) for parts in directions])
+    """Returns the answer of concrete arguments on meshes of ``points`` points.
+
+    Where that is worth it a coarse mesh tells first which direction counts; the other's coarse bracket does then.
+    """
+    answers: list[Answer | None] = [None] * len(directions)
+    rungs = [LADDER[0], points] if len(directions) > 1 and points >= 4 * LADDER[0] else [points]
+    for rung in rungs:
+        _improve(answers, directions, value, quantity, rung, method)
+    return _largest(answers)
+
+
+def _improve(
+    answers: list[Answer | None], directions: list[Parts], value: np.ndarray, quantity: str, points: int, method: str
+) -> None:
+    """Replaces the answers of the directions that may be the largest by tighter ones."""
+    threshold = max((bounds.lower for bounds, _ in filter(None, answers)), default=0.0)
+    for i, parts in enumerate(directions):
+        old = answers[i]
+        if old is None or old[0].upper > threshold:
+            new = outside(bounds_of(parts, value, quantity, points, method))
+            answers[i] = new if old is None else _tighter(old, new)
 
 
 def traced(directions: list[Parts], value: Array, quantity: str, points: int, method: str) -> Answer:
@@ -60,10 +79,11 @@ def _larger(first: Answer, second: Answer) -> Answer:
     return bounds, jax.tree.map(lambda mine, theirs: jnp.where(decides, theirs, mine), record, other)
 
 
-def _largest(answers: list[Answer]) -> Answer:
+def _largest(answers: list[Answer | None]) -> Answer:
     """Returns the larger of the directions' brackets, and the record of the one with the largest upper end."""
-    every = [bounds for bounds, _ in answers]
-    _, record = max(answers, key=lambda answer: float(answer[0].upper))
+    found = [answer for answer in answers if answer is not None]
+    every = [bounds for bounds, _ in found]
+    _, record = max(found, key=lambda answer: float(answer[0].upper))
     return Bounds(
         lower=max(b.lower for b in every),
         estimate=max(b.estimate for b in every),
@@ -81,13 +101,8 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
     answers: list[Answer | None] = [None] * len(directions)
     rung, previous = 0, float("inf")
     while True:
-        threshold = max((b.lower for b, _ in filter(None, answers)), default=0.0)
-        for i, parts in enumerate(directions):
-            old = answers[i]
-            if old is None or old[0].upper > threshold:
-                new = outside(bounds_of(parts, value, quantity, LADDER[rung], method))
-                answers[i] = new if old is None else _tighter(old, new)
-        bounds, record = _largest([answer for answer in answers if answer is not None])
+        _improve(answers, directions, value, quantity, LADDER[rung], method)
+        bounds, record = _largest(answers)
         gap = float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left.
         hopeless = gap == float("inf") or 0.8 * previous < gap < 0.5

@@ -43,14 +43,12 @@ def log_moments(lattice: LossLattice) -> Float[Array, " rates"]:
     return jnp.log(jnp.maximum(total, 2 * n * TINY)) + tops + rounding
 
 
-def reach(
-    kappa: Float[Array, "... rates"], log_tail: Array, rates: np.ndarray = RATES, least: Array | float = 0.0
-) -> tuple[Array, Array]:
+def reach(kappa: Float[Array, "... rates"], log_tail: Array, rates: np.ndarray = RATES) -> tuple[Array, Array]:
     """Returns (low, high), in units of the lattice's length, beyond each of which at most e^log_tail lies.
 
-    ``kappa`` (..., rates) is that of the whole sum, at plus and at minus the ``rates``, relative to some place;
-    ``least`` is the sum of the first points relative to it, below which no sum lies.
+    ``kappa`` (..., rates) is that of the whole sum, at plus and at minus the ``rates``, relative to the sum of the first
+    points, below which no sum lies.
     """
     bounds = (kappa - jnp.expand_dims(log_tail, -1)) / np.concatenate([rates, -rates])
-    low = jnp.maximum(jnp.max(bounds[..., len(rates) :], axis=-1), least)
+    low = jnp.maximum(jnp.max(bounds[..., len(rates) :], axis=-1), 0.0)
     return low, jnp.min(bounds[..., : len(rates)], axis=-1)

@@ -1,0 +1,76 @@
+"""What the record of a bracket says, and the flag and the warning of a tolerance."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import jaxacct as ja
+
+POINTS = 2**10
+MECHANISM = ja.PoissonSubsampledGaussian(1.0, 0.01)
+
+
+def record(steps=10_000, **options):
+    return ja.epsilon(MECHANISM, steps, 1e-5, points=POINTS, return_diagnostics=True, **options)
+
+
+@pytest.mark.parametrize("method", ["recursive", "two_stage", "fixed"])
+def test_stages_are_those_of_the_method(method):
+    bounds, seen = record(method=method, relation="remove")
+    assert (seen.method, seen.points) == (method, POINTS)
+    count = int(seen.stages.count)
+    assert {"recursive": count > 2, "two_stage": count in (1, 2), "fixed": count == 1}[method]
+    done, rest = np.arange(32) < count, np.arange(32) >= count
+    assert np.all(seen.stages.mesh[done] > 0)
+    assert np.all(seen.stages.mesh[rest] == 0)
+    assert np.all(np.diff(seen.stages.mesh[done]) >= 0)
+    assert np.all(np.diff(seen.stages.copies[done]) > 0)
+    assert np.all(np.diff(seen.stages.slack[done]) >= 0)
+    assert seen.stages.mesh[count - 1] == seen.mesh
+    assert bounds.lower <= 6.1877 + 5e-5
+    assert 6.1877 - 5e-5 <= bounds.upper
+
+
+def test_allowances_are_small_and_not_negative():
+    bounds, seen = record()
+    assert seen.order > 0
+    assert np.all((seen.slack > 0) & (seen.slack < 1e-3))
+    assert np.all((seen.slack_delta >= 0) & (seen.slack_delta < 1e-2 * 1e-5))
+    assert np.all((seen.shift >= 0) & (seen.shift < 1e-9))
+    assert seen.infinite_mass == 0
+    assert 0 <= seen.lost < 1e-5
+    assert seen.start < bounds.lower
+    assert bounds.upper < seen.start + POINTS * seen.mesh
+
+
+def test_infinite_losses_are_recorded():
+    _, seen = ja.epsilon(ja.ApproximateDP(0.1, 1e-6), 10, 1e-4, points=POINTS, return_diagnostics=True)
+    truth = -np.expm1(10 * np.log1p(-1e-6))
+    assert truth * (1 - 1e-12) <= seen.infinite_mass <= truth * (1 + 1e-12)
+
+
+def test_delta_has_a_record_too():
+    bounds, seen = ja.delta(MECHANISM, 100, 0.5, points=POINTS, return_diagnostics=True)
+    assert bounds == ja.delta(MECHANISM, 100, 0.5, points=POINTS)
+    assert seen.converged
+
+
+def test_default_tolerance_is_met_without_a_word():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ja.prv.ToleranceWarning)
+        bounds, seen = ja.epsilon(MECHANISM, 10_000, 1e-5, return_diagnostics=True)
+    assert bounds.converged
+    assert seen.converged
+    assert bounds.gap <= 1e-3
+
+
+def test_a_tolerance_out_of_reach_is_said_to_be():
+    with pytest.warns(ja.prv.ToleranceWarning, match="valid") as caught:
+        bounds, seen = ja.epsilon(ja.Gaussian(10.0), 100, 1e-5, tolerance=1e-15, return_diagnostics=True)
+    assert caught[0].filename == __file__
+    assert not bounds.converged
+    assert not seen.converged
+    assert 1e-15 < bounds.gap < 1e-4
+    assert bounds.lower <= 4.377178
+    assert 4.377177 <= bounds.upper

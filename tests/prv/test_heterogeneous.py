@@ -1,0 +1,109 @@
+"""Mechanisms of different kinds and parameters composed together."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from brackets import assert_holds, assert_overlap
+from oracle import gaussian_delta, gaussian_epsilon
+
+import jaxacct as ja
+
+POINTS = 2**10
+
+
+def total_mu(noise, steps):
+    with mpmath.workdps(60):
+        return mpmath.sqrt(sum(mpmath.mpf(k) / mpmath.mpf(s) ** 2 for s, k in zip(noise, steps, strict=True)))
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (1, 4000), (3, 10**6), (1, 0)])
+def test_gaussians_of_very_different_noise(steps):
+    noise = (0.6, 50.0)
+    mu = total_mu(noise, steps)
+    for epsilon in (0.0, 0.5, 3.0, 12.0):
+        bounds = ja.delta(ja.Gaussian(np.array(noise)), np.array(steps), epsilon, points=POINTS)
+        assert_holds(bounds, gaussian_delta(mu, epsilon))
+    assert bounds.upper < 1
+
+
+def test_order_and_grouping_do_not_matter():
+    noise, rate, steps = np.array([0.8, 5.0]), np.array([0.01, 1.0]), np.array([1000, 20])
+    sequence = ja.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 1.5, points=POINTS)
+    turned = ja.delta(ja.PoissonSubsampledGaussian(noise[::-1], rate[::-1]), steps[::-1], 1.5, points=POINTS)
+    parts = ja.PoissonSubsampledGaussian(0.8, 0.01), ja.PoissonSubsampledGaussian(5.0, 1.0)
+    together = ja.delta(parts, (1000, 20), 1.5, points=POINTS)
+    assert_overlap(sequence, turned, together)
+    assert sequence.gap < 0.1
+
+
+def test_rare_and_certain_sampling():
+    # Between what one of them costs and what both would, were all of it certain.
+    mechanism = ja.PoissonSubsampledGaussian(np.array([1.0, 4.0]), np.array([1e-4, 1.0]))
+    both = ja.delta(mechanism, np.array([1000, 9]), 1.0, points=POINTS)
+    assert float(gaussian_delta(0.75, 1.0)) <= both.upper
+    assert both.lower <= float(gaussian_delta(total_mu((4.0, 1.0), (9, 1000)), 1.0))
+    # With one more step of the rare one the divergence changes by at most its share of sampled batches.
+    assert both.lower <= float(gaussian_delta(0.75, 1.0)) + 1000 * 1e-4
+    assert both.gap < 0.1
+
+
+def test_equal_mechanisms_in_a_sequence_are_a_composition():
+    row = ja.PoissonSubsampledGaussian(np.full(2, 1.0), np.full(2, 0.01))
+    apart = ja.delta(row, np.array([600, 400]), 0.5, points=POINTS)
+    assert_overlap(apart, ja.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 1000, 0.5, points=POINTS))
+    assert apart.gap < 0.1
+
+
+def test_counts_of_zero_cost_nothing():
+    mechanism = ja.PoissonSubsampledGaussian(np.array([0.1, 2.0]), np.array([1.0, 1.0]))
+    for steps in ([0, 16], [0, 0]):
+        bounds = ja.delta(mechanism, np.array(steps), 1.0, points=POINTS)
+        mu = np.sqrt(steps[1]) / 2
+        assert_holds(bounds, gaussian_delta(mu, 1.0) if mu else 0.0)
+
+
+def laplace_and_gaussian_delta(scale, noise, epsilon):
+    """Integral over the Laplace outcome x of the Gaussian's delta at what is left of epsilon, in 30 digits."""
+    with mpmath.workdps(30):
+        b, mu = mpmath.mpf(scale), 1 / mpmath.mpf(noise)
+
+        def term(x):
+            loss = (abs(x) - abs(x - 1)) / b
+            return mpmath.exp(-abs(x - 1) / b) / (2 * b) * gaussian_delta(mu, epsilon - loss)
+
+        # Outside [0, 1] the loss is constant.
+        below, above = mpmath.exp(-1 / b) / 2, mpmath.mpf(1) / 2
+        ends = below * gaussian_delta(mu, epsilon + 1 / b) + above * gaussian_delta(mu, epsilon - 1 / b)
+        return ends + mpmath.quad(term, [0, 0.25, 0.5, 0.75, 1])
+
+
+@pytest.mark.parametrize(("scale", "noise"), [(1.0, 1.0), (0.4, 3.0), (10.0, 0.7)])
+def test_laplace_with_gaussian_against_quadrature(scale, noise):
+    for epsilon in (0.0, 0.7, 2.0, 6.0):
+        truth = laplace_and_gaussian_delta(scale, noise, epsilon)
+        both = ja.delta((ja.Laplace(scale), ja.Gaussian(noise)), (1, 1), epsilon, points=POINTS)
+        assert_holds(both, truth, 1e-20)
+    assert both.upper < 1
+
+
+def test_inside_transformations():
+    noise, steps = np.array([[0.6, 50.0], [2.0, 3.0]]), np.array([[1, 4000], [5, 7]])
+    run = jax.jit(jax.vmap(lambda s, k: ja.epsilon(ja.Gaussian(s), k, 1e-6, points=POINTS)))
+    bounds = jax.tree.map(np.asarray, run(jnp.asarray(noise, jnp.float32), jnp.asarray(steps)))
+    for i in range(2):
+        mu = float(total_mu([float(np.float32(s)) for s in noise[i]], [int(k) for k in steps[i]]))
+        assert bounds.lower[i] <= gaussian_epsilon(mu, 1e-6) <= bounds.upper[i]
+    assert np.all((bounds.upper - bounds.lower) / bounds.upper < 0.1)
+
+
+def test_shapes_that_do_not_match_are_refused():
+    with pytest.raises(ValueError, match="steps of shape"):
+        ja.epsilon(ja.Gaussian(np.ones(3)), np.ones(2), 1e-5)
+    with pytest.raises(ValueError, match="vmap"):
+        ja.epsilon(ja.Gaussian(np.ones((2, 3))), 1, 1e-5)
+    with pytest.raises(ValueError, match="tuple with one number for each"):
+        ja.epsilon((ja.Gaussian(1.0), ja.Laplace(1.0)), 3, 1e-5)
+    with pytest.raises(ValueError, match="holds nothing"):
+        ja.epsilon((), (), 1e-5)
