@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct.precision import TINY, as_float64, in_float64, outside
@@ -32,10 +33,10 @@ class Bounds:
     0.5
     """
 
-    lower: Float[Array, ...] | float
-    estimate: Float[Array, ...] | float
-    upper: Float[Array, ...] | float
-    converged: Bool[Array, ...] | bool = True
+    lower: Float[Array, ...] | np.ndarray | float
+    estimate: Float[Array, ...] | np.ndarray | float
+    upper: Float[Array, ...] | np.ndarray | float
+    converged: Bool[Array, ...] | np.ndarray | bool = True
 
     @property
     def gap(self) -> Float[Array, ...] | float:

@@ -94,8 +94,8 @@ def _integrand(s: Array, q: Array, a: Array, z: Array) -> tuple[Array, Array]:
     rising = jnp.where(upper, log_r, -log_r)
     power = m * rising
     huge, reverse = power > LARGEST_EXPONENT, -rising > LARGEST_EXPONENT
-    power_phi = _phi(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
-    series = power_phi + m * _phi(-rising, jnp.where(upper, inverse, excess))
+    power_phi = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
+    series = power_phi + m * exp_remainder(-rising, jnp.where(upper, inverse, excess))
     coefficient = jnp.where(huge, 1.0, jnp.where(reverse, m, jnp.abs(series)))
     scale = jnp.where(huge, power, jnp.where(reverse, -rising, 0.0)) + jnp.where(upper, log_r, 0.0)
     return coefficient, scale - 0.5 * z**2
@@ -112,7 +112,7 @@ def _log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     beyond = u > LARGEST_EXPONENT
     growth = jnp.minimum(u + jnp.log(q), LARGEST_EXPONENT + 100)
     scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
-    excess = jnp.where(jnp.abs(u) < 0.5, q * (u + _phi(u, 0.0)), scaled - q)
+    excess = jnp.where(jnp.abs(u) < 0.5, q * (u + exp_remainder(u, 0.0)), scaled - q)
     is_small = excess < -0.5
     r = jnp.where(is_small, (1 - q) + scaled, 1 + excess)
     inverse = 1 / r
@@ -120,7 +120,7 @@ def _log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     return jnp.where(growth > LARGEST_EXPONENT, u + jnp.log(q), log_r), excess, inverse - 1
 
 
-def _phi(x: Array, expm1_x: Array | float) -> Array:
+def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
 
     By its Taylor series where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.cumulants import LARGEST_EXPONENT, QUADRATURE_NODES, _phi
+from jaxacct.cumulants import LARGEST_EXPONENT, QUADRATURE_NODES, exp_remainder
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, first_index
 
@@ -177,7 +177,7 @@ class FinitePair:
             rising = jnp.where(upper, losses, -losses)
             power = m * rising
             huge, reverse = power > LARGEST_EXPONENT, -rising > LARGEST_EXPONENT
-            series = _phi(power, _expm1(power)) + m * _phi(-rising, _expm1(-rising))
+            series = exp_remainder(power, _expm1(power)) + m * exp_remainder(-rising, _expm1(-rising))
             coefficient = jnp.where(huge, 1.0, jnp.where(reverse, jnp.abs(m), jnp.abs(series)))
             exponent = jnp.where(huge, power, jnp.where(reverse, -rising, 0.0))
             log_excess = _log_sum(jnp.where(upper, log_p, log_q) + jnp.log(coefficient) + exponent, finite)

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-LARGEST_EXPONENT = 600.0
-"""Above it e^x is kept as its exponent (float64 overflows at e^709); what stands beside it is below e^-500 of it."""
+from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
 
 CUT = 60.0
 """Log of the ratio of an integrand's maximum to what may be left out: e^-60 is 1e-26."""
@@ -42,7 +41,9 @@ def log_excess(loss: Array, order: Array) -> Array:
     """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
     power = order * loss
     huge, reverse = power > LARGEST_EXPONENT, -loss > LARGEST_EXPONENT
-    series = jnp.abs(_phi(jnp.minimum(power, LARGEST_EXPONENT)) + order * _phi(jnp.minimum(-loss, LARGEST_EXPONENT)))
+    capped = jnp.minimum(power, LARGEST_EXPONENT), jnp.minimum(-loss, LARGEST_EXPONENT)
+    remainders = [exp_remainder(x, jnp.expm1(x)) for x in capped]
+    series = jnp.abs(remainders[0] + order * remainders[1])
     ordinary = jnp.log(jnp.where(huge | reverse, 1.0, series))
     return jnp.where(huge, power, jnp.where(reverse, jnp.log(jnp.abs(order)) - loss, ordinary))
 
@@ -58,15 +59,6 @@ def reflected(order: Array) -> tuple[Array, Array]:
     """Returns whether to exchange P and Q, and the order, at least -1/2, to use then."""
     exchange = order < -0.5
     return exchange, jnp.where(exchange, -(order + 1), order)
-
-
-def _phi(x: Array) -> Array:
-    """Returns ``e^x - 1 - x``, by its Taylor series where |x| < 1/2, where the difference would cancel."""
-    small = jnp.clip(x, -0.5, 0.5)
-    tail = jnp.zeros_like(small)
-    for n in range(15, 2, -1):  # the first term left out is below 1e-17 of the first
-        tail = (1.0 + tail) * (small / n)
-    return jnp.where(jnp.abs(x) < 0.5, (1.0 + tail) * (small * small / 2), jnp.expm1(x) - x)
 
 
 def log_integral(height: Callable[[Array], Array], low: Array, high: Array, panel: Array, scale: Array) -> Array:

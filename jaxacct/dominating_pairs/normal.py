@@ -9,7 +9,6 @@ from jaxtyping import Array
 
 from jaxacct.precision import UNIT_ROUNDOFF
 
-
 ENDS = 16
 """One in so many cells, at either end, is looked at first for wide ones."""
 

@@ -39,8 +39,8 @@ def check(mechanism: Any, steps: Any) -> None:
     shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) not in ((), shape):
         raise ValueError(
-            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: scalars are one mechanism run "
-            "steps times, one leading axis is a sequence composed together; use jax.vmap for batches."
+            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: scalars are one mechanism "
+            "run steps times, one leading axis is a sequence composed together; use jax.vmap for batches."
         )
 
 

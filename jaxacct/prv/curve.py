@@ -24,7 +24,7 @@ REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
 
 GRID = 512
-"""Epsilons by which a trade-off curve is bounded, between -REACH and REACH of where it bends."""
+"""Epsilons by which a trade-off curve is bounded."""
 
 
 @jax.tree_util.register_dataclass
@@ -49,9 +49,13 @@ def curve(
     """Returns certified bounds on delta at many epsilons of a composition.
 
     Args:
-        mechanism, steps, relation, points, method: as of :func:`~jaxacct.prv.epsilon`.
+        mechanism: as of :func:`~jaxacct.prv.epsilon`.
+        steps: likewise.
         epsilon (n,): where delta is wanted; negative ones too. By default 100 from 0 to where delta is 1e-12, for which
             the arguments must be concrete.
+        relation: as of :func:`~jaxacct.prv.epsilon`.
+        points: likewise.
+        method: likewise.
 
     Formal guarantee: each entry as of :func:`~jaxacct.prv.delta`.
 
@@ -119,8 +123,11 @@ def tradeoff(
     """Returns certified bounds on the least false-negative rate of an attack, at each false-positive rate: f-DP.
 
     Args:
-        mechanism, steps, relation, points: as of :func:`~jaxacct.prv.epsilon`, concrete.
+        mechanism: as of :func:`~jaxacct.prv.epsilon`, concrete.
+        steps: likewise.
         false_positive_rate (n,): in [0, 1].
+        relation: as of :func:`~jaxacct.prv.epsilon`.
+        points: likewise.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of shape (n,). Here ``lower`` is what protects: no attack has fewer false

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxacct.prv.compose import Stages
@@ -43,4 +44,4 @@ class Diagnostics:
     shift: Float[Array, " 2"]
     infinite_mass: Float[Array, ""]
     lost: Float[Array, ""]
-    converged: Bool[Array, ""]
+    converged: Bool[Array, ""] | np.ndarray

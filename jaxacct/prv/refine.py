@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from dataclasses import replace
 
@@ -62,8 +63,7 @@ def traced(directions: list[Parts], value: Array, quantity: str, points: int, me
         answers = [bounds_of(parts, value, quantity, points, method) for parts in directions]
     else:
         batch = jax.lax.map(lambda parts: bounds_of(parts, value, quantity, points, method), stack(*directions))
-        leaves, structure = jax.tree.flatten(batch)
-        answers = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(len(directions))]
+        answers = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
     return functools.reduce(_larger, answers)
 
 

@@ -46,8 +46,8 @@ def log_moments(lattice: LossLattice) -> Float[Array, " rates"]:
 def reach(kappa: Float[Array, "... rates"], log_tail: Array, rates: np.ndarray = RATES) -> tuple[Array, Array]:
     """Returns (low, high), in units of the lattice's length, beyond each of which at most e^log_tail lies.
 
-    ``kappa`` (..., rates) is that of the whole sum, at plus and at minus the ``rates``, relative to the sum of the first
-    points, below which no sum lies.
+    ``kappa`` (..., rates) is that of the whole sum, at plus and at minus the ``rates``, relative to the sum of the
+    first points, below which no sum lies.
     """
     bounds = (kappa - jnp.expand_dims(log_tail, -1)) / np.concatenate([rates, -rates])
     low = jnp.maximum(jnp.max(bounds[..., len(rates) :], axis=-1), 0.0)

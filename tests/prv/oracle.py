@@ -68,6 +68,9 @@ def saddlepoint_delta(noise_multiplier, sampling_rate, steps, epsilon, direction
     return float(fine) if abs(coarse - fine) < 1e-10 * fine else np.nan
 
 
+NOTHING = mpmath.mpf(10) ** -50
+"""Relative differences below it are rounding: the loss is epsilon itself there."""
+
 NOISES = {
     "gaussian": (mpmath.ncdf, mpmath.npdf),
     "laplace": (
@@ -102,7 +105,8 @@ def shifted_noise_delta(p, q, scale, epsilon, noise="gaussian"):
             middle = (low + high) / 2
             low, high = (low, middle) if gains(middle) else (middle, high)
         p_mass, q_mass = (total(m, lambda a: cdf((a - high) / scale)) for m in (p, q))
-        return p_mass - factor * q_mass
+        gained = p_mass - factor * q_mass
+        return gained if gained > NOTHING * p_mass else mpmath.mpf(0)
 
 
 def subsampled(rate, direction):
@@ -137,5 +141,5 @@ def finite_delta(p, q, steps, epsilon):
     with mpmath.workdps(60):
         p, q = ([mpmath.mpf(v) for v in masses] for masses in (p, q))
         factor = mpmath.exp(mpmath.mpf(epsilon))
-        gains = ((count, a - factor * b) for count, a, b in composed_atoms(p, q, steps))
-        return mpmath.fsum(count * gain for count, gain in gains if gain > 0)
+        gains = ((count, a, a - factor * b) for count, a, b in composed_atoms(p, q, steps))
+        return mpmath.fsum(count * gain for count, a, gain in gains if gain > NOTHING * a)

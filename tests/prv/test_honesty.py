@@ -6,6 +6,7 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from brackets import assert_holds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import gaussian_delta, gaussian_epsilon, saddlepoint_delta
@@ -15,12 +16,6 @@ import jaxacct as ja
 DATA = pathlib.Path(__file__).parent.parent / "data"
 TRUTHS = json.loads((DATA / "delta_truth.json").read_text())
 PUBLISHED = json.loads((DATA / "prv_published.json").read_text())
-
-
-def assert_holds(bounds, truth, error=0.0):
-    assert bounds.lower <= truth * (1 + error)
-    assert truth * (1 - error) <= bounds.upper
-    assert bounds.lower <= bounds.estimate <= bounds.upper
 
 
 @pytest.mark.parametrize("points", [2**8, 2**12])
@@ -125,8 +120,3 @@ def test_what_cannot_be_bounded_costs_everything(mechanism, steps):
     assert ja.epsilon(mechanism, steps, 1e-5, points=2**8).upper > 100
     assert ja.delta(mechanism, steps, 1.0, points=2**8).upper > 0.01
     assert ja.epsilon(mechanism, steps, 1e-5, points=2**8).lower >= 0
-
-
-def test_no_steps_cost_nothing():
-    assert jax.tree.leaves(ja.epsilon(ja.Gaussian(1.0), 0, 1e-5)) == [0, 0, 0]
-    assert jax.tree.leaves(ja.delta(ja.Gaussian(1.0), 0, 0.0)) == [0, 0, 0]

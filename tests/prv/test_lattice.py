@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxacct.prv.convolve import convolve, fft_error
 from jaxacct.prv.evaluate import delta_of, epsilon_of
-from jaxacct.prv.lattice import LossLattice, coarsen, cut, normalize
+from jaxacct.prv.lattice import LossLattice, coarsen, identity_like, normalize
+from jaxacct.prv.spectrum import invert, multiply, transform
 
 RANDOM = np.random.default_rng(7)
 
@@ -63,27 +63,82 @@ def test_coarsening_loses_the_square_of_the_mesh(is_upper):
     assert errors[1] < 10 * (8 / 256) ** 2
 
 
-def test_cutting_is_paid_for():
-    with jax.enable_x64(True):
-        for is_upper in (True, False):
-            lattice = random_lattice(64, 2.0, 0.1, is_upper=is_upper)
-            part = cut(lattice, jnp.asarray(20), 16)
-            for epsilon in np.linspace(float(lattice.start), float(lattice.losses[-1]), 23):
-                bound = float(delta_of(part, jnp.asarray(epsilon)))
-                whole = exact_delta(lattice, epsilon)
-                assert (bound >= whole) if is_upper else (bound <= whole)
+def circular(a, b):
+    """Cyclic convolution in long doubles, of which every product is formed."""
+    n = len(a)
+    whole = np.convolve(np.asarray(a, np.longdouble), np.asarray(b, np.longdouble))
+    return whole[:n] + np.append(whole[n:], 0)
 
 
-def test_fft_error_is_bounded():
+@pytest.mark.parametrize("points", [64, 1024])
+def test_errors_of_a_product_of_spectra_are_bounded(points):
     with jax.enable_x64(True):
-        for points in (64, 1024):
+        for _ in range(5):
             a, b = (random_lattice(points, 1.0, 0.1, is_upper=True) for _ in range(2))
-            computed, bound = convolve(a, b)
-            exact = np.convolve(np.asarray(a.weights, np.longdouble), np.asarray(b.weights, np.longdouble))
-            error = np.sum(np.abs(np.asarray(computed.weights)[:-1] - exact))
-            assert error <= float(bound)
-            norms = [np.sqrt(np.sum(np.asarray(v, float) ** 2)) for v in (a.weights, b.weights, exact)]
-            assert float(bound) == pytest.approx(float(fft_error(2 * points, *norms)), rel=1e-6)
+            product = multiply(transform(a), transform(b))
+            # Index 0 of either circle is the largest weight.
+            turned = [np.roll(w, -int(np.argmax(w))) for w in (np.asarray(a.weights), np.asarray(b.weights))]
+            exact = circular(*turned)
+            frequencies = np.arange(points // 2 + 1)[:, None] * np.arange(points)
+            phases = 2 * np.pi * np.asarray(frequencies % points, np.longdouble) / points
+            values = np.sum(exact * np.cos(phases), axis=1) - 1j * np.sum(exact * np.sin(phases), axis=1)
+            errors = np.abs(np.asarray(product.values, np.clongdouble) - values)
+            assert errors.max() <= product.uniform_error
+            assert np.sqrt(2 * np.sum(errors**2)) <= product.l2_error
+
+
+@pytest.mark.parametrize("points", [64, 1024])
+def test_slack_of_a_convolution_covers_its_rounding(points):
+    with jax.enable_x64(True):
+        for _ in range(5):
+            a, b = (random_lattice(points, 1.0, 0.1, is_upper=True) for _ in range(2))
+            start = a.start + b.start
+            found = invert(multiply(transform(a), transform(b)), start, jnp.asarray(0.0))
+            offset = round(float((found.start - start) / a.mesh))
+            exact = np.roll(circular(np.asarray(a.weights), np.asarray(b.weights)), -offset)
+            shares = np.exp(np.longdouble(found.log_mass) - np.longdouble(a.log_mass) - np.longdouble(b.log_mass))
+            error = np.sum(np.abs(np.asarray(found.weights, np.longdouble) * shares - exact))
+            assert error <= found.slack
+            assert found.slack < 1e-11
+
+
+def test_wrapped_mass_is_a_window_away():
+    """What the window cuts off appears inside, a window's length off; no mass is lost."""
+    with jax.enable_x64(True):
+        a, b = (random_lattice(64, 0.5, 0.1, is_upper=True) for _ in range(2))
+        for low in (-6.0, 0.0, 5.0):
+            found = invert(multiply(transform(a), transform(b)), jnp.asarray(low), jnp.asarray(0.01))
+            assert abs(float(found.start) - low) <= 2 * 0.1
+            steps = float((found.start - a.start - b.start) / a.mesh)
+            assert steps == pytest.approx(round(steps), abs=1e-9)
+            exact = np.roll(circular(np.asarray(a.weights), np.asarray(b.weights)), -round(steps))
+            np.testing.assert_allclose(np.asarray(found.weights), np.asarray(exact, float), atol=1e-13)
+            assert found.slack >= 0.01
+
+
+@pytest.mark.parametrize("is_upper", [True, False])
+def test_identity_leaves_a_lattice_as_it_is(is_upper):
+    side = 1 if is_upper else -1
+    with jax.enable_x64(True):
+        lattice = random_lattice(64, 1.0, 0.1, is_upper=is_upper)
+        product = multiply(transform(lattice), transform(identity_like(lattice)))
+        same = invert(product, lattice.start, jnp.asarray(0.0))
+        assert float(same.start) == pytest.approx(float(lattice.start), abs=1e-12)
+        np.testing.assert_allclose(np.asarray(same.weights), np.asarray(lattice.weights), atol=1e-14)
+        for epsilon in np.linspace(-2, 4, 13):
+            assert side * (float(delta_of(same, jnp.asarray(epsilon))) - exact_delta(lattice, epsilon)) >= 0
+
+
+@pytest.mark.parametrize("is_upper", [True, False])
+def test_coarsening_keeps_the_number_of_points(is_upper):
+    with jax.enable_x64(True):
+        lattice = random_lattice(64, 2.0, 0.1, is_upper=is_upper)
+        coarse = coarsen(lattice)
+        assert coarse.points == 64
+        assert float(coarse.mesh) == 0.2
+        assert float(coarse.start) == float(lattice.start)
+        assert np.all(np.asarray(coarse.weights)[33:] == 0)
+        assert np.all(np.asarray(coarse.weights) >= 0)
 
 
 @pytest.mark.parametrize("is_upper", [True, False])

@@ -100,13 +100,15 @@ def test_one_compilation_serves_all_values():
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 3), ["delta = 3", "epsilon in delta's place"]),
         (lambda: ja.delta(ja.Gaussian(1.0), 1, -0.5), ["epsilon = -0.5"]),
         (
-            lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, relation="replace"),
-            ["relation = 'replace'", "Gaussian", "'add'"],
+            lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, relation="swap"),
+            ["relation = 'swap'", "Gaussian", "'add'"],
         ),
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=1000), ["points = 1000", "power of two"]),
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=64, tolerance=0.1), ["tolerance", "points"]),
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, tolerance=0.0), ["tolerance = 0.0"]),
-        (lambda: ja.epsilon(ja.Gaussian(jnp.ones(3)), 1, 1e-5), ["(3,)", "vmap"]),
+        (lambda: ja.epsilon(ja.Gaussian(jnp.ones((2, 3))), 1, 1e-5), ["(2, 3)", "vmap"]),
+        (lambda: ja.epsilon(ja.Gaussian(1.0), 1, np.full(2, 1e-5)), ["(2,)", "scalar", "vmap"]),
+        (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, method="exact"), ["method = 'exact'", "'recursive'"]),
         (lambda: jax.jit(lambda s: ja.epsilon(ja.Gaussian(s), 1, 1e-5, tolerance=0.1))(1.0), ["tolerance", "points"]),
     ],
 )
