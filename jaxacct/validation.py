@@ -19,6 +19,8 @@ def concrete_value(value: Any) -> np.ndarray | None:
         return None
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}.")
+    if isinstance(value, (list, tuple)):
+        raise TypeError(f"expected a number or an array, got {value!r}: give numpy.array(...) for a sequence.")
     if isinstance(value, (numbers.Real, np.ndarray, np.generic, jax.Array)):
         return np.asarray(value)
     return None

@@ -19,8 +19,11 @@ from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.kernel import bounds_of
 
-LADDER = (2**10, 2**12, 2**14, 2**16, 2**18, 2**19)
-"""Mesh points to choose from where a tolerance is given: few sizes, so few compilations."""
+LADDER = (2**12, 2**14, 2**16, 2**18, 2**19)
+"""Mesh points to choose from where a tolerance is given: few sizes, so few compilations. The first does for most."""
+
+COARSE = 2**10
+"""Mesh points that tell which direction counts, before many more are spent on it."""
 
 SAFETY = 1.5
 """By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
@@ -39,7 +42,7 @@ def at_points(directions: list[Parts], value: np.ndarray, quantity: str, points:
     Where that is worth it a coarse mesh tells first which direction counts; the other's coarse bracket does then.
     """
     answers: list[Answer | None] = [None] * len(directions)
-    rungs = [LADDER[0], points] if len(directions) > 1 and points >= 4 * LADDER[0] else [points]
+    rungs = [COARSE, points] if len(directions) > 1 and points > 4 * COARSE else [points]
     for rung in rungs:
         _improve(answers, directions, value, quantity, rung, method)
     return _largest(answers)
@@ -99,13 +102,15 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
     and truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
     """
     answers: list[Answer | None] = [None] * len(directions)
-    rung, previous = 0, float("inf")
+    rung, previous, stalls = 0, float("inf"), 0
     while True:
         _improve(answers, directions, value, quantity, LADDER[rung], method)
         bounds, record = _largest(answers)
         gap = float(bounds.gap)
-        # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left.
-        hopeless = gap == float("inf") or 0.8 * previous < gap < 0.5
+        # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
+        # has twice not helped.
+        stalls += 0.8 * previous < gap < 0.5
+        hopeless = gap == float("inf") or stalls == 2
         if gap <= tolerance or hopeless or rung == len(LADDER) - 1:
             break
         # From afar the gap says little of where it will fall; two rungs at most are skipped.

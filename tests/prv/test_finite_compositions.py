@@ -67,4 +67,6 @@ def test_discrete_laplace_composed(steps):
         for epsilon in (0.0, 0.5, steps / scale):
             truth = finite_delta(*merged, steps, epsilon)
             # What the enumeration cuts off weighs e^-150.
-            assert_holds(ja.delta(ja.DiscreteLaplace(scale, sensitivity=2), steps, epsilon, points=POINTS), truth, 1e-50)
+            assert_holds(
+                ja.delta(ja.DiscreteLaplace(scale, sensitivity=2), steps, epsilon, points=POINTS), truth, 1e-50
+            )

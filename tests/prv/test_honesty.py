@@ -3,10 +3,10 @@
 import json
 import pathlib
 
-import jax
+import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds
+from brackets import assert_holds, assert_inverts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import gaussian_delta, gaussian_epsilon, saddlepoint_delta
@@ -18,7 +18,7 @@ TRUTHS = json.loads((DATA / "delta_truth.json").read_text())
 PUBLISHED = json.loads((DATA / "prv_published.json").read_text())
 
 
-@pytest.mark.parametrize("points", [2**8, 2**12])
+@pytest.mark.parametrize("points", [2**8, 2**10])
 def test_values_known_to_160_bits(points):
     for row in TRUTHS:
         mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
@@ -28,16 +28,20 @@ def test_values_known_to_160_bits(points):
         assert_holds(ja.epsilon(mechanism, row["k"], row["delta"], **options), row["eps"], 1e-14)
 
 
-@pytest.mark.parametrize("noise_multiplier", [0.1, 1.0, 37.0, 1e4])
+@pytest.mark.parametrize("noise_multiplier", [0.1, 1.0, 37.0, 100.0, 1e4])
 def test_gaussian_against_the_closed_form(noise_multiplier):
-    for steps in (1, 3, 1000, 10**8):
-        mu = np.sqrt(steps) / noise_multiplier
+    for steps in (1, 3, 1000, 10**6 + 1, 10**8):
+        with mpmath.workdps(60):
+            mu = mpmath.sqrt(steps) / mpmath.mpf(noise_multiplier)
         if mu > 300:
             continue
-        for deviations in (0.3, 3.0, 8.0, 21.0):  # delta from 0.4 down to 1e-99
-            epsilon = mu**2 / 2 + deviations * mu
-            truth = gaussian_delta(mu, epsilon)
-            assert_holds(ja.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**12), truth, 1e-11)
+        for deviations in (0.0, 0.3, 3.0, 8.0, 21.0):  # delta from 0.5 down to 1e-99
+            epsilon = float(mu**2 / 2 + deviations * mu)
+            bounds = ja.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**10)
+            assert_holds(bounds, gaussian_delta(mu, epsilon))
+            wanted = float(gaussian_delta(mu, epsilon))
+            inverse = ja.epsilon(ja.Gaussian(noise_multiplier), steps, wanted, points=2**10)
+            assert_inverts(inverse, lambda e, mu=mu: gaussian_delta(mu, e), wanted)
 
 
 @given(
@@ -59,24 +63,10 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     assert_holds(ja.delta(mechanism, steps, epsilon, relation=direction, points=points), truth, 1e-9)
 
 
-@given(
-    noise=st.floats(0.3, 20.0),
-    log_rate=st.floats(-5.0, 0.0),
-    log_steps=st.floats(0.0, 7.0),
-    log_delta=st.floats(-12.0, -2.0),
-)
-@settings(max_examples=40, deadline=None, derandomize=True)
-def test_coarse_and_fine_meshes_overlap(noise, log_rate, log_steps, log_delta):
-    mechanism, steps, delta = ja.PoissonSubsampledGaussian(noise, 10**log_rate), int(10**log_steps), 10**log_delta
-    brackets = [ja.epsilon(mechanism, steps, delta, points=points) for points in (2**8, 2**10)]
-    assert max(b.lower for b in brackets) <= min(b.upper for b in brackets)
-    assert not any(np.isnan(leaf) for leaf in jax.tree.leaves(brackets))
-
-
 def test_published_values():
     for row in PUBLISHED:
         mechanism = ja.PoissonSubsampledGaussian(row["noise_multiplier"], row["sampling_rate"])
-        options = {"relation": row["relation"], "points": 2**12}
+        options = {"relation": row["relation"], "points": 2**10}
         if row["quantity"] == "epsilon":
             bounds = ja.epsilon(mechanism, row["steps"], row["delta"], **options)
         else:
@@ -95,7 +85,7 @@ def test_published_values():
 
 def test_disputed_published_value_against_the_contour_integral():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.02)
-    bounds = ja.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**12)
+    bounds = ja.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**10)
     assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.upper), "remove") <= 1e-6
     assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.lower), "remove") >= 1e-6
 
@@ -110,8 +100,6 @@ def test_tiny_delta_where_absolute_errors_would_swamp_it():
 @pytest.mark.parametrize(
     ("mechanism", "steps"),
     [
-        (ja.Gaussian(0.0), 1),
-        (ja.PoissonSubsampledGaussian(0.0, 0.1), 5),
         (ja.PoissonSubsampledGaussian(1e-3, 0.01), 2),
         (ja.PoissonSubsampledGaussian(1.0, 0.01), 2**53),
     ],

@@ -12,6 +12,8 @@ from jaxacct.prv.lattice import LossLattice, coarsen, identity_like, normalize
 from jaxacct.prv.spectrum import invert, multiply, transform
 
 RANDOM = np.random.default_rng(7)
+DELTAS = jax.jit(jax.vmap(delta_of, in_axes=(None, 0)))
+COARSEN, EPSILON = jax.jit(coarsen), jax.jit(epsilon_of)
 
 
 def random_lattice(points, order, mesh, *, is_upper, start=None):
@@ -44,10 +46,10 @@ def test_coarsening_moves_delta_one_way(order, mesh, is_upper):
     with jax.enable_x64(True):
         for _ in range(20):
             lattice = random_lattice(64, order, mesh, is_upper=is_upper)
-            coarse = coarsen(lattice)
-            for epsilon in np.linspace(float(lattice.start) - mesh, float(lattice.losses[-1]) + mesh, 41):
-                before, after = exact_delta(lattice, epsilon), float(delta_of(coarse, jnp.asarray(epsilon)))
-                assert side * (after - before) >= 0
+            epsilons = np.linspace(float(lattice.start) - mesh, float(lattice.losses[-1]) + mesh, 41)
+            after = np.asarray(DELTAS(COARSEN(lattice), epsilons))
+            before = np.array([exact_delta(lattice, epsilon) for epsilon in epsilons])
+            assert np.all(side * (after - before) >= 0)
 
 
 @pytest.mark.parametrize("is_upper", [True, False])
@@ -83,8 +85,8 @@ def test_errors_of_a_product_of_spectra_are_bounded(points):
             phases = 2 * np.pi * np.asarray(frequencies % points, np.longdouble) / points
             values = np.sum(exact * np.cos(phases), axis=1) - 1j * np.sum(exact * np.sin(phases), axis=1)
             errors = np.abs(np.asarray(product.values, np.clongdouble) - values)
-            assert errors.max() <= product.uniform_error
-            assert np.sqrt(2 * np.sum(errors**2)) <= product.l2_error
+            assert errors.max() <= float(product.uniform_error)
+            assert np.sqrt(2 * np.sum(errors**2)) <= float(product.l2_error)
 
 
 @pytest.mark.parametrize("points", [64, 1024])
@@ -98,7 +100,7 @@ def test_slack_of_a_convolution_covers_its_rounding(points):
             exact = np.roll(circular(np.asarray(a.weights), np.asarray(b.weights)), -offset)
             shares = np.exp(np.longdouble(found.log_mass) - np.longdouble(a.log_mass) - np.longdouble(b.log_mass))
             error = np.sum(np.abs(np.asarray(found.weights, np.longdouble) * shares - exact))
-            assert error <= found.slack
+            assert error <= float(found.slack)
             assert found.slack < 1e-11
 
 
@@ -123,10 +125,13 @@ def test_identity_leaves_a_lattice_as_it_is(is_upper):
         lattice = random_lattice(64, 1.0, 0.1, is_upper=is_upper)
         product = multiply(transform(lattice), transform(identity_like(lattice)))
         same = invert(product, lattice.start, jnp.asarray(0.0))
-        assert float(same.start) == pytest.approx(float(lattice.start), abs=1e-12)
-        np.testing.assert_allclose(np.asarray(same.weights), np.asarray(lattice.weights), atol=1e-14)
-        for epsilon in np.linspace(-2, 4, 13):
-            assert side * (float(delta_of(same, jnp.asarray(epsilon))) - exact_delta(lattice, epsilon)) >= 0
+        # The window begins at an even distance from the largest weight: a point lower, or not.
+        offset = round(float((same.start - lattice.start) / lattice.mesh))
+        assert offset in (-1, 0)
+        np.testing.assert_allclose(np.roll(same.weights, offset), lattice.weights, atol=1e-14)
+        epsilons = np.linspace(-2, 4, 13)
+        before = np.array([exact_delta(lattice, epsilon) for epsilon in epsilons])
+        assert np.all(side * (np.asarray(DELTAS(same, epsilons)) - before) >= 0)
 
 
 @pytest.mark.parametrize("is_upper", [True, False])
@@ -147,7 +152,7 @@ def test_epsilon_inverts_delta_on_the_safe_side(is_upper):
         for _ in range(10):
             lattice = random_lattice(128, 1.5, 0.05, is_upper=is_upper)
             for delta in (0.3, 1e-2, 1e-4):
-                epsilon = epsilon_of(lattice, jnp.asarray(delta))
+                epsilon = EPSILON(lattice, jnp.asarray(delta))
                 if not 0 < epsilon < np.inf:
                     continue
                 exact = exact_delta(lattice, float(epsilon))

@@ -74,7 +74,7 @@ def discrete_laplace(scale, sensitivity):
 
 
 def discrete_gaussian(scale, sensitivity):
-    return noise_on_integers(lambda n: -mpmath.mpf(n) ** 2 / (2 * mpmath.mpf(scale) ** 2), 60, sensitivity)
+    return noise_on_integers(lambda n: -(mpmath.mpf(n) ** 2) / (2 * mpmath.mpf(scale) ** 2), 60, sensitivity)
 
 
 def finite(pair):
