@@ -14,7 +14,7 @@ of the next, so that like is merged with like.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,9 @@ STAGES = 32
 
 MARGIN = 4
 """Points kept free of what the window must hold, for its placing by whole points."""
+
+DOUBLINGS = 200
+"""Most doublings of the mesh in one go: where that is not enough nothing is finite, and nothing is claimed."""
 
 BITS = 53
 """Bits of the greatest number of steps."""
@@ -131,8 +134,13 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
     def widen(state: _Fit) -> _Fit:
         return fit(jax.vmap(coarsen)(state.power), jax.vmap(coarsen)(state.accumulated))
 
-    fitted = jax.lax.while_loop(lambda state: state.bits < wanted, widen, fit(progress.power, progress.accumulated))
-    bits = fitted.bits
+    fitted, _ = jax.lax.while_loop(
+        lambda state: (state[0].bits < wanted) & (state[1] < DOUBLINGS),
+        lambda state: (widen(state[0]), state[1] + 1),
+        (fit(progress.power, progress.accumulated), jnp.int64(0)),
+    )
+    bits = jnp.maximum(fitted.bits, wanted)
+    unknown = jnp.where(fitted.bits < wanted, jnp.inf, 0.0)
     power, accumulated = jax.vmap(transform)(fitted.power), jax.vmap(transform)(fitted.accumulated)
 
     def square(state: tuple[Array, Array, Spectrum, Spectrum]) -> tuple[Array, Array, Spectrum, Spectrum]:
@@ -149,7 +157,7 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
     copies = copies * 2 ** jnp.minimum(bits, 62)
     # Twice the tail: both sides. What one power loses is lost as often as there are powers still to be summed.
     tail = 2 * jnp.exp(log_tail)
-    lost = tail * copies.astype(jnp.float64)
+    lost = tail * copies.astype(jnp.float64) + unknown
     back = jax.vmap(invert, in_axes=(0, 0, None))
     last = rest == 0
     new_power = jax.lax.cond(last, lambda: fitted.power, lambda: back(power, fitted.lows[0], lost))
@@ -195,7 +203,7 @@ def _fit(
 
     low_p, high_p, low_a, high_a = jax.vmap(ranges)(of_power, of_accumulated)
     # Once all bits are in, the power is no longer needed.
-    power_fits = (high_p - low_p <= room) | (factors > remaining)
+    power_fits = (high_p - low_p <= room) | (factors > remaining)[None]
     fits = jnp.all(power_fits & (high_a - low_a <= room), axis=0) & (bits <= most)
     best = jnp.max(jnp.where(fits, bits, 0))
 
@@ -217,24 +225,34 @@ def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLatti
     The finer is brought to the mesh of the coarser, and both to one that holds the sum.
     """
 
-    def width(state: tuple[LossLattice, LossLattice]) -> tuple[Array, Array]:
-        a, b = state
-        kappa = jax.vmap(log_moments)(a) + jax.vmap(log_moments)(b)
-        return reach(kappa, log_tail)
+    def doubled(first: LossLattice, second: LossLattice, needed: Any, *, both: bool) -> tuple[LossLattice, LossLattice]:
+        """Doubles the mesh of the first, or of both, as long as that is needed."""
 
-    def finer(state: tuple[LossLattice, LossLattice]) -> Array:
-        return state[0].mesh[0] < 0.75 * state[1].mesh[0]
+        def double(state: tuple[LossLattice, LossLattice, Array]) -> tuple[LossLattice, LossLattice, Array]:
+            a, b, count = state
+            return jax.vmap(coarsen)(a), jax.vmap(coarsen)(b) if both else b, count + 1
 
-    widen = jax.vmap(coarsen)
-    first, second = jax.lax.while_loop(finer, lambda s: (widen(s[0]), s[1]), (first, second))
-    second, first = jax.lax.while_loop(finer, lambda s: (widen(s[0]), s[1]), (second, first))
+        a, b, _ = jax.lax.while_loop(
+            lambda s: needed(s[0], s[1]) & (s[2] < DOUBLINGS), double, (first, second, jnp.int64(0))
+        )
+        return a, b
 
-    def too_narrow(state: tuple[LossLattice, LossLattice]) -> Array:
-        low, high = width(state)
-        return jnp.any(high - low > (first.points - MARGIN) / first.points)
+    def width(a: LossLattice, b: LossLattice) -> tuple[Array, Array]:
+        return reach(jax.vmap(log_moments)(a) + jax.vmap(log_moments)(b), log_tail)
 
-    first, second = jax.lax.while_loop(too_narrow, lambda s: (widen(s[0]), widen(s[1])), (first, second))
-    low, high = width((first, second))
+    def is_finer(a: LossLattice, b: LossLattice) -> Array:
+        return a.mesh[0] < 0.75 * b.mesh[0]
+
+    def too_narrow(a: LossLattice, b: LossLattice) -> Array:
+        low, high = width(a, b)
+        return ~jnp.all(high - low <= (a.points - MARGIN) / a.points)
+
+    first, second = doubled(first, second, is_finer, both=False)
+    second, first = doubled(second, first, is_finer, both=False)
+    first, second = doubled(first, second, too_narrow, both=True)
+    low, high = width(first, second)
+    fits = ~too_narrow(first, second) & jnp.all(first.mesh == second.mesh)
+    tail = jnp.where(fits, 2 * jnp.exp(log_tail), jnp.inf)
     begin = first.start + second.start + first.mesh * first.points * ((low + high) / 2 - 0.5)
     product = jax.vmap(multiply)(jax.vmap(transform)(first), jax.vmap(transform)(second))
-    return jax.vmap(invert, in_axes=(0, 0, None))(product, begin, 2 * jnp.exp(log_tail))
+    return jax.vmap(invert, in_axes=(0, 0, None))(product, begin, tail)

@@ -49,6 +49,7 @@ def reach(kappa: Float[Array, "... rates"], log_tail: Array, rates: np.ndarray =
     ``kappa`` (..., rates) is that of the whole sum, at plus and at minus the ``rates``, relative to the sum of the
     first points, below which no sum lies.
     """
-    bounds = (kappa - jnp.expand_dims(log_tail, -1)) / np.concatenate([rates, -rates])
+    signed = jnp.broadcast_to(jnp.asarray(np.concatenate([rates, -rates])), kappa.shape)
+    bounds = (kappa - jnp.expand_dims(jnp.broadcast_to(log_tail, kappa.shape[:-1]), -1)) / signed
     low = jnp.maximum(jnp.max(bounds[..., len(rates) :], axis=-1), 0.0)
     return low, jnp.min(bounds[..., : len(rates)], axis=-1)

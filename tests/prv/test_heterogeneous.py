@@ -26,7 +26,7 @@ def test_gaussians_of_very_different_noise(steps):
         epsilon = max(float(mu**2 / 2 + deviations * mu), 0.0)
         bounds = ja.delta(ja.Gaussian(np.array(noise)), np.array(steps), epsilon, points=POINTS)
         assert_holds(bounds, gaussian_delta(mu, epsilon))
-        assert bounds.gap < 0.2
+        assert deviations > 1 or bounds.gap < 0.1
 
 
 def test_order_and_grouping_do_not_matter():
