@@ -101,7 +101,8 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
     exponent = exponents(orders)
     epsilon = jnp.min((exponent - jnp.log(value)) / orders) if quantity == "epsilon" else value
     loss = exponent - orders * epsilon
-    least = jnp.min(loss)
+    # Where delta is below what float64 can tell from 0 no more is to be won, and the extreme orders see nothing.
+    least = jnp.maximum(jnp.min(loss), -700.0)
     best = orders[jnp.minimum(first_index(loss <= least), len(ORDERS) - 1)]
 
     candidates = best * jnp.asarray(LOWER_ORDERS)
@@ -159,7 +160,9 @@ def _sketch(pair: DominatingPair, log_cut: Array) -> _Sketch:
     up = reach_of(lambda d: pair.log_tail(jnp.zeros_like(center), center + d) <= log_cut)
     # Tilting upwards only makes the lower tail smaller.
     down = reach_of(lambda d: pair.log_head(center - d) <= jnp.minimum(log_cut, -80.0))
-    up, down = jnp.minimum(up, supremum - center), jnp.minimum(down, center - infimum)
+    # A loss of a single value still needs a window.
+    up = jnp.maximum(jnp.minimum(up, supremum - center), 1e-30)
+    down = jnp.maximum(jnp.minimum(down, center - infimum), 1e-30)
     distances = jnp.asarray(DISTANCES)
     edges = jnp.concatenate([center - down * distances[::-1], center + up * distances[1:]])
     # The ends themselves belong to the outer cells, with whatever rounding left beyond them.

@@ -122,7 +122,7 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
             f"{quantity} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket is "
             "valid and as wide as it says.",
             ToleranceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     flag = np.asarray(converged)[()]
     return replace(bounds, converged=flag), replace(record, converged=flag)
