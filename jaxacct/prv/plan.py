@@ -102,7 +102,7 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
     epsilon = jnp.min((exponent - jnp.log(value)) / orders) if quantity == "epsilon" else value
     loss = exponent - orders * epsilon
     # Where delta is below what float64 can tell from 0 no more is to be won, and the extreme orders see nothing.
-    least = jnp.maximum(jnp.min(loss), -700.0)
+    least = jnp.maximum(jnp.min(loss), -500.0)
     best = orders[jnp.minimum(first_index(loss <= least), len(ORDERS) - 1)]
 
     candidates = best * jnp.asarray(LOWER_ORDERS)

@@ -23,8 +23,8 @@ def test_traced_results_equal_eager_ones_to_float64():
     ]
     traced = jax.jit(jax.vmap(epsilon_upper))(noise, rate, steps, delta)
     assert traced.dtype == jnp.float64
-    # Rounding differs with how XLA fuses, and moves the choice of the mesh: 1.3e-9 was seen here. A float32 left anywhere
-    # would show at 1e-7.
+    # Rounding differs with how XLA fuses, and moves the choice of the mesh: 1.3e-9 was seen here. A float32 left
+    # anywhere would show at 1e-7.
     np.testing.assert_allclose(np.asarray(traced), eager, rtol=1e-8)
 
 
