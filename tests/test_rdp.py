@@ -226,8 +226,8 @@ def test_concrete_nonsense_raises():
         rdp.epsilon(mechanism, 1, 1.5)
     with pytest.raises(ValueError, match=r"epsilon = -1"):
         rdp.delta(mechanism, 1, -1)
-    with pytest.raises(ValueError, match=r"relation = 'replace' .*PoissonSubsampledGaussian.*'remove'"):
-        rdp.epsilon(mechanism, 1, 1e-5, relation="replace")
+    with pytest.raises(ValueError, match=r"relation = 'swap' .*PoissonSubsampledGaussian.*'remove'"):
+        rdp.epsilon(mechanism, 1, 1e-5, relation="swap")
     with pytest.raises(ValueError, match=r"conversion = 'best'"):
         rdp.epsilon(mechanism, 1, 1e-5, conversion="best")
     with pytest.raises(ValueError, match="vmap"):

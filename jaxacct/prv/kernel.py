@@ -71,7 +71,8 @@ def _doubles_of_one(parts: tuple[Part, ...], meshes: list[Array]) -> list[Array]
     for (pairs, _), h in reversed(list(zip(parts, meshes, strict=True))):
         with_atoms = jnp.isfinite(jax.vmap(lambda pair: pair.anchors()[1])(pairs))
         unit = jnp.where(with_atoms[0], h[0], unit)
-    return [unit * jnp.exp2(jnp.ceil(jnp.log2(h / unit) - 1e-6)) for h in meshes]
+    # By exponents: XLA's exp2 of a whole number need not be a power of two.
+    return [jnp.ldexp(unit, jnp.ceil(jnp.log2(h / unit) - 1e-6).astype(jnp.int32)) for h in meshes]
 
 
 def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:
