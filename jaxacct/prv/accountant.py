@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.precision import as_float64, in_float64, is_concrete
+from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import check, directed_parts
@@ -42,7 +42,7 @@ def epsilon(
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
-        points: mesh points, a power of two, in place of ``tolerance``. Inside a trace the default is 8192.
+        points: mesh points, a power of two or three times one, in place of ``tolerance``. 8192 inside a trace.
         method: "recursive" (the evolving mesh, cost flat in the steps), "two_stage" or "fixed", for comparison.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
 
@@ -98,8 +98,11 @@ def delta(
 
 def check_points(points: int) -> None:
     """Raises where ``points`` is no size of a mesh."""
-    if points < 2**7 or points & (points - 1):
-        raise ValueError(f"points = {points} is not a number of mesh points: give a power of two, at least 128.")
+    whole = 0 < points and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
+    if points < 2**7 or not whole:
+        raise ValueError(
+            f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128."
+        )
 
 
 @in_float64
@@ -138,4 +141,4 @@ def _bounds(
                 "the gap is known: give points, the number of mesh points, instead."
             )
         answer = refine.traced(directions, as_float64(value), quantity, points or DEFAULT_POINTS, method)
-    return answer if return_diagnostics else answer[0]
+    return outside(answer) if return_diagnostics else answer[0]

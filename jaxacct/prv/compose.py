@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
-from jaxacct.prv.spectrum import Spectrum, invert, multiply, transform
+from jaxacct.prv.spectrum import Spectrum, heaviest, invert, multiply, offset_to, transform
 from jaxacct.prv.windows import log_moments, reach
 
 METHODS = ("recursive", "two_stage", "fixed")
@@ -117,9 +117,9 @@ class _Fit(NamedTuple):
     power: LossLattice
     accumulated: LossLattice
     bits: Array
-    """Squarings for which all windows hold what they must; BITS + 1 stands for all that are left."""
+    """Squarings for which all windows hold what they must."""
     lows: tuple[Array, Array]
-    """(rows,) losses, where the windows of power and accumulator begin after ``bits`` squarings."""
+    """Losses where the windows of power and accumulator begin after ``bits`` squarings, the same for all rows."""
 
 
 def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> _Progress:
@@ -141,7 +141,7 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
     )
     bits = jnp.maximum(fitted.bits, wanted)
     unknown = jnp.where(fitted.bits < wanted, jnp.inf, 0.0)
-    power, accumulated = jax.vmap(transform)(fitted.power), jax.vmap(transform)(fitted.accumulated)
+    power, accumulated = _spectra(fitted.power), _spectra(fitted.accumulated)
 
     def square(state: tuple[Array, Array, Spectrum, Spectrum]) -> tuple[Array, Array, Spectrum, Spectrum]:
         done, rest, power, accumulated = state
@@ -158,10 +158,9 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
     # Twice the tail: both sides. What one power loses is lost as often as there are powers still to be summed.
     tail = 2 * jnp.exp(log_tail)
     lost = tail * copies.astype(jnp.float64) + unknown
-    back = jax.vmap(invert, in_axes=(0, 0, None))
     last = rest == 0
-    new_power = jax.lax.cond(last, lambda: fitted.power, lambda: back(power, fitted.lows[0], lost))
-    new_accumulated = back(accumulated, fitted.lows[1], lost)
+    new_power = jax.lax.cond(last, lambda: fitted.power, lambda: _inverted(power, fitted.lows[0], lost))
+    new_accumulated = _inverted(accumulated, fitted.lows[1], lost)
     shown = jax.tree.map(lambda a, b: jnp.where(last, a, b)[0], new_accumulated, new_power)
     stages = progress.stages
     at = jnp.minimum(stages.count, STAGES - 1)
@@ -175,6 +174,17 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
     return _Progress(rest, copies, new_power, new_accumulated, stages)
 
 
+def _spectra(lattices: LossLattice) -> Spectrum:
+    """Returns the spectra of lattices (rows, n) that are alike; turned alike, for each its own turn would be slow."""
+    return jax.vmap(transform, in_axes=(0, None))(lattices, heaviest(lattices))
+
+
+def _inverted(spectra: Spectrum, low: Array, tail: Array) -> LossLattice:
+    """Returns the lattices (rows, n) of spectra on the window that begins at about ``low``."""
+    offset = offset_to(low, jax.tree.map(lambda leaf: leaf[0], spectra.lattice))
+    return jax.vmap(invert, in_axes=(0, None, None))(spectra, offset, tail)
+
+
 def _bit_length(number: Array) -> Array:
     return jnp.sum(number >= 2 ** jnp.arange(BITS + 1, dtype=jnp.int64))
 
@@ -182,7 +192,7 @@ def _bit_length(number: Array) -> Array:
 def _fit(
     power: LossLattice, accumulated: LossLattice, remaining: Array, most: Array, log_tail: Array, copies: Array
 ) -> _Fit:
-    """Returns how many squarings fit the windows, for all rows, and where those windows begin.
+    """Returns how many squarings fit the windows of all rows, which are one, and where those begin.
 
     After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b
     bits of ``remaining``.
@@ -202,19 +212,21 @@ def _fit(
         return jax.vmap(of)(factors, digits, tails)
 
     low_p, high_p, low_a, high_a = jax.vmap(ranges)(of_power, of_accumulated)
+    low_p, high_p = jnp.min(low_p, axis=0), jnp.max(high_p, axis=0)
+    low_a, high_a = jnp.min(low_a, axis=0), jnp.max(high_a, axis=0)
     # Once all bits are in, the power is no longer needed.
-    power_fits = (high_p - low_p <= room) | (factors > remaining)[None]
-    fits = jnp.all(power_fits & (high_a - low_a <= room), axis=0) & (bits <= most)
+    power_fits = (high_p - low_p <= room) | (factors > remaining)
+    fits = power_fits & (high_a - low_a <= room) & (bits <= most)
     best = jnp.max(jnp.where(fits, bits, 0))
+    length = power.mesh[0] * power.points
 
-    def begins(low: Array, high: Array, firsts: Array) -> Array:
-        length = power.mesh * power.points
-        return firsts + length * ((low[:, best] + high[:, best]) / 2 - 0.5)
+    def begins(low: Array, high: Array, first: Array) -> Array:
+        return first + length * ((low[best] + high[best]) / 2 - 0.5)
 
     factor, digit = factors[best].astype(jnp.float64), digits[best].astype(jnp.float64)
     lows = (
-        begins(low_p, high_p, factor * power.start),
-        begins(low_a, high_a, accumulated.start + digit * power.start),
+        begins(low_p, high_p, factor * power.start[0]),
+        begins(low_a, high_a, accumulated.start[0] + digit * power.start[0]),
     )
     return _Fit(power, accumulated, best, lows)
 
@@ -238,21 +250,22 @@ def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLatti
         return a, b
 
     def width(a: LossLattice, b: LossLattice) -> tuple[Array, Array]:
-        return reach(jax.vmap(log_moments)(a) + jax.vmap(log_moments)(b), log_tail)
+        low, high = reach(jax.vmap(log_moments)(a) + jax.vmap(log_moments)(b), log_tail)
+        return jnp.min(low), jnp.max(high)
 
     def is_finer(a: LossLattice, b: LossLattice) -> Array:
         return a.mesh[0] < 0.75 * b.mesh[0]
 
-    def too_narrow(a: LossLattice, b: LossLattice) -> Array:
-        low, high = width(a, b)
-        return ~jnp.all(high - low <= (a.points - MARGIN) / a.points)
+    def is_too_narrow(a: LossLattice, low: Array, high: Array) -> Array:
+        # Not a number, too.
+        return ~(high - low <= (a.points - MARGIN) / a.points)
 
     first, second = doubled(first, second, is_finer, both=False)
     second, first = doubled(second, first, is_finer, both=False)
-    first, second = doubled(first, second, too_narrow, both=True)
+    first, second = doubled(first, second, lambda a, b: is_too_narrow(a, *width(a, b)), both=True)
     low, high = width(first, second)
-    fits = ~too_narrow(first, second) & jnp.all(first.mesh == second.mesh)
+    fits = ~is_too_narrow(first, low, high) & jnp.all(first.mesh == second.mesh)
     tail = jnp.where(fits, 2 * jnp.exp(log_tail), jnp.inf)
-    begin = first.start + second.start + first.mesh * first.points * ((low + high) / 2 - 0.5)
-    product = jax.vmap(multiply)(jax.vmap(transform)(first), jax.vmap(transform)(second))
-    return jax.vmap(invert, in_axes=(0, 0, None))(product, begin, tail)
+    begin = first.start[0] + second.start[0] + first.mesh[0] * first.points * ((low + high) / 2 - 0.5)
+    product = jax.vmap(multiply)(_spectra(first), _spectra(second))
+    return _inverted(product, begin, tail)

@@ -70,14 +70,14 @@ def normalize(lattice: LossLattice) -> LossLattice:
     """Returns the lattice with weights that sum to 1.
 
     The sum need not be exact: what is divided out of the weights is multiplied into ``log_mass``. The division rounds
-    each weight once.
+    each weight twice.
     """
     total = jnp.sum(lattice.weights)
     return replace(
         lattice,
-        weights=lattice.weights / total,
+        weights=lattice.weights * (1 / total),
         log_mass=lattice.log_mass + jnp.log(total),
-        slack=lattice.slack / total + 2 * UNIT_ROUNDOFF,
+        slack=lattice.slack / total + 4 * UNIT_ROUNDOFF,
     )
 
 
@@ -92,19 +92,19 @@ def coarsen(lattice: LossLattice) -> LossLattice:
       down falls anyway. Where log p has slope g/(2h) from one odd point to the next, the share a_i = 1/(1+e^(h-g_i))
       makes both sides of the condition equal up to third order, so the loss is O(h^2), as above.
     """
-    h, t = lattice.mesh, lattice.order
+    h, t, n = lattice.mesh, lattice.order, lattice.points
     even, odd = lattice.weights[0::2], lattice.weights[1::2]
     following = jnp.concatenate([odd[1:], jnp.zeros(1)])
     preceding = jnp.concatenate([jnp.zeros(1), odd[:-1]])
-    # Next to nothing at all the slope is infinite: a first point's mass may all go up, for none waits for it below.
-    slope = 0.5 * (jnp.log(following) - jnp.log(preceding)) - 2 * t * h
-    share = jax.nn.sigmoid(jnp.where(jnp.isnan(slope), 0.0, slope) - h)
+    # e^-g. Next to nothing at all it is 0 or infinite: a first point's mass may all go up, for none waits for it below.
+    fall = jnp.sqrt(preceding / following) * jnp.exp(2 * t * h)
+    share = 1 / (1 + jnp.exp(h) * jnp.where(jnp.isnan(fall), 1.0, fall))
     next_share = jnp.concatenate([share[1:], jnp.ones(1)])
     paired = jnp.minimum(share * odd, jnp.exp(-h - 2 * t * h) * (1 - next_share) * following)
     # The factor keeps the condition true after rounding; the upper share's rounding goes to the slack.
     upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * (1 - 32 * UNIT_ROUNDOFF))
-    empty = jnp.zeros(lattice.points // 2 - 1)
-    weights = jnp.concatenate([even + jnp.exp(-t * h) * (odd - upward), jnp.zeros(1), empty])
-    weights = weights + jnp.concatenate([jnp.zeros(1), jnp.exp(t * h) * upward, empty])
+    kept = jnp.concatenate([even + jnp.exp(-t * h) * (odd - upward), jnp.zeros(1)])
+    weights = kept + jnp.concatenate([jnp.zeros(1), jnp.exp(t * h) * upward])
     rounding = UNIT_ROUNDOFF * (8 + 2 * t * h)
-    return normalize(replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h)))
+    coarse = normalize(replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h)))
+    return replace(coarse, weights=jnp.concatenate([coarse.weights, jnp.zeros(n - n // 2 - 1)]))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import first_index
+from jaxacct.precision import TINY, first_index
 from jaxacct.prv.compose import MARGIN, truncation
 from jaxacct.prv.composition import Part
 from jaxacct.prv.windows import reach
@@ -216,10 +216,10 @@ def _length(
     log_weights = logs - jax.nn.logsumexp(logs)
     places = jnp.clip((sketch.losses - low) / span, 0.0, 1.0)
 
-    def moment(rate: Array) -> Array:
-        return jax.nn.logsumexp(log_weights + rate * places)
-
-    kappa = jax.vmap(moment)(jnp.concatenate([jnp.asarray(RATES), -jnp.asarray(RATES)]))
+    # From the end where each is greatest, so that no term exceeds 1.
+    weights, rates = jnp.exp(log_weights), jnp.asarray(RATES)[:, None]
+    upper, lower = (jnp.sum(jnp.exp(-rates * d) * weights, axis=-1) for d in (1 - places, places))
+    kappa = jnp.log(jnp.concatenate([upper, lower]) + TINY) + np.concatenate([RATES, np.zeros_like(RATES)])
     copies = jnp.clip(4.0**GROWTH, 1.0, jnp.maximum(steps, 1.0))
     if method == "two_stage":
         copies = jnp.minimum(copies, 2 ** jnp.ceil(jnp.log2(jnp.maximum(steps, 1.0)) / 2))

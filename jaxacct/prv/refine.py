@@ -39,24 +39,33 @@ class ToleranceWarning(UserWarning):
 def at_points(directions: list[Parts], value: np.ndarray, quantity: str, points: int, method: str) -> Answer:
     """Returns the answer of concrete arguments on meshes of ``points`` points.
 
-    Where that is worth it a coarse mesh tells first which direction counts; the other's coarse bracket does then.
+    The first direction, which mostly decides, is answered so; the others on a coarse mesh, which does for those that
+    turn out not to decide.
     """
     answers: list[Answer | None] = [None] * len(directions)
-    rungs = [COARSE, points] if len(directions) > 1 and points > 4 * COARSE else [points]
-    for rung in rungs:
-        _improve(answers, directions, value, quantity, rung, method)
+    others = range(1, len(directions))
+    _improve(answers, directions, range(1), value, quantity, points, method)
+    for rung in (COARSE, points) if points > COARSE else (points,):
+        _improve(answers, directions, others, value, quantity, rung, method)
     return _largest(answers)
 
 
 def _improve(
-    answers: list[Answer | None], directions: list[Parts], value: np.ndarray, quantity: str, points: int, method: str
+    answers: list[Answer | None],
+    directions: list[Parts],
+    which: range,
+    value: np.ndarray,
+    quantity: str,
+    points: int,
+    method: str,
 ) -> None:
-    """Replaces the answers of the directions that may be the largest by tighter ones."""
+    """Replaces the answers of those of the directions ``which`` that may be the largest by tighter ones."""
     threshold = max((bounds.lower for bounds, _ in filter(None, answers)), default=0.0)
-    for i, parts in enumerate(directions):
+    for i in which:
         old = answers[i]
         if old is None or old[0].upper > threshold:
-            new = outside(bounds_of(parts, value, quantity, points, method))
+            bounds, record = bounds_of(directions[i], value, quantity, points, method)
+            new = outside(bounds), record
             answers[i] = new if old is None else _tighter(old, new)
 
 
@@ -104,7 +113,7 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
     answers: list[Answer | None] = [None] * len(directions)
     rung, previous, stalls = 0, float("inf"), 0
     while True:
-        _improve(answers, directions, value, quantity, LADDER[rung], method)
+        _improve(answers, directions, range(len(directions)), value, quantity, LADDER[rung], method)
         bounds, record = _largest(answers)
         gap = float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it

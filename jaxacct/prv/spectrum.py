@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ TRANSFORM_ERROR = 12 * UNIT_ROUNDOFF
 Each of the log2(N) levels multiplies by exact factors of modulus 1 up to (1 + 4 sqrt 2) u < 7u for correctly rounded
 twiddle factors (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2, whose bound holds entry
 by entry: every output reaches every input by one path). 12u in place of 7u covers the packing of a real transform and
-twiddle factors wrong by one unit.
+twiddle factors wrong by one unit. A level of three, of 3 2^k points, multiplies likewise and then errs by five more
+roundings of parts that sum to 1.37 times the input: 13u, and it counts as log2(3) levels.
 """
 
 PRODUCT_ERROR = 4 * UNIT_ROUNDOFF
@@ -34,24 +35,30 @@ class Spectrum:
         values (points // 2 + 1,): the transform; index 0 of the circle has the loss ``lattice.start``.
         uniform_error: bound on the error of each value.
         l2_error: bound on the L2 norm of the errors of all ``points`` values.
-        lattice: what else is known of the measure; its ``weights`` only lend their number.
+        lattice: what else is known of the measure, without weights.
+        points: number of mesh points of the circle, static.
     """
 
     values: Complex[Array, " half"]
     uniform_error: Float[Array, ""]
     l2_error: Float[Array, ""]
     lattice: LossLattice
+    points: int = field(metadata={"static": True})
 
 
-def transform(lattice: LossLattice) -> Spectrum:
-    """Returns the spectrum of a lattice.
+def heaviest(lattices: LossLattice) -> Array:
+    """Returns the index of the largest weight of the first of several lattices (rows, n) that are alike."""
+    weights = lattices.weights[0]
+    return first_index(weights >= jnp.max(weights))
 
-    The largest weight is turned to index 0, where its transform is the constant itself: with a small sampling rate it
-    is almost everything, and then rounds once and not log2(N) times.
+
+def transform(lattice: LossLattice, index: Array) -> Spectrum:
+    """Returns the spectrum of a lattice on the circle that begins at the mesh point ``index``.
+
+    The weight there is not transformed: it adds itself to every value. With a small sampling rate the heaviest is
+    almost everything, and then rounds once and not log2(N) times.
     """
     n = lattice.points
-    largest = jnp.max(lattice.weights)
-    index = first_index(lattice.weights >= largest)
     turned = jnp.roll(lattice.weights, -index)
     rest = turned.at[0].set(0.0)
     error = math.log2(n) * TRANSFORM_ERROR * jnp.sum(rest) + 4 * UNIT_ROUNDOFF
@@ -60,8 +67,10 @@ def transform(lattice: LossLattice) -> Spectrum:
         values=turned[0] + jnp.fft.rfft(rest),
         uniform_error=error,
         l2_error=error * math.sqrt(n),
+        points=n,
         lattice=replace(
             lattice,
+            weights=lattice.weights[:0],
             start=start,
             # The weights sum to 1 up to n u; from here on the sum counts as 1.
             slack=lattice.slack * (1 + 4 * n * UNIT_ROUNDOFF),
@@ -90,7 +99,7 @@ def multiply(first: Spectrum, second: Spectrum) -> Spectrum:
     values = first.values * second.values
     uniform = (first.uniform_error + second.uniform_error + PRODUCT_ERROR) * (1 + 4 * UNIT_ROUNDOFF)
     norms = _norm(first), _norm(second)
-    size = math.sqrt(a.points)
+    size = math.sqrt(first.points)
     l2 = first.uniform_error * (norms[1] + PRODUCT_ERROR * size) + second.uniform_error * (
         norms[0] + first.uniform_error * size
     )
@@ -101,6 +110,7 @@ def multiply(first: Spectrum, second: Spectrum) -> Spectrum:
         values=values,
         uniform_error=uniform,
         l2_error=l2 + PRODUCT_ERROR * jnp.minimum(norms[0], norms[1]),
+        points=first.points,
         lattice=replace(
             a,
             log_mass=a.log_mass + b.log_mass,
@@ -112,8 +122,13 @@ def multiply(first: Spectrum, second: Spectrum) -> Spectrum:
     )
 
 
-def invert(spectrum: Spectrum, low: Array, tail: Array) -> LossLattice:
-    """Returns the lattice of a spectrum on the window that begins at the loss ``low``.
+def offset_to(low: Array, lattice: LossLattice) -> Array:
+    """Returns the even number of mesh points from the start of a lattice to about ``low``."""
+    return 2 * jnp.floor((low - lattice.start) / (2 * lattice.mesh))
+
+
+def invert(spectrum: Spectrum, offset: Array, tail: Array) -> LossLattice:
+    """Returns the lattice of a spectrum on the window that begins ``offset`` mesh points above the circle's index 0.
 
     What lies outside the window appears inside it, a window's length off. At most ``tail`` of the tilted mass does: it
     is slack of an upper lattice for what is missing, and of a lower one for what is there too much.
@@ -121,14 +136,12 @@ def invert(spectrum: Spectrum, low: Array, tail: Array) -> LossLattice:
     The window begins an even number of points after the circle's index 0, where the largest weight was: it then stays
     when the mesh doubles.
     """
-    lattice = spectrum.lattice
-    n = lattice.points
+    lattice, n = spectrum.lattice, spectrum.points
     weights = jnp.fft.irfft(spectrum.values, n)
     # The truth is not negative, so this only takes the error down.
     weights = jnp.maximum(weights, 0.0)
     # In L1, at most sqrt(n) times the L2 norm; the inverse transform divides the latter by sqrt(n).
     inverse = math.sqrt(n) * math.log2(n) * TRANSFORM_ERROR * jnp.sqrt(jnp.sum(weights**2))
-    offset = 2 * jnp.floor((low - lattice.start) / (2 * lattice.mesh))
     start = lattice.start + offset * lattice.mesh
     turned = jnp.roll(weights, -jnp.mod(offset, n).astype(jnp.int32))
     return normalize(

@@ -22,6 +22,13 @@ rare jumps; a is 18 to 70 here. A side with next to no tail needs large ones: a 
 of ratio 1.14 costs about 1 % of the window.
 """
 
+CELLS = 1024
+"""Cells of which the moments are taken, where the lattice has more points.
+
+e^(s y) is convex, so moving each point's mass to the ends of its cell, the mean kept, makes no moment smaller; of a
+Gaussian that fills the window with tails of e^-30 it makes one greater by 1e-3.
+"""
+
 BLOCK = 64
 """e^(s y) on a mesh is a product of two short vectors: blocks of this many points, and points within a block."""
 
@@ -29,14 +36,21 @@ BLOCK = 64
 def log_moments(lattice: LossLattice) -> Float[Array, " rates"]:
     """Returns upper bounds on kappa at plus and at minus the rates, relative to the lattice's first point."""
     n = lattice.points
+    size = max(n // CELLS, 1)
+    cells = n // size
+    gathered = lattice.weights.reshape(cells, size)
+    upper_share = np.arange(size) / size
+    upward = jnp.matmul(gathered, jnp.asarray(upper_share))
+    nodes = jnp.matmul(gathered, jnp.asarray(1 - upper_share)) + jnp.concatenate([jnp.zeros(1), upward[:-1]])
     signed = np.concatenate([RATES, -RATES])
-    # Growth is measured from the end where it is greatest, so that no factor exceeds 1.
+    # Growth is measured from the end where it is greatest, so that no factor exceeds 1, but for the node at the end.
     within = np.where(signed[:, None] > 0, np.arange(BLOCK) - (BLOCK - 1), np.arange(BLOCK))
-    between = np.where(signed[:, None] > 0, np.arange(n // BLOCK) - (n // BLOCK - 1), np.arange(n // BLOCK)) * BLOCK
-    inner, outer = (np.exp(signed[:, None] * places / n).T for places in (within, between))
-    parts = jnp.matmul(lattice.weights.reshape(-1, BLOCK), jnp.asarray(inner))
-    total = jnp.sum(parts * jnp.asarray(outer), axis=0)
-    tops = np.maximum(signed, 0.0) * (n - 1) / n
+    blocks = cells // BLOCK
+    between = np.where(signed[:, None] > 0, np.arange(blocks) - (blocks - 1), np.arange(blocks)) * BLOCK
+    inner, outer = (np.exp(signed[:, None] * places / cells).T for places in (within, between))
+    tops = np.maximum(signed, 0.0) * (cells - 1) / cells
+    parts = jnp.matmul(nodes.reshape(-1, BLOCK), jnp.asarray(inner))
+    total = jnp.sum(parts * jnp.asarray(outer), axis=0) + upward[-1] * np.exp(signed - tops)
     # Sums of n nonnegative terms; the rates times positions and the logarithm add a few ulps of their magnitude.
     # A sum that float64 flushed to zero is below n times the smallest normal number.
     rounding = UNIT_ROUNDOFF * (2 * n + 4 * np.abs(signed) + 64)

@@ -9,7 +9,8 @@ import pytest
 
 from jaxacct.prv.evaluate import delta_of, epsilon_of
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like, normalize
-from jaxacct.prv.spectrum import invert, multiply, transform
+from jaxacct.batching import stack
+from jaxacct.prv.spectrum import heaviest, invert, multiply, offset_to, transform
 
 RANDOM = np.random.default_rng(7)
 DELTAS = jax.jit(jax.vmap(delta_of, in_axes=(None, 0)))
@@ -28,6 +29,14 @@ def random_lattice(points, order, mesh, *, is_upper, start=None):
     lattice = normalize(replace(lattice, weights=lattice.weights.at[-1].set(0.0)))  # as convolution leaves it
     mass = jnp.sum(lattice.weights * jnp.exp(-order * lattice.losses))
     return replace(lattice, log_mass=-jnp.log(mass), log_total=-jnp.log(mass), slack=zero)
+
+
+def turned(lattice):
+    return transform(lattice, heaviest(stack(lattice)))
+
+
+def inverted(spectrum, low, tail):
+    return invert(spectrum, offset_to(jnp.asarray(low), spectrum.lattice), jnp.asarray(tail))
 
 
 def exact_delta(lattice, epsilon):
@@ -77,10 +86,9 @@ def test_errors_of_a_product_of_spectra_are_bounded(points):
     with jax.enable_x64(True):
         for _ in range(5):
             a, b = (random_lattice(points, 1.0, 0.1, is_upper=True) for _ in range(2))
-            product = multiply(transform(a), transform(b))
+            product = multiply(turned(a), turned(b))
             # Index 0 of either circle is the largest weight.
-            turned = [np.roll(w, -int(np.argmax(w))) for w in (np.asarray(a.weights), np.asarray(b.weights))]
-            exact = circular(*turned)
+            exact = circular(*(np.roll(w, -int(np.argmax(w))) for w in (np.asarray(a.weights), np.asarray(b.weights))))
             frequencies = np.arange(points // 2 + 1)[:, None] * np.arange(points)
             phases = 2 * np.pi * np.asarray(frequencies % points, np.longdouble) / points
             values = np.sum(exact * np.cos(phases), axis=1) - 1j * np.sum(exact * np.sin(phases), axis=1)
@@ -95,7 +103,7 @@ def test_slack_of_a_convolution_covers_its_rounding(points):
         for _ in range(5):
             a, b = (random_lattice(points, 1.0, 0.1, is_upper=True) for _ in range(2))
             start = a.start + b.start
-            found = invert(multiply(transform(a), transform(b)), start, jnp.asarray(0.0))
+            found = inverted(multiply(turned(a), turned(b)), start, 0.0)
             offset = round(float((found.start - start) / a.mesh))
             exact = np.roll(circular(np.asarray(a.weights), np.asarray(b.weights)), -offset)
             shares = np.exp(np.longdouble(found.log_mass) - np.longdouble(a.log_mass) - np.longdouble(b.log_mass))
@@ -109,7 +117,7 @@ def test_wrapped_mass_is_a_window_away():
     with jax.enable_x64(True):
         a, b = (random_lattice(64, 0.5, 0.1, is_upper=True) for _ in range(2))
         for low in (-6.0, 0.0, 5.0):
-            found = invert(multiply(transform(a), transform(b)), jnp.asarray(low), jnp.asarray(0.01))
+            found = inverted(multiply(turned(a), turned(b)), low, 0.01)
             assert abs(float(found.start) - low) <= 2 * 0.1
             steps = float((found.start - a.start - b.start) / a.mesh)
             assert steps == pytest.approx(round(steps), abs=1e-9)
@@ -123,8 +131,8 @@ def test_identity_leaves_a_lattice_as_it_is(is_upper):
     side = 1 if is_upper else -1
     with jax.enable_x64(True):
         lattice = random_lattice(64, 1.0, 0.1, is_upper=is_upper)
-        product = multiply(transform(lattice), transform(identity_like(lattice)))
-        same = invert(product, lattice.start, jnp.asarray(0.0))
+        product = multiply(turned(lattice), turned(identity_like(lattice)))
+        same = inverted(product, lattice.start, 0.0)
         # The window begins at an even distance from the largest weight: a point lower, or not.
         offset = round(float((same.start - lattice.start) / lattice.mesh))
         assert offset in (-1, 0)
