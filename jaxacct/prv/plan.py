@@ -92,7 +92,7 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
     def exponents(orders: Array) -> Array:
         total = jnp.zeros(orders.shape)
         for (_, k), sketch in zip(parts, sketches, strict=True):
-            cumulants = jax.vmap(lambda row: jax.vmap(lambda t: _cumulant(row, t))(orders))(sketch)
+            cumulants = jax.lax.map(lambda row: jax.vmap(lambda t: _cumulant(row, t))(orders), sketch)
             total = total + jnp.sum(jnp.where(k[:, None] > 0, k[:, None] * cumulants, 0.0), axis=0)
         exponent = total + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
         return jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
@@ -113,15 +113,17 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
 
     windows = jax.vmap(windows_at)(candidates)
 
-    def lengths_at(row: _Sketch, k: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    def lengths_at(of_part: tuple[_Sketch, Array, Array, Array]) -> tuple[Array, Array]:
+        row, k, low, high = of_part
+
         def at(order: Array, low: Array, high: Array) -> tuple[Array, Array]:
             return _length(row, order, k, low, high, tails[1], method)
 
         return jax.vmap(at)(candidates, low, high)
 
-    # (m, candidates) each
+    # (m, candidates) each; one after the other, for together they would be far larger than a cache.
     found = [
-        jax.vmap(lengths_at)(sketch, k, low.T, high.T)
+        jax.lax.map(lengths_at, (sketch, k, low.T, high.T))
         for sketch, (_, k), (low, high) in zip(sketches, parts, windows, strict=True)
     ]
     cost = sum((jnp.sum(k[:, None] * costs, axis=0) for (_, k), (_, costs) in zip(parts, found, strict=True)))
