@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, log_complement
 
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
@@ -75,7 +75,7 @@ def log_moment_of_ratio(noise_multiplier: Array, sampling_rate: Array, exponent:
     total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(s))
     log_excess = top + jnp.log(total * spacing) - 0.5 * jnp.log(2 * jnp.pi)
     falls = (a > 0) & (a < 1)
-    subsampled = jnp.where(falls, jnp.log1p(-jnp.exp(jnp.minimum(log_excess, 0.0))), jnp.logaddexp(0.0, log_excess))
+    subsampled = jnp.where(falls, log_complement(jnp.exp(jnp.minimum(log_excess, 0.0))), jnp.logaddexp(0.0, log_excess))
     # The exponents are differences of terms as large as 1/s^2, whose rounding tells for s below 0.01: upwards.
     subsampled = subsampled + 4 * UNIT_ROUNDOFF / s**2 * jnp.abs(subsampled)
     closed = a * (a - 1) / (2 * s**2)
@@ -170,7 +170,7 @@ def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
     them; one that leaves its side of the inflection has no root there, and takes the other's. For a < 0 there is one
     root, and Newton from the inflection, or from 0 if that is nearer, runs monotonically into it.
     """
-    inflection = 0.5 - s**2 * (jnp.log(q) - jnp.log1p(-q))
+    inflection = 0.5 - s**2 * (jnp.log(q) - log_complement(q))
 
     def newton(x: Array) -> Array:
         share = jax.nn.sigmoid((x - inflection) / s**2)

@@ -21,7 +21,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.finite import LOSS_ROUNDING, FinitePair
 from jaxacct.dominating_pairs.protocol import CellMasses
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
 
 SELF_DUAL = 1 / math.sqrt(2 * math.pi)
 """The scale at which Poisson's formula leaves the sum as it is."""
@@ -129,7 +129,7 @@ def _log_off_center(s: Array, center: Array) -> Array:
     for k in range(1, TERMS + 1):
         term = jnp.exp(-(k**2) * rate)
         spread, total = spread + 4 * term * jnp.sin(math.pi * k * offset) ** 2, total + 2 * term
-    wide = jnp.log1p(-spread / total)
+    wide = log_complement(spread / total)
     # Narrow: each sum with its largest term taken out.
     narrow_s = jnp.minimum(s, SELF_DUAL)
     terms = jnp.zeros_like(rate)

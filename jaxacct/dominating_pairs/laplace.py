@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.precision import UNIT_ROUNDOFF, log_complement
 
 
 def laplace_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
@@ -32,6 +32,6 @@ def laplace_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
 def laplace_log_upper_tail(z: Array) -> Array:
     """Returns an upper bound on the log of the mass of Laplace(0, 1) above z, above it by 1e-14 (1 + |z|) at most."""
     above = -z - jnp.log(2.0)
-    below = jnp.log1p(-0.5 * jnp.exp(jnp.minimum(z, 0.0)))
+    below = log_complement(0.5 * jnp.exp(jnp.minimum(z, 0.0)))
     finite = jnp.where(jnp.isfinite(z), jnp.abs(z), 0.0)
     return jnp.minimum(jnp.where(z > 0, above, below) + 1e-15 * (4 + finite), 0.0)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
+from jaxacct.precision import log_complement
 
 CUT = 60.0
 """Log of the ratio of an integrand's maximum to what may be left out: e^-60 is 1e-26."""
@@ -50,7 +51,7 @@ def log_excess(loss: Array, order: Array) -> Array:
 
 def log_moment(log_excess_moment: Array, order: Array) -> Array:
     """Returns ``log E[e^(t L)]`` given the log of its distance from 1."""
-    below = jnp.log1p(-jnp.exp(jnp.minimum(log_excess_moment, 0.0)))
+    below = log_complement(jnp.exp(jnp.minimum(log_excess_moment, 0.0)))
     moment = jnp.where((order > -1) & (order < 0), below, jnp.logaddexp(0.0, log_excess_moment))
     return jnp.where((order == 0) | (order == -1), 0.0, moment)
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.mechanisms.protocol import DIRECTIONS, directions, shape_of_scalars
+from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 ROUNDING = 16 * UNIT_ROUNDOFF
@@ -20,7 +20,7 @@ ROUNDING = 16 * UNIT_ROUNDOFF
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PureDP:
+class PureDP(ScalarFields):
     """Any mechanism that is epsilon-DP: as private as binary randomized response, at worst.
 
     Attributes:
@@ -43,17 +43,9 @@ class PureDP:
 
     relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -67,7 +59,7 @@ class PureDP:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ApproximateDP:
+class ApproximateDP(ScalarFields):
     """Any mechanism that is (epsilon, delta)-DP.
 
     At worst, it says everything with probability delta and is binary randomized response otherwise.
@@ -96,18 +88,10 @@ class ApproximateDP:
 
     relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
         validation.check_probability(self.delta, "delta")
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

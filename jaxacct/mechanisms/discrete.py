@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
-from jaxacct.mechanisms.protocol import directions, shape_of_scalars
+from jaxacct.mechanisms.protocol import ScalarFields, directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 LARGEST_SENSITIVITY = 2**16
@@ -31,7 +31,7 @@ SCALES_OF_REACH = 38
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscreteLaplace:
+class DiscreteLaplace(ScalarFields):
     """Discrete Laplace (two-sided geometric) mechanism: an integer query plus noise n of mass prop. to e^(-|n|/scale).
 
     Attributes:
@@ -57,18 +57,10 @@ class DiscreteLaplace:
 
     relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_positive(self.scale, "scale")
         check_sensitivity(self.sensitivity)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -91,7 +83,7 @@ class DiscreteLaplace:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscreteGaussian:
+class DiscreteGaussian(ScalarFields):
     """Discrete Gaussian mechanism: an integer query plus noise n of mass proportional to e^(-n^2 / (2 scale^2)).
 
     Attributes:
@@ -125,7 +117,7 @@ class DiscreteGaussian:
     relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
 
     def __post_init__(self) -> None:
-        self.validate()
+        super().__post_init__()
         if self.reach is None:
             object.__setattr__(self, "reach", _enough(validation.concrete_value(self.scale)))
 
@@ -135,11 +127,6 @@ class DiscreteGaussian:
         check_sensitivity(self.sensitivity)
         if self.reach is not None:
             validation.check_whole(self.reach, "reach", 1, 2**30, "the integers summed over on either side")
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""

@@ -10,14 +10,14 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.mechanisms.protocol import directions, shape_of_scalars
+from jaxacct.mechanisms.protocol import ScalarFields, directions
 from jaxacct.mechanisms.shifts import subsampled_pair
 from jaxacct.precision import as_float64
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(ScalarFields):
     """Gaussian mechanism: a query of sensitivity 1 plus noise of the given standard deviation.
 
     Attributes:
@@ -37,17 +37,9 @@ class Gaussian:
 
     relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
@@ -60,7 +52,7 @@ class Gaussian:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian:
+class PoissonSubsampledGaussian(ScalarFields):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -95,18 +87,10 @@ class PoissonSubsampledGaussian:
 
     relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""

@@ -10,13 +10,13 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import directions, shape_of_scalars
+from jaxacct.mechanisms.protocol import ScalarFields, directions
 from jaxacct.mechanisms.shifts import shifted_pair, subsampled_pair
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(ScalarFields):
     """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
 
     Attributes:
@@ -42,17 +42,9 @@ class Laplace:
 
     relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
@@ -62,7 +54,7 @@ class Laplace:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledLaplace:
+class PoissonSubsampledLaplace(ScalarFields):
     """Laplace mechanism on a Poisson sample: each example takes part independently with probability ``sampling_rate``.
 
     Attributes:
@@ -85,18 +77,10 @@ class PoissonSubsampledLaplace:
 
     relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns one pair for each direction: (mixture, base), (base, mixture), or of two mixtures."""

@@ -52,6 +52,17 @@ def sequence(mechanism: Any, length: int) -> Any:
     return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else jnp.broadcast_to(as_float64(leaf), length), mechanism)
 
 
-def shape_of_scalars(mechanism: Any) -> tuple[int, ...]:
-    """Returns the batch shape of a mechanism whose fields are scalars each."""
-    return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(mechanism)))
+class ScalarFields:
+    """A mechanism whose fields are scalars, or arrays that broadcast: it is checked when it is made."""
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises ValueError where a concrete field is out of range."""
+        raise NotImplementedError
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the fields."""
+        return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))

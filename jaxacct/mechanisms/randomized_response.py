@@ -12,13 +12,13 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.approximate_dp import ROUNDING
-from jaxacct.mechanisms.protocol import DIRECTIONS, directions, shape_of_scalars
+from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions
 from jaxacct.precision import as_float64, in_float64, outside
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RandomizedResponse:
+class RandomizedResponse(ScalarFields):
     """Randomized response: one person's value, or with some probability another of the possible ones.
 
     The true one of k values is released with probability e^epsilon / (e^epsilon + k - 1), each other one with
@@ -47,18 +47,10 @@ class RandomizedResponse:
 
     relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -10,12 +10,12 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, WithoutReplacementPair
-from jaxacct.mechanisms.protocol import directions, shape_of_scalars
+from jaxacct.mechanisms.protocol import ScalarFields, directions
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement:
+class GaussianWithoutReplacement(ScalarFields):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -40,18 +40,10 @@ class GaussianWithoutReplacement:
 
     relations: ClassVar[tuple[str, ...]] = ("replace",)
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
@@ -61,7 +53,7 @@ class GaussianWithoutReplacement:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LaplaceWithoutReplacement:
+class LaplaceWithoutReplacement(ScalarFields):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -84,18 +76,10 @@ class LaplaceWithoutReplacement:
 
     relations: ClassVar[tuple[str, ...]] = ("replace",)
 
-    def __post_init__(self) -> None:
-        self.validate()
-
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        return shape_of_scalars(self)
 
     def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""

@@ -98,7 +98,7 @@ def delta(
 
 def check_points(points: int) -> None:
     """Raises where ``points`` is no size of a mesh."""
-    whole = 0 < points and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
+    whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
     if points < 2**7 or not whole:
         raise ValueError(
             f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128."

@@ -17,8 +17,8 @@ from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import Part, check, directed_parts
-from jaxacct.prv.evaluate import delta_of
-from jaxacct.prv.kernel import composed, infinite_mass, valid_parts
+from jaxacct.prv.kernel import composed, delta_at, infinite_share, is_idle, valid_parts
+from jaxacct.prv.refine import COARSE
 
 REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
@@ -71,7 +71,7 @@ def curve(
     validation.check_one_of(method, "method", METHODS)
     accountant.check_points(points)
     if epsilon is None:
-        last = accountant.epsilon(mechanism, steps, 1e-12, relation=relation, points=2**10, method=method).upper
+        last = accountant.epsilon(mechanism, steps, 1e-12, relation=relation, points=COARSE, method=method).upper
         if isinstance(last, jax.core.Tracer) or not np.isfinite(last):
             raise ValueError("epsilon = None: no range is known for these arguments; give the epsilons that you want.")
         epsilon = np.linspace(0.0, float(last), 100)
@@ -91,20 +91,18 @@ def _profile(parts: tuple[Part, ...], epsilons: Array, points: int, method: str)
     """Returns lower and upper bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
     ordered = jnp.sort(epsilons)
     places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
-    least, most = infinite_mass(parts)
 
     def bounded(reference: Array) -> tuple[Array, Array]:
         lattice, _, lost, _ = composed(parts, reference, "delta", points, method)
         # One epsilon after the other: each is a sum over the whole lattice.
-        values = jax.lax.map(lambda e: jax.vmap(delta_of, in_axes=(0, None))(lattice, e), epsilons, batch_size=16)
-        upper = values[:, 0] + jnp.minimum(most + lost, 1.0) * (1 + 16 * UNIT_ROUNDOFF)
-        lower = values[:, 1] + least * (1 - 16 * UNIT_ROUNDOFF)
-        return jnp.clip(lower, 0.0, 1.0), jnp.clip(upper, 0.0, 1.0)
+        infinite = infinite_share(parts, lost)
+        values = jax.lax.map(lambda e: delta_at(lattice, infinite, e), epsilons, batch_size=16)
+        return values[:, 0], values[:, 1]
 
-    lower, upper = jax.lax.map(bounded, ordered[places])
+    upper, lower = jax.lax.map(bounded, ordered[places])
     valid = valid_parts(parts)
     lower, upper = jnp.max(lower, axis=0), jnp.min(upper, axis=0)
-    idle = valid & jnp.all(jnp.stack([jnp.all(steps == 0) for _, steps in parts]))
+    idle = valid & is_idle(parts)
     # No loss at all: delta is 1 - e^epsilon below 0.
     nothing = jnp.maximum(-jnp.expm1(epsilons), 0.0)
     upper = jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), jnp.where(valid & ~jnp.isnan(upper), upper, 1.0))
@@ -149,7 +147,7 @@ def tradeoff(
     rates = np.asarray(false_positive_rate, np.float64)
     if rates.ndim != 1 or not np.all((rates >= 0) & (rates <= 1)):
         raise ValueError(f"false_positive_rate = {false_positive_rate} is not a list of probabilities in [0, 1].")
-    far = accountant.epsilon(mechanism, steps, 1e-9, relation=relation, points=2**10).upper
+    far = accountant.epsilon(mechanism, steps, 1e-9, relation=relation, points=COARSE).upper
     if not np.isfinite(far):
         nothing = np.zeros_like(rates)
         return Bounds(lower=nothing, estimate=nothing, upper=1 - rates, converged=np.zeros(rates.shape, bool))

@@ -174,12 +174,10 @@ def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, "
     need = jnp.maximum(-surplus, 0.0)
     payment = next_p - scale * next_q  # of the whole next bin, were it here
     half_paid = 0.5 * jnp.maximum(payment, 0.0)
-    covered = jnp.where(need > 0, jnp.clip(_finite(half_paid / need), 0.0, 1.0), 1.0) * (1 - 4 * UNIT_ROUNDOFF)
-    covered = jnp.where(need > 0, covered, 1.0)
-    taken_down = jnp.where(
-        need > 0, 0.5 * next_p * jnp.minimum(1.0, _finite(need / half_paid) * (1 + 8 * UNIT_ROUNDOFF)), 0.0
-    )
-    taken_down = jnp.where(covered > 0, taken_down, 0.0)
+    share = jnp.clip(_finite(half_paid / need), 0.0, 1.0) * (1 - 4 * UNIT_ROUNDOFF)
+    covered = jnp.where(need > 0, share, 1.0)
+    asked = jnp.minimum(1.0, _finite(need / half_paid) * (1 + 8 * UNIT_ROUNDOFF))
+    taken_down = jnp.where((need > 0) & (share > 0), 0.5 * next_p * asked, 0.0)
     leaves_down = jnp.concatenate([zero, taken_down[:-1]])
 
     # Up: mass of the bin below that this one's surplus can lift; what leaves this bin takes its surplus along.

@@ -13,10 +13,9 @@ from jaxtyping import Array
 
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import UNIT_ROUNDOFF, log_complement
 from jaxacct.prv import plan
-from jaxacct.prv.compose import Stages, merge, self_compose, truncation
+from jaxacct.prv.compose import Stages, merge, self_compose
 from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.discretize import discretize
@@ -34,15 +33,12 @@ def composed(
     infinite, which only the upper bound needs.
     """
     plans = plan.choose(parts, value, quantity, points, method)
-    order = plans.order
-    total = sum((jnp.sum(steps) for _, steps in parts), jnp.zeros(()))
+    order, log_tail = plans.order, plans.log_tail
     number = sum(len(steps) for _, steps in parts)
-    log_tail = jnp.log(truncation(points)) - jnp.log(jnp.maximum(total, 1.0))
-
-    def mesh_of(pair: DominatingPair, length: Array) -> Array:
-        return plan.anchored(pair, plan.mesh(length, points))
-
-    meshes = [jax.vmap(mesh_of)(pairs, length) for (pairs, _), length in zip(parts, plans.lengths, strict=True)]
+    meshes = [
+        jax.vmap(plan.mesh, in_axes=(0, 0, None))(pairs, length, points)
+        for (pairs, _), length in zip(parts, plans.lengths, strict=True)
+    ]
     if number > 1:
         meshes = _doubles_of_one(parts, meshes)
 
@@ -127,6 +123,24 @@ def infinite_mass(parts: tuple[Part, ...]) -> tuple[Array, Array]:
     return jnp.maximum(mass * (1 - error), 0.0), jnp.minimum(mass * (1 + error), 1.0)
 
 
+def infinite_share(parts: tuple[Part, ...], lost: Array) -> Array:
+    """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
+    least, most = infinite_mass(parts)
+    # The union bound on either, rounded up.
+    return jnp.stack([jnp.minimum(most + lost * (1 + 8 * UNIT_ROUNDOFF), 1.0), least])
+
+
+def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
+    """Returns delta at ``epsilon`` from above and from below, (2,), of the lattices above and below."""
+    finite = jax.vmap(delta_of, in_axes=(0, None))(lattices, epsilon)
+    return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF), 0.0, 1.0)
+
+
+def is_idle(parts: tuple[Part, ...]) -> Array:
+    """Returns whether nothing is run at all."""
+    return jnp.all(jnp.stack([jnp.all(steps == 0) for _, steps in parts]))
+
+
 @functools.partial(jax.jit, static_argnames=("quantity", "points", "method"))
 def bounds_of(
     parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str
@@ -136,20 +150,16 @@ def bounds_of(
     valid = valid_parts(parts) & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
     worst = jnp.inf if is_epsilon else 1.0
     lattice, stages, lost, order = composed(parts, value, quantity, points, method)
-    least, most = infinite_mass(parts)
-    # The union bound on either, rounded up.
-    atoms = jnp.stack([jnp.minimum(most + lost * (1 + 8 * UNIT_ROUNDOFF), 1.0), least])
+    infinite = infinite_share(parts, lost)
     if is_epsilon:
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
-        room = value - atoms - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (atoms > 0)
+        room = value - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (infinite > 0)
         results = jax.vmap(epsilon_of)(lattice, room)
         results = jnp.where(room > 0, results, jnp.inf)
     else:
-        results = jax.vmap(delta_of, in_axes=(0, None))(lattice, value)
-        results = results + atoms * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF)
-        results = jnp.clip(results, 0.0, 1.0)
+        results = delta_at(lattice, infinite, value)
     upper, lower = results[0], results[1]
-    idle = valid & jnp.all(jnp.stack([jnp.all(steps == 0) for _, steps in parts]))
+    idle = valid & is_idle(parts)
     upper = jnp.where(idle, 0.0, jnp.where(valid & ~jnp.isnan(upper), upper, worst))
     lower = jnp.where(valid & ~idle, lower, 0.0)
     estimate = jnp.where(upper < worst, (lower + upper) / 2, upper)
@@ -166,7 +176,7 @@ def bounds_of(
         slack=lattice.slack,
         slack_delta=jax.vmap(slack_effect)(lattice, at),
         shift=lattice.shift,
-        infinite_mass=most,
+        infinite_mass=infinite_mass(parts)[1],
         lost=lost,
         converged=upper < worst,
     )

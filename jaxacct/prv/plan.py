@@ -51,6 +51,8 @@ class Plan(NamedTuple):
     """The tilt, common to all."""
     log_weight: Array
     """Log of what a unit of the composition's tilted mass can count in delta."""
+    log_tail: Array
+    """Log of the tilted mass of one step that each stage may let go on each side."""
     windows: tuple[tuple[Array, Array], ...]
     """Losses (low, high) that the lattice of one step should cover."""
     lengths: tuple[Array, ...]
@@ -81,11 +83,11 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
     """
     steps = sum((jnp.sum(k) for _, k in parts), jnp.zeros(()))
     log_copies = jnp.log(jnp.maximum(steps, 1.0))
-    tails = -jnp.log(16.0 * points), jnp.log(truncation(points)) - log_copies
+    log_tail = jnp.log(truncation(points)) - log_copies
 
     def sketch_of(pair: DominatingPair) -> _Sketch:
         known = jnp.log(value) - log_copies if quantity == "epsilon" else pair.log_tail(jnp.zeros(()), value) - 3.0
-        return _sketch(pair, tails[0] + jnp.clip(known, -2000.0, 0.0))
+        return _sketch(pair, jnp.clip(known, -2000.0, 0.0) - jnp.log(16.0 * points))
 
     sketches = [jax.vmap(sketch_of)(pair) for pair, _ in parts]
 
@@ -109,7 +111,7 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
     loss = exponents(candidates) - candidates * epsilon
 
     def windows_at(order: Array) -> list[tuple[Array, Array]]:
-        return [jax.vmap(lambda row: _window(row, order, tails[1]))(sketch) for sketch in sketches]
+        return [jax.vmap(lambda row: _window(row, order, log_tail))(sketch) for sketch in sketches]
 
     windows = jax.vmap(windows_at)(candidates)
 
@@ -117,7 +119,7 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
         row, k, low, high = of_part
 
         def at(order: Array, low: Array, high: Array) -> tuple[Array, Array]:
-            return _length(row, order, k, low, high, tails[1], method)
+            return _length(row, order, k, low, high, log_tail, method)
 
         return jax.vmap(at)(candidates, low, high)
 
@@ -137,6 +139,7 @@ def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, me
     return Plan(
         order=candidates[chosen],
         log_weight=loss[chosen],
+        log_tail=log_tail,
         windows=tuple((low[chosen], high[chosen]) for low, high in windows),
         lengths=tuple(lengths[:, chosen] for lengths, _ in found),
     )
@@ -191,8 +194,7 @@ def _window(sketch: _Sketch, order: Array, log_tail: Array) -> tuple[Array, Arra
 
     Mass below the lower one will be moved up to it, so it counts as if it were there.
     """
-    logs = _tilted(sketch, order)
-    total = jax.nn.logsumexp(logs)
+    logs, total = _tilted(sketch, order), _cumulant(sketch, order)
     count = logs.shape[0]
     above = jnp.cumsum(jnp.exp(logs - total)[::-1])
     last = count - jnp.sum(above <= jnp.exp(log_tail))
@@ -208,9 +210,9 @@ def _length(
 
     With W_j the window of 4^j copies, k steps on the mesh W_j/n cost k W_j^2/(6 n^2) in variance; each further doubling
     that makes room for W_i, i > j, is met by k/4^(i-1) summands and costs half of (W_i/2n)^2 for each: the cost, but
-    for the factor k/(6 n^2). The recursive
-    algorithm takes the j for which the sum is least: one step, where the window grows from the start, and many where it
-    is as wide as a rare jump. The fixed mesh has room for all steps, the two-stage algorithm's for about sqrt(steps).
+    for the factor k/(6 n^2). The recursive algorithm takes the j for which the sum is least: one step, where the window
+    grows from the start, and many where it is as wide as a rare jump. The fixed mesh has room for all steps, the
+    two-stage algorithm's for about sqrt(steps).
     """
     span = high - low
     inside = (sketch.losses >= low) & (sketch.losses <= high)
@@ -219,8 +221,12 @@ def _length(
     places = jnp.clip((sketch.losses - low) / span, 0.0, 1.0)
 
     # From the end where each is greatest, so that no term exceeds 1.
-    weights, rates = jnp.exp(log_weights), jnp.asarray(RATES)[:, None]
-    upper, lower = (jnp.sum(jnp.exp(-rates * d) * weights, axis=-1) for d in (1 - places, places))
+    weights = jnp.exp(log_weights)
+
+    def moments(distances: Array) -> Array:
+        return jax.vmap(lambda rate: jnp.sum(jnp.exp(-rate * distances) * weights))(jnp.asarray(RATES))
+
+    upper, lower = moments(1 - places), moments(places)
     kappa = jnp.log(jnp.concatenate([upper, lower]) + TINY) + np.concatenate([RATES, np.zeros_like(RATES)])
     copies = jnp.clip(4.0**GROWTH, 1.0, jnp.maximum(steps, 1.0))
     if method == "two_stage":
@@ -239,11 +245,6 @@ def _length(
     cost = lengths**2 + jnp.cumsum(doublings[::-1])[::-1] - doublings
     chosen = lengths[jnp.minimum(first_index(cost <= jnp.min(cost)), len(GROWTH) - 1)]
     return jnp.maximum(chosen, span), jnp.min(cost)
-
-
-def mesh(length: Array, points: int) -> Array:
-    """Returns the mesh of ``points`` points for a window of that length."""
-    return length / (points - MARGIN)
 
 
 def placed(pair: DominatingPair, low: Array, h: Array) -> Array:
@@ -288,11 +289,13 @@ def placed(pair: DominatingPair, low: Array, h: Array) -> Array:
     return point - 2 * jnp.ceil((point - low) / (2 * h)) * h
 
 
-def anchored(pair: DominatingPair, h: Array) -> Array:
-    """Returns a mesh of at least h that divides the distance of the pair's anchors into a power of two, or h.
+def mesh(pair: DominatingPair, length: Array, points: int) -> Array:
+    """Returns the mesh of ``points`` points for a window of that length.
 
-    So the atoms stay on the mesh when it doubles.
+    It is wider where anchors ask for it: it divides their distance into a power of two, so the atoms stay on the mesh
+    when it doubles.
     """
+    h = length / (points - MARGIN)
     lower, upper = pair.anchors()
     distance = upper - lower
     halvings = jnp.floor(jnp.log2(distance / h))
