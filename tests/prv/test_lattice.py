@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxacct.batching import stack
 from jaxacct.prv.evaluate import delta_of, epsilon_of
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like, normalize
-from jaxacct.batching import stack
 from jaxacct.prv.spectrum import heaviest, invert, multiply, offset_to, transform
 
 RANDOM = np.random.default_rng(7)
