@@ -30,7 +30,7 @@ from bench.timing import measure
 
 NOISE, RATE, DELTA = 1.0, 0.01, 1e-5
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
-POINTS = tuple(2**i for i in range(7, 18))
+POINTS = tuple(sorted({2**i for i in range(7, 18)} | {3 * 2**i for i in range(8, 16)}))
 INTERVALS = tuple(3e-2 / 1.5**i for i in range(18))
 FINE_INTERVALS = tuple(h for h in INTERVALS if h < 5e-3)
 """For 10^7 steps: wider ones are slower there, up to a minute, and their errors several per cent and more."""
