@@ -49,6 +49,10 @@ LARGEST_EXPONENT = 600.0
 """Above it e^x is kept as its exponent (float64 overflows at e^709); what stands beside it is below e^-500 of it."""
 
 
+LARGEST_EXPONENT_OF_SINGLE = 75.0
+"""The same in float32, which overflows at e^88."""
+
+
 def log_moment_of_ratio(noise_multiplier: Array, sampling_rate: Array, exponent: Array, nodes: int) -> Array:
     """Returns ``log E[r(x)^a]`` for x ~ N(0, s^2) and r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1), for any real a.
 
@@ -88,7 +92,7 @@ def _integrand(s: Array, q: Array, a: Array, z: Array) -> tuple[Array, Array]:
     Near a = 1 and near a = 0 each of the module's two forms is free of cancellation on its own side; inside (0, 1) the
     terms differ in sign and each form is used on its half.
     """
-    log_r, excess, inverse = _log_ratio(s, q, z)
+    log_r, excess, inverse = log_ratio(s, q, z)
     upper = a > 0.5
     m = jnp.where(upper, a - 1, -a)
     rising = jnp.where(upper, log_r, -log_r)
@@ -101,23 +105,24 @@ def _integrand(s: Array, q: Array, a: Array, z: Array) -> tuple[Array, Array]:
     return coefficient, scale - 0.5 * z**2
 
 
-def _log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
+def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """Returns ``log r``, ``r - 1`` and ``1/r - 1`` at x = s z, or inf where r overflows.
 
     log r keeps its relative accuracy: r is formed as 1 + excess where it is near 1, with the rounding of that sum put
     back after the logarithm, and as (1 - q) + q e^u below 1/2, where 1 + excess has lost digits when q is near 1.
     """
+    limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else LARGEST_EXPONENT_OF_SINGLE
     u = (z - 0.5 / s) / s
     # q e^u, by its exponent where e^u alone would overflow.
-    beyond = u > LARGEST_EXPONENT
-    growth = jnp.minimum(u + jnp.log(q), LARGEST_EXPONENT + 100)
+    beyond = u > limit
+    growth = jnp.minimum(u + jnp.log(q), 1.1 * limit)
     scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
     excess = jnp.where(jnp.abs(u) < 0.5, q * (u + exp_remainder(u, 0.0)), scaled - q)
     is_small = excess < -0.5
     r = jnp.where(is_small, (1 - q) + scaled, 1 + excess)
     inverse = 1 / r
     log_r = jnp.log(r) + jnp.where(is_small, 0.0, (excess - (r - 1)) * inverse)
-    return jnp.where(growth > LARGEST_EXPONENT, u + jnp.log(q), log_r), excess, inverse - 1
+    return jnp.where(growth > limit, u + jnp.log(q), log_r), excess, inverse - 1
 
 
 def exp_remainder(x: Array, expm1_x: Array | float) -> Array:

@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike
 
 UNIT_ROUNDOFF = 2.0**-53
 """Half the distance from 1 to the next float64: the relative error of one rounded operation."""
@@ -41,6 +42,11 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
 def as_float64(value) -> jax.Array:
     """Returns ``value`` as a float64 array. To be called inside the scope only."""
     return jnp.asarray(value, dtype=jnp.float64)
+
+
+def as_real(value: ArrayLike) -> jax.Array:
+    """Returns ``value`` as an array of the widest real type at hand: float64 inside the scope, else float32."""
+    return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(jnp.float64))
 
 
 def outside(tree: Tree) -> Tree:

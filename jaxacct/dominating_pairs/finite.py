@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import LARGEST_EXPONENT, QUADRATURE_NODES, exp_remainder
 from jaxacct.dominating_pairs.protocol import CellMasses
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, first_index
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
 
 LOSS_ROUNDING = 8 * UNIT_ROUNDOFF
 """Relative error of a computed loss: the rounding of the quotient, which tells 4.5-fold in a logarithm above 0.22, and
@@ -46,14 +46,18 @@ class FinitePair:
 
     def _atoms(self) -> tuple[Array, Array, Array, Array]:
         """Returns p, q, the losses (0 where infinite), and which outcomes have a finite loss."""
-        p, q, losses = as_float64(self.p), as_float64(self.q), self._losses()
+        p, q, losses = self._all()
         finite = jnp.isfinite(losses)
         return jnp.where(finite, p, 0.0), jnp.where(finite, q, 0.0), jnp.where(finite, losses, 0.0), finite
 
+    def _all(self) -> tuple[Array, Array, Array]:
+        """Returns p, q and the losses of all outcomes, infinite ones too."""
+        return as_real(self.p), as_real(self.q), self._losses()
+
     def _losses(self) -> Array:
-        p, q = as_float64(self.p), as_float64(self.q)
+        p, q = as_real(self.p), as_real(self.q)
         if self.losses is not None:
-            return as_float64(self.losses)
+            return as_real(self.losses)
         shared = (p > 0) & (q > 0)
         above, below = jnp.where(shared, p, 1.0), jnp.where(shared, q, 1.0)
         # Near one the quotient's rounding would be all of its logarithm; the difference is exact within a factor of 2.
@@ -63,7 +67,7 @@ class FinitePair:
         return jnp.where(shared, log_ratio, jnp.where(p > 0, jnp.inf, -jnp.inf))
 
     def is_valid(self) -> Array:
-        p, q = as_float64(self.p), as_float64(self.q)
+        p, q = as_real(self.p), as_real(self.q)
         allowed = SUM_TOLERANCE + 2 * UNIT_ROUNDOFF * p.shape[-1]
         is_pair = jnp.all((p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)) & ~jnp.any(jnp.isnan(self._losses()))
         return is_pair & (jnp.abs(jnp.sum(p) - 1) <= allowed) & (jnp.abs(jnp.sum(q) - 1) <= allowed)
@@ -86,7 +90,7 @@ class FinitePair:
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         p, q, losses, finite = self._atoms()
         cells = boundaries.shape[0] - 1
-        rounding = jnp.broadcast_to(as_float64(self.rounding), p.shape)
+        rounding = jnp.broadcast_to(as_real(self.rounding), p.shape)
         # Cell i is slot i + 1; the first and the last slot take what lies outside.
         slot = jnp.where(finite, jnp.searchsorted(boundaries, losses), cells + 1)
         rows = jnp.stack([p, q, rounding * p, rounding * q, jnp.where(finite, 1.0, 0.0)], axis=-1)
@@ -106,7 +110,7 @@ class FinitePair:
         return LOSS_ROUNDING * jnp.abs(largest)
 
     def infinite_mass(self) -> Array:
-        return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_float64(self.p), 0.0)), 1.0)
+        return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)
 
     def anchors(self) -> tuple[Array, Array]:
         """Returns P's heaviest loss and the heavier of its two neighbours, the lower one first.
@@ -139,7 +143,7 @@ class FinitePair:
 
     def log_tail(self, order: Array, loss: Array) -> Array:
         p, _, losses, finite = self._atoms()
-        error = jnp.max(jnp.broadcast_to(as_float64(self.rounding), p.shape))
+        error = jnp.max(jnp.broadcast_to(as_real(self.rounding), p.shape))
         log_p, largest = jnp.log(p), jnp.max(jnp.abs(losses))
 
         def bound(order: Array, loss: Array) -> Array:
@@ -168,7 +172,7 @@ class FinitePair:
         """
         p, q, losses, finite = self._atoms()
         infinite = self.infinite_mass()
-        q_only = jnp.sum(jnp.where(self._losses() == -jnp.inf, as_float64(self.q), 0.0))
+        q_only = jnp.sum(jnp.where(self._losses() == -jnp.inf, as_real(self.q), 0.0))
         log_p, log_q = jnp.log(p), jnp.log(q)
 
         def log_moment(order: Array) -> Array:
@@ -189,7 +193,7 @@ class FinitePair:
             direct = _log_sum(log_p + order * losses, finite)
             return jnp.where(log_excess > 1, large, jnp.where(total < -0.5, direct, jnp.log1p(total)))
 
-        return jnp.vectorize(log_moment)(as_float64(order))
+        return jnp.vectorize(log_moment)(as_real(order))
 
 
 LARGEST_LOG = 709.0

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.protocol import CellMasses
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, log_complement
+from jaxacct.precision import UNIT_ROUNDOFF, as_real, log_complement
 
 
 @jax.tree_util.register_dataclass
@@ -28,7 +28,7 @@ class SubsampledGaussianPair:
     removes: ArrayLike
 
     def _fields(self) -> tuple[Array, Array, Array]:
-        return as_float64(self.noise_multiplier), as_float64(self.sampling_rate), jnp.asarray(self.removes)
+        return as_real(self.noise_multiplier), as_real(self.sampling_rate), jnp.asarray(self.removes)
 
     def is_valid(self) -> Array:
         s, q, _ = self._fields()
@@ -110,5 +110,5 @@ class SubsampledGaussianPair:
 
     def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
         s, q, removes = self._fields()
-        exponent = jnp.where(removes, as_float64(order) + 1, -as_float64(order))
+        exponent = jnp.where(removes, as_real(order) + 1, -as_real(order))
         return log_moment_of_ratio(s, q, exponent, nodes)

@@ -45,7 +45,7 @@ def check(mechanism: Any, steps: Any) -> None:
 
 
 def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part, ...]]:
-    """Returns, for each direction of ``relation``, what is composed. To be called inside the float64 scope."""
+    """Returns, for each direction of ``relation``, what is composed. In the precision of the scope."""
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
         count = max(len(directions) for directions in nested)
@@ -54,18 +54,19 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
-        counts = jnp.broadcast_to(_float64(steps), (length,))
+        counts = jnp.broadcast_to(_real(steps), (length,))
         return [((pair, counts),) for pair in pairs]
-    counts = _float64(steps)[None]
+    counts = _real(steps)[None]
     return [
-        ((jax.tree.map(lambda leaf: _float64(leaf)[None], pair), counts),)
+        ((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),)
         for pair in mechanism.dominating_pairs(relation)
     ]
 
 
-def _float64(leaf: ArrayLike) -> Any:
-    """Returns real numbers as float64, others as they are; concrete ones as NumPy arrays, which dispatch faster."""
+def _real(leaf: ArrayLike) -> Any:
+    """Returns real numbers in the scope's precision, others as they are; concrete ones as NumPy arrays, for speed."""
+    real = jax.dtypes.canonicalize_dtype(jnp.float64)
     if isinstance(leaf, jax.core.Tracer):
-        return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
+        return leaf.astype(real) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
     values = np.asarray(leaf)
-    return values if values.dtype == bool else values.astype(np.float64)
+    return values if values.dtype == bool else values.astype(real)

@@ -63,6 +63,20 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     assert_holds(ja.delta(mechanism, steps, epsilon, relation=direction, points=points), truth, 1e-9)
 
 
+@pytest.mark.parametrize("points", [192, 384, 3072])
+def test_sizes_of_three_times_a_power_of_two(points):
+    for epsilon in (0.0, 1.5, 5.0, 20.0):  # delta from 0.38 down to 1e-89
+        truth = gaussian_delta(1, epsilon)
+        assert_holds(ja.delta(ja.Gaussian(10.0), 100, epsilon, points=points), truth)
+        inverse = ja.epsilon(ja.Gaussian(10.0), 100, float(truth), points=points)
+        assert_inverts(inverse, lambda e: gaussian_delta(1, e), float(truth))
+    assert inverse.gap < 2 * (192 / points) ** 2
+    mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
+    for direction in ("add", "remove"):
+        truth = saddlepoint_delta(1.0, 0.01, 10_000, 6.0, direction)
+        assert_holds(ja.delta(mechanism, 10_000, 6.0, relation=direction, points=points), truth, 1e-9)
+
+
 def test_published_values():
     for row in PUBLISHED:
         mechanism = ja.PoissonSubsampledGaussian(row["noise_multiplier"], row["sampling_rate"])

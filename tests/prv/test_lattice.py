@@ -81,7 +81,7 @@ def circular(a, b):
     return whole[:n] + np.append(whole[n:], 0)
 
 
-@pytest.mark.parametrize("points", [64, 1024])
+@pytest.mark.parametrize("points", [64, 192, 1024])
 def test_errors_of_a_product_of_spectra_are_bounded(points):
     with jax.enable_x64(True):
         for _ in range(5):
@@ -97,7 +97,7 @@ def test_errors_of_a_product_of_spectra_are_bounded(points):
             assert np.sqrt(2 * np.sum(errors**2)) <= float(product.l2_error)
 
 
-@pytest.mark.parametrize("points", [64, 1024])
+@pytest.mark.parametrize("points", [64, 192, 1024])
 def test_slack_of_a_convolution_covers_its_rounding(points):
     with jax.enable_x64(True):
         for _ in range(5):

@@ -105,6 +105,8 @@ def test_one_compilation_serves_all_values():
             ["relation = 'swap'", "Gaussian", "'add'"],
         ),
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=1000), ["points = 1000", "power of two"]),
+        (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=96), ["points = 96", "at least 128"]),
+        (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=9 * 2**7), ["points = 1152", "three times"]),
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=64, tolerance=0.1), ["tolerance", "points"]),
         (lambda: ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, tolerance=0.0), ["tolerance = 0.0"]),
         (lambda: ja.epsilon(ja.Gaussian(jnp.ones((2, 3))), 1, 1e-5), ["(2, 3)", "vmap"]),

@@ -1,0 +1,321 @@
+"""The integral along a line through the saddle point, and a bound for everything it leaves out.
+
+For any t > 0 and the sum S of the losses, K its cumulant function, z = t + iw,
+
+    delta(eps) = (1/2 pi) integral of exp(K(z) - z eps) / (z (z + 1)) dw.
+
+The rule with nodes m dw gives the sum of e^(t m L) delta(eps + m L) over all integers m, L = 2 pi/dw: the truth and
+*positive* terms beside it. With the Chernoff bound delta(eps') <= e^(K(a) - a eps') c(a), c(a) = a^a/(1+a)^(1+a), at an
+order a > t the terms m > 0 fall geometrically, and at one below t (or with delta <= 1) those with m < 0. So L is chosen
+to make them small. Nodes end where a bound of the characteristic function that holds from there on is small. With the
+quadrature's and the roundings' errors, each bounded where it arises, that makes the bracket.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.precision import log_complement
+from jaxacct.prv.composition import Part
+from jaxacct.saddlepoint.laws import Moments, Nodes, law_of, moments, precision
+
+NODES = 512
+"""Most nodes on one half of the line."""
+
+TILE = 8
+"""Nodes that share one table of sines; the angles of the rest are reached by one multiplication."""
+
+GRID = 4.0 ** -np.arange(16)[::-1]
+"""Orders among which the saddle point is first looked for, over the largest order."""
+
+ABOVE, BELOW = np.array([1.15, 1.4, 2.0, 4.0]), np.array([0.85, 0.6, 0.3, 0.1])
+"""Orders of the Chernoff bounds on what the rule adds, over the saddle point."""
+
+NEWTON = 6
+"""Newton's steps for the saddle point. It need not be met: any t > 0 is right."""
+
+
+class Line(NamedTuple):
+    """The integrand on the line, for all eps: at node m, amplitude[m] e^(i (phase[m] + w[m] (slope - eps)))."""
+
+    order: Array
+    spacing: Array
+    w: Array
+    amplitude: Array
+    phase: Array
+    error: Array
+    """Relative error of each node."""
+    value: Array
+    """K(t) of the sum."""
+    slope: Array
+    common_error: Array
+    """Relative error of all nodes alike."""
+    log_tail: Array
+    """Log of the nodes left out, in units of the sum over the nodes."""
+    above: tuple[Array, Array]
+    below: tuple[Array, Array]
+    """Orders, and the logs of E e^(order S), rounded up, for the bounds on the terms beside the truth."""
+
+
+def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
+    """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
+    sums = [jnp.zeros_like(order)] * 3
+    for (_, steps), law in zip(parts, nodes, strict=True):
+        found = jax.vmap(moments, in_axes=(0, None))(law, order)
+        sums = [s + jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for s, m in zip(sums, found, strict=True)]
+    return Moments(*sums)
+
+
+def largest_order(parts: tuple[Part, ...]) -> Array:
+    """Returns the largest order at which moments of all that is run are known."""
+    largest = [
+        jnp.min(jnp.where(steps > 0, jax.vmap(lambda p: law_of(p).largest_order())(pairs), jnp.inf))
+        for pairs, steps in parts
+    ]
+    return jnp.min(jnp.stack(largest))
+
+
+def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]:
+    """Returns the eps whose saddle point is ``order``, log delta there by Laplace's method, and the curvature."""
+    t, (value, slope, curvature) = order, found
+    bend = curvature + 1 / t**2 + 1 / (1 + t) ** 2
+    epsilon = slope - 1 / t - 1 / (1 + t)
+    log_delta = value - t * epsilon - jnp.log(t) - jnp.log1p(t) - 0.5 * jnp.log(2 * jnp.pi * bend)
+    return epsilon, log_delta, bend
+
+
+def saddle_point(
+    parts: tuple[Part, ...], scans: list[Nodes], target: Array, quantity: str
+) -> tuple[Array, Array, Array]:
+    """Returns an order near the saddle point, the eps there, and whether it lies among the orders that are known.
+
+    ``target`` is log delta or eps, as ``quantity`` says.
+    """
+    largest = largest_order(parts)
+
+    def excess(order: Array) -> tuple[Array, Array, Array]:
+        """Returns a function that falls through 0 at the saddle point, its slope in log t, and eps."""
+        found = total(parts, scans, order)
+        epsilon, log_delta, bend = log_normal_delta(found, order)
+        if quantity == "epsilon":
+            return log_delta - target, -(order**2) * bend, epsilon
+        distance = order * (found.slope - target) - 1 - order / (1 + order)
+        return -distance, -(order**2) * bend, target
+
+    orders = largest * jnp.asarray(GRID, largest.dtype)
+    values = jax.vmap(lambda t: excess(t)[0])(orders)
+    # NaN counts as beyond.
+    reached = jnp.sum(jnp.cumprod(jnp.where(values > 0, 1, 0)))
+    known = (reached > 0) & (reached < len(GRID)) & (largest > 0) & jnp.isfinite(largest)
+    low = orders[jnp.clip(reached - 1, 0, len(GRID) - 1)]
+    high = orders[jnp.clip(reached, 0, len(GRID) - 1)]
+
+    def step(_, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        low, high, order = state
+        value, slope, _ = excess(order)
+        low, high = jnp.where(value > 0, order, low), jnp.where(value > 0, high, order)
+        newton = order * jnp.exp(jnp.clip(-value / slope, -2.0, 2.0))
+        inside = (newton > low) & (newton < high)
+        return low, high, jnp.where(inside, newton, jnp.sqrt(low * high))
+
+    _, _, order = jax.lax.fori_loop(0, NEWTON, step, (low, high, jnp.sqrt(low * high)))
+    return order, excess(order)[2], known
+
+
+def log_factor(order: Array) -> Array:
+    """Returns log c(a) = a log a - (1 + a) log(1 + a)."""
+    return -order * jnp.log1p(1 / order) - jnp.log1p(order)
+
+
+def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: Array, log_delta: Array) -> Line:
+    """Returns the integrand on the line through ``order``; eps and log delta, roughly known, tell what is needed."""
+    bits = precision()
+    cut, u = bits.cut, bits.roundoff
+    largest = largest_order(parts)
+    refined = [jax.vmap(lambda p: law_of(p).tilted(order))(pairs) for pairs, _ in parts]
+    # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
+    here = total(parts, scans, order)
+
+    def bounds(orders: Array) -> Array:
+        logs = jax.vmap(lambda t: total(parts, scans, t).value)(orders)
+        return logs + jax.vmap(lambda t: _error_of_value(parts, scans, t))(orders)
+
+    above = jnp.minimum(order * jnp.asarray(ABOVE, order.dtype), largest)
+    below = order * jnp.asarray(BELOW, order.dtype)
+    log_above, log_below = bounds(above), bounds(below)
+    # From e^(t L) delta(eps + L) <= e^-cut delta(eps), and likewise below; with delta <= 1 for the last.
+    farther = (log_above - above * epsilon + log_factor(above) - log_delta + cut) / (above - order)
+    nearer = (log_below - below * epsilon + log_factor(below) - log_delta + cut) / (order - below)
+    up = jnp.min(jnp.where(above > order * 1.01, jnp.maximum(farther, cut / (2 * (above - order))), jnp.inf))
+    down = jnp.minimum(jnp.min(jnp.maximum(nearer, cut / (2 * (order - below)))), (cut - log_delta) / order)
+    length = jnp.maximum(up, down)
+    spacing = 2 * jnp.pi / length
+
+    # How far: by a bound that holds from there on.
+    bend = here.curvature + 1 / order**2 + 1 / (1 + order) ** 2
+    scale = jnp.log(2 * order * (1 + order) * jnp.sqrt(bend / (2 * jnp.pi)))
+
+    def envelope(w: Array) -> Array:
+        sums = jnp.zeros_like(w)
+        for (pairs, steps), nodes in zip(parts, refined, strict=True):
+            logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
+            sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
+        return sums
+
+    def farther_out(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        w = state[0] * 1.2
+        return w, envelope(w)
+
+    most = spacing * NODES
+    start = jnp.minimum(jnp.sqrt(2 * (cut + jnp.maximum(scale, 0.0)) / here.curvature), most)
+    end, _ = jax.lax.while_loop(
+        lambda state: (state[1] > jnp.log(state[0]) - scale - cut) & (state[0] < most),
+        farther_out,
+        (start, envelope(start)),
+    )
+    tiles = jnp.clip(jnp.ceil(end / (spacing * TILE)), 1, NODES // TILE).astype(jnp.int32)
+    end = spacing * TILE * tiles
+    log_tail = jnp.log(2 / spacing) + envelope(end) - jnp.log(end)
+    log_modulus, phase, error = _nodes(parts, scans, refined, order, spacing, end, tiles)
+
+    w = spacing * (1 + jnp.arange(NODES)).astype(order.dtype)
+    # 1/(z (z + 1)).
+    amplitude = jnp.exp(log_modulus) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
+    counts = jnp.arange(NODES) < tiles * TILE
+    return Line(
+        order=order,
+        spacing=spacing,
+        w=w,
+        amplitude=jnp.where(counts, amplitude, 0.0),
+        phase=phase - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order),
+        error=error,
+        value=here.value,
+        slope=here.slope,
+        common_error=_error_of_value(parts, scans, order) + 4 * u,
+        log_tail=log_tail,
+        above=(above, log_above),
+        below=(below, log_below),
+    )
+
+
+VALUE_ROUNDING, NODE_ROUNDING = 700.0, 150.0
+"""Units of roundoff by which a cumulant errs relative to itself, and the logarithm of a characteristic function relative
+to the mean of |w (Y - E Y)|.
+
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, and what is
+common to all of them cancels; moments are sums of positive terms, taken directly where they are above 1/4 only.
+"""
+
+
+def _error_of_value(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Array:
+    """Returns a bound on the error of the sum's K(order): rounding and quadrature."""
+    u, error = precision().roundoff, jnp.zeros_like(order)
+    for (pairs, steps), rows in zip(parts, nodes, strict=True):
+        values = jax.vmap(moments, in_axes=(0, None))(rows, order).value
+        missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), n))(pairs, rows)
+        each = VALUE_ROUNDING * u * jnp.abs(values) + jnp.exp(missed)
+        error = error + jnp.sum(jnp.where(steps > 0, steps * each, 0.0))
+    return error
+
+
+def _nodes(
+    parts: tuple[Part, ...],
+    scans: list[Nodes],
+    refined: list[Nodes],
+    order: Array,
+    spacing: Array,
+    end: Array,
+    tiles: Array,
+) -> tuple[Array, Array, Array]:
+    """Returns, at NODES nodes, the log modulus and the phase of E_t[e^(iw(S - E_t S))], and the error of both."""
+    u = precision().roundoff
+
+    def prepared(nodes: Nodes, scan: Nodes, pair) -> tuple[Array, ...]:
+        logs = nodes.log_p + order * nodes.losses
+        weights = jnp.exp(logs - jnp.max(logs))
+        weights = weights / jnp.sum(weights)
+        deviations = nodes.losses - moments(scan, order).slope
+        offsets = spacing * (1 + jnp.arange(TILE)).astype(order.dtype)
+        cosines, sines = jax.vmap(lambda w: _turned(w * deviations))(offsets)
+        spread = jnp.sum(weights * (jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)))
+        missed = 2 * jnp.exp(law_of(pair).log_quadrature_error(order, end, nodes))
+        return weights, deviations, cosines, sines, spread, missed
+
+    tables = [
+        jax.vmap(prepared)(nodes, scan, pairs) for nodes, scan, (pairs, _) in zip(refined, scans, parts, strict=True)
+    ]
+
+    def one(table: tuple[Array, ...], steps: Array, w: Array) -> tuple[Array, Array, Array]:
+        """Returns the logarithm's parts, times steps, and the errors, at the TILE nodes after w."""
+        weights, deviations, cosines, sines, spread, missed = table
+        c, s = _turned(w * deviations)
+        # e^(ia) e^(ib) - 1 from both less 1.
+        real = jnp.sum(weights * (c + cosines + c * cosines - s * sines), axis=-1)
+        imaginary = jnp.sum(weights * (s + sines + c * sines + s * cosines), axis=-1)
+        square = jnp.maximum(1 + 2 * real + real**2 + imaginary**2, u)
+        log_modulus = 0.5 * log_complement(-jnp.maximum(2 * real + real**2 + imaginary**2, u - 1))
+        places = w + spacing * (1 + jnp.arange(TILE)).astype(order.dtype)
+        error = (NODE_ROUNDING * u * places * spread + missed) / jnp.sqrt(square)
+        found = log_modulus, jnp.arctan2(imaginary, 1 + real), error
+        return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in found)
+
+    def tile(i: Array, filled: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        w = spacing * (TILE * i).astype(order.dtype)
+        sums = [jnp.zeros(TILE, order.dtype)] * 3
+        for table, (_, steps) in zip(tables, parts, strict=True):
+            found = jax.vmap(one, in_axes=(0, 0, None))(table, steps, w)
+            sums = [s + jnp.sum(f, axis=0) for s, f in zip(sums, found, strict=True)]
+        return tuple(jax.lax.dynamic_update_slice(a, s, (TILE * i,)) for a, s in zip(filled, sums, strict=True))
+
+    empty = jnp.zeros(NODES, order.dtype)
+    return jax.lax.fori_loop(0, tiles, tile, (empty, empty, empty))
+
+
+def _turned(angle: Array) -> tuple[Array, Array]:
+    """Returns cos - 1 and sin, the first without cancellation."""
+    half = angle / 2
+    sine = jnp.sin(half)
+    return -2 * sine**2, 2 * sine * jnp.cos(half)
+
+
+def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
+    """Returns log delta(eps) as the rule has it, and its derivative in eps."""
+    angle = line.phase + line.w * (line.slope - epsilon)
+    at_zero = 1 / (line.order * (1 + line.order))
+    height = at_zero + 2 * jnp.sum(line.amplitude * jnp.cos(angle))
+    rise = 2 * jnp.sum(line.amplitude * line.w * jnp.sin(angle))
+    exponent = line.value - line.order * epsilon
+    return exponent + jnp.log(line.spacing / (2 * jnp.pi)) + jnp.log(height), -line.order + rise / height
+
+
+def errors(line: Line, epsilon: Array) -> tuple[Array, Array]:
+    """Returns bounds on the relative errors of delta(eps): (how far it may be above, how far below).
+
+    What the rule adds counts in the first only.
+    """
+    u = precision().roundoff
+    found, _ = log_delta(line, epsilon)
+    turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
+    at_zero = 1 / (line.order * (1 + line.order))
+    rounding = u * (8 * at_zero + 4 * NODES * (at_zero + 2 * jnp.sum(line.amplitude)))
+    rounding = rounding + 2 * jnp.sum(line.amplitude * (line.error + u * (16 + 4 * turns)))
+    log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
+    both = rounding + jnp.exp(line.log_tail)
+    relative = both * jnp.exp(-log_height) + line.common_error
+    relative = relative + 8 * u * (jnp.abs(line.value) + line.order * jnp.abs(epsilon) + 8)
+    length, t = 2 * jnp.pi / line.spacing, line.order
+
+    (above, log_above), (below, log_below) = line.above, line.below
+    up = t * length + log_above - above * (epsilon + length) + log_factor(above) - found
+    up = up - jnp.log(-jnp.expm1(-(above - t) * length))
+    down = -t * length + log_below - below * (epsilon - length) + log_factor(below) - found
+    down = down - jnp.log(-jnp.expm1(-(t - below) * length))
+    flat = -t * length - found - jnp.log(-jnp.expm1(-t * length))
+    added = jnp.exp(jnp.nanmin(jnp.where(above > t * 1.01, up, jnp.inf)))
+    added = added + jnp.exp(jnp.minimum(jnp.nanmin(down), flat))
+    return relative + added, relative

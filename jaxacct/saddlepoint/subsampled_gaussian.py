@@ -1,0 +1,128 @@
+"""The law of the subsampled Gaussian's loss: a trapezoid rule in the noise, which converges geometrically.
+
+With z = x/s standard normal, r = 1 - q + q e^u and u = (z - 1/(2s))/s, the loss is log r ("remove") or -log r ("add"),
+and a moment of order t + iw is the integral of the normal density times r^a, a = t + 1 + iw or -(t + iw). In the strip
+|Im z| < pi s this is analytic, for r vanishes on its edge only. On the line Im z = b the argument of r lies between 0
+and theta = b/s, and |r| between r(Re z) cos(theta/2) and r(Re z). Two bounds follow.
+
+*Quadrature.* A trapezoid rule of spacing h errs by at most 2/(e^(2 pi b/h) - 1) times the integral of the modulus over
+the lines Im z = +-b (Trefethen and Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1), which
+is at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times cos(theta/2)^-t more.
+
+*Decay.* Moved to Im z = b the integral of order t + iw is at most the sum of |r(z + ib)|^a-weights with e^(-w arg r)
+and e^(b^2/2): a bound that falls with w, so it holds from w on. b = w times the deviation of the loss is about best; a
+linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.cumulants import log_ratio
+from jaxacct.dominating_pairs import SubsampledGaussianPair
+from jaxacct.precision import as_real
+from jaxacct.saddlepoint.laws import Nodes, law_of, precision
+
+NODES = 256
+"""Nodes of either rule."""
+
+FINEST, COARSEST = 0.3, 0.5
+"""Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29."""
+
+BEYOND = 14.0
+"""Nats below the cut at which nodes end: what k steps leave out is k times as much as what one does."""
+
+ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
+"""Values of theta that the quadrature's bound may use."""
+
+WIDE_ANGLES = np.concatenate([ANGLES, [4.5, 7.0, 11.0, 17.0, 26.0, 40.0]])
+"""For q = 1, where r is an exponential and vanishes nowhere."""
+
+
+@dataclass(frozen=True)
+class LawOfSubsampledGaussian:
+    """See the module."""
+
+    pair: SubsampledGaussianPair
+
+    def _fields(self) -> tuple[Array, Array, Array]:
+        pair = self.pair
+        return as_real(pair.noise_multiplier), as_real(pair.sampling_rate), jnp.asarray(pair.removes)
+
+    def largest_order(self) -> Array:
+        s, _, _ = self._fields()
+        room = NODES * jnp.minimum(FINEST * s, COARSEST) - 2 * precision().reach
+        return jnp.maximum(s * room - 1, 0.0)
+
+    def scan(self) -> Nodes:
+        # Every tilted law lies between normal ones around 0 and order + 1 ("remove"), or around -order and 0 ("add").
+        s, _, removes = self._fields()
+        reach, far = precision().reach, (self.largest_order() + 1) / s
+        return self._between(jnp.where(removes, -reach, -reach - far), jnp.where(removes, reach + far, reach))
+
+    def tilted(self, order: Array) -> Nodes:
+        """Returns nodes where the law tilted by ``order`` has more than e^-(cut + BEYOND) of its density's maximum."""
+        nodes = self.scan()
+        logs = nodes.log_p + order * nodes.losses
+        counts = logs > jnp.max(logs) - precision().cut - BEYOND
+        z = nodes.places
+        spacing = z[1] - z[0]
+        low = jnp.min(jnp.where(counts, z, jnp.inf)) - spacing
+        return self._between(low, jnp.max(jnp.where(counts, z, -jnp.inf)) + spacing)
+
+    def _between(self, low: Array, high: Array) -> Nodes:
+        s, q, removes = self._fields()
+        spacing = (high - low) / NODES
+        z = low + spacing * (jnp.arange(NODES) + 0.5).astype(s.dtype)
+        log_r = log_ratio(s, q, z)[0]
+        base = -0.5 * z**2 + jnp.log(spacing) - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
+        mixture, nothing = base + log_r, jnp.zeros_like(s)
+        return Nodes(
+            losses=jnp.where(removes, log_r, -log_r),
+            log_p=jnp.where(removes, mixture, base),
+            log_q=jnp.where(removes, base, mixture),
+            infinite=nothing,
+            missing=nothing,
+            places=z,
+        )
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s, q, removes = self._fields()
+        logs = nodes.log_p + order * nodes.losses
+        weights = jnp.exp(logs - jnp.max(logs))
+        weights = weights / jnp.sum(weights)
+        mean = jnp.sum(weights * nodes.losses)
+        deviation = jnp.sqrt(jnp.sum(weights * (nodes.losses - mean) ** 2))
+        b = jnp.where(q == 1, w * deviation, jnp.minimum(w * deviation, ANGLES[-1] * s))
+        theta = b / s
+        log_r = jnp.where(removes, nodes.losses, -nodes.losses)
+        share = jnp.exp(jnp.minimum((nodes.places - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
+        angle = jnp.arctan2(share * jnp.sin(theta), 1 - share + share * jnp.cos(theta))
+        angle = jnp.where(q == 1, theta, angle)
+        shrink = 4 * share * jnp.where(q == 1, 0.0, 1 - share) * jnp.sin(theta / 2) ** 2
+        exponents = jnp.where(removes, order + 1, -order) * 0.5 * jnp.log1p(-shrink) - w * angle
+        bound = 0.5 * b**2 + jax.nn.logsumexp(exponents, b=weights)
+        return jnp.where(jnp.isnan(bound), 0.0, jnp.minimum(bound, 0.0))
+
+    def log_quadrature_error(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s, q, removes = self._fields()
+        spacing = nodes.places[1] - nodes.places[0]
+
+        def gained(angles: np.ndarray) -> Array:
+            theta = jnp.asarray(angles, s.dtype)
+            return 2 * jnp.pi * theta * s / spacing - 0.5 * (theta * s) ** 2 - w * theta
+
+        secant = jnp.asarray(-np.log(np.cos(ANGLES / 2)), s.dtype)
+        narrow = jnp.max(gained(ANGLES) - jnp.where(removes, 0.0, order) * secant)
+        gain = jnp.where(q == 1, jnp.max(gained(WIDE_ANGLES)), narrow)
+        return jnp.logaddexp(jnp.log(2.0) - gain, -(precision().cut + BEYOND - 4.0))
+
+
+@law_of.register
+def _(pair: SubsampledGaussianPair) -> LawOfSubsampledGaussian:
+    return LawOfSubsampledGaussian(pair)
