@@ -72,9 +72,8 @@ def test_sizes_of_three_times_a_power_of_two(points):
         assert_inverts(inverse, lambda e: gaussian_delta(1, e), float(truth))
     assert inverse.gap < 2 * (192 / points) ** 2
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
-    for direction in ("add", "remove"):
-        truth = saddlepoint_delta(1.0, 0.01, 10_000, 6.0, direction)
-        assert_holds(ja.delta(mechanism, 10_000, 6.0, relation=direction, points=points), truth, 1e-9)
+    truth = saddlepoint_delta(1.0, 0.01, 10_000, 6.0, "remove")
+    assert_holds(ja.delta(mechanism, 10_000, 6.0, relation="remove", points=points), truth, 1e-9)
 
 
 def test_published_values():
