@@ -36,8 +36,20 @@ GRID = 4.0 ** -np.arange(16)[::-1]
 ABOVE, BELOW = np.array([1.15, 1.4, 2.0, 4.0]), np.array([0.85, 0.6, 0.3, 0.1])
 """Orders of the Chernoff bounds on what the rule adds, over the saddle point."""
 
+FARTHER = 1.35
+"""Factor by which the end of the line is moved out until a bound says that it is far enough."""
+
 NEWTON = 6
 """Newton's steps for the saddle point. It need not be met: any t > 0 is right."""
+
+
+VALUE_ROUNDING, NODE_ROUNDING = 700.0, 150.0
+"""Units of roundoff by which a cumulant errs relative to itself, and the logarithm of a characteristic function relative
+to the mean of |w (Y - E Y)|.
+
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, and what is
+common to all of them cancels; moments are sums of positive terms, taken directly where they are above 1/4 only.
+"""
 
 
 class Line(NamedTuple):
@@ -64,11 +76,20 @@ class Line(NamedTuple):
 
 def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
     """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
-    sums = [jnp.zeros_like(order)] * 3
-    for (_, steps), law in zip(parts, nodes, strict=True):
-        found = jax.vmap(moments, in_axes=(0, None))(law, order)
-        sums = [s + jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for s, m in zip(sums, found, strict=True)]
-    return Moments(*sums)
+    return total_and_error(parts, nodes, order)[0]
+
+
+def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array]:
+    """Returns the moments of the sum, and a bound on the error of its K(order): rounding and quadrature."""
+    sums, error = [jnp.zeros_like(order)] * 3, jnp.zeros_like(order)
+    for (pairs, steps), rows in zip(parts, nodes, strict=True):
+        found = jax.vmap(moments, in_axes=(0, None))(rows, order)
+        missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), n))(pairs, rows)
+        each = VALUE_ROUNDING * precision().roundoff * jnp.abs(found.value) + jnp.exp(missed)
+        *sums, error = (
+            s + jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for s, m in zip([*sums, error], [*found, each], strict=True)
+        )
+    return Moments(*sums), error
 
 
 def largest_order(parts: tuple[Part, ...]) -> Array:
@@ -139,11 +160,11 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: 
     largest = largest_order(parts)
     refined = [jax.vmap(lambda p: law_of(p).tilted(order))(pairs) for pairs, _ in parts]
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
-    here = total(parts, scans, order)
+    here, error_here = total_and_error(parts, scans, order)
 
     def bounds(orders: Array) -> Array:
-        logs = jax.vmap(lambda t: total(parts, scans, t).value)(orders)
-        return logs + jax.vmap(lambda t: _error_of_value(parts, scans, t))(orders)
+        found, error = jax.vmap(lambda t: total_and_error(parts, scans, t))(orders)
+        return found.value + error
 
     above = jnp.minimum(order * jnp.asarray(ABOVE, order.dtype), largest)
     below = order * jnp.asarray(BELOW, order.dtype)
@@ -167,17 +188,20 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: 
             sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
         return sums
 
+    def is_enough(w: Array, log_modulus: Array) -> Array:
+        return log_modulus <= jnp.log(w) - scale - cut
+
     def farther_out(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        w = state[0] * 1.2
+        w = state[0] * FARTHER
         return w, envelope(w)
 
     most = spacing * NODES
-    start = jnp.minimum(jnp.sqrt(2 * (cut + jnp.maximum(scale, 0.0)) / here.curvature), most)
-    end, _ = jax.lax.while_loop(
-        lambda state: (state[1] > jnp.log(state[0]) - scale - cut) & (state[0] < most),
-        farther_out,
-        (start, envelope(start)),
+    start = jnp.sqrt(2 * (cut + jnp.maximum(scale, 0.0)) / here.curvature)
+    end, log_modulus = jax.lax.while_loop(
+        lambda state: ~is_enough(*state) & (state[0] < most), farther_out, (start, envelope(start))
     )
+    # Where all nodes there are would not do, none are spent.
+    end = jnp.where(is_enough(end, log_modulus), end, spacing)
     tiles = jnp.clip(jnp.ceil(end / (spacing * TILE)), 1, NODES // TILE).astype(jnp.int32)
     end = spacing * TILE * tiles
     log_tail = jnp.log(2 / spacing) + envelope(end) - jnp.log(end)
@@ -196,31 +220,11 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: 
         error=error,
         value=here.value,
         slope=here.slope,
-        common_error=_error_of_value(parts, scans, order) + 4 * u,
+        common_error=error_here + 4 * u,
         log_tail=log_tail,
         above=(above, log_above),
         below=(below, log_below),
     )
-
-
-VALUE_ROUNDING, NODE_ROUNDING = 700.0, 150.0
-"""Units of roundoff by which a cumulant errs relative to itself, and the logarithm of a characteristic function relative
-to the mean of |w (Y - E Y)|.
-
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, and what is
-common to all of them cancels; moments are sums of positive terms, taken directly where they are above 1/4 only.
-"""
-
-
-def _error_of_value(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Array:
-    """Returns a bound on the error of the sum's K(order): rounding and quadrature."""
-    u, error = precision().roundoff, jnp.zeros_like(order)
-    for (pairs, steps), rows in zip(parts, nodes, strict=True):
-        values = jax.vmap(moments, in_axes=(0, None))(rows, order).value
-        missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), n))(pairs, rows)
-        each = VALUE_ROUNDING * u * jnp.abs(values) + jnp.exp(missed)
-        error = error + jnp.sum(jnp.where(steps > 0, steps * each, 0.0))
-    return error
 
 
 def _nodes(

@@ -56,7 +56,9 @@ def delta_bounds(parts: tuple[Part, ...], epsilon: Array) -> Bounds:
     below, above = errors(line, epsilon)
     finite = jnp.exp(log_finite)
     idle, valid = is_idle(parts), valid_parts(parts) & (epsilon >= 0)
-    good = known & (_share() * below < limit) & jnp.isfinite(log_finite)
+    # Not below what the precision can hold.
+    shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
+    good = known & (_share() * below < limit) & shown
     estimate = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan)
     if _is_certified():
         sound = known & (below < 1) & jnp.isfinite(log_finite) & valid & ~idle
