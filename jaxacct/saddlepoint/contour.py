@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.precision import log_complement
+from jaxacct.precision import first_index, log_complement
 from jaxacct.prv.composition import Part
 from jaxacct.saddlepoint.laws import Moments, Nodes, law_of, moments, precision
 
@@ -33,8 +33,18 @@ TILE = 8
 GRID = 4.0 ** -np.arange(16)[::-1]
 """Orders among which the saddle point is first looked for, over the largest order."""
 
-ABOVE, BELOW = np.array([1.15, 1.4, 2.0, 4.0]), np.array([0.85, 0.6, 0.3, 0.1])
-"""Orders of the Chernoff bounds on what the rule adds, over the saddle point."""
+LADDER = 1.16 ** np.arange(-16, 8)
+"""Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
+
+LINES = 17
+"""The first so many of them, up to the saddle point itself, may be lines.
+
+Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
+line leaves them out and needs far fewer nodes.
+"""
+
+PENALTY = 6.0
+"""Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
 
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound says that it is far enough."""
@@ -69,8 +79,8 @@ class Line(NamedTuple):
     """Relative error of all nodes alike."""
     log_tail: Array
     """Log of the nodes left out, in units of the sum over the nodes."""
-    above: tuple[Array, Array]
-    below: tuple[Array, Array]
+    orders: Array
+    log_moments: Array
     """Orders, and the logs of E e^(order S), rounded up, for the bounds on the terms beside the truth."""
 
 
@@ -153,33 +163,44 @@ def log_factor(order: Array) -> Array:
     return -order * jnp.log1p(1 / order) - jnp.log1p(order)
 
 
-def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: Array, log_delta: Array) -> Line:
-    """Returns the integrand on the line through ``order``; eps and log delta, roughly known, tell what is needed."""
+def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
+    """Returns the order of the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
+
+    Chernoff's bound at a_i is d_i e^(-a_i L) for delta(eps + L) and d_i e^(a_i L) for delta(eps - L); on the line t_j it
+    is multiplied by e^(t_j L), or by e^(-t_j L), and so falls with L for a_i above t_j, or below. Every L for which one
+    of the bounds on either side is e^-cut of delta will do; delta <= 1 is one more, from below.
+    """
+    cut = precision().cut
+    ratios = log_moments - orders * epsilon + log_factor(orders) - log_delta + cut
+    lines = orders[:LINES]
+    apart = orders[None, :] - lines[:, None]
+    needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(apart)
+    up = jnp.min(jnp.where(apart > 0.01 * lines[:, None], needed, jnp.inf), axis=1)
+    down = jnp.min(jnp.where(apart < -0.01 * lines[:, None], needed, jnp.inf), axis=1)
+    lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
+    heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:LINES]
+    penalty = heights - jnp.min(heights)
+    cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
+    best = jnp.minimum(first_index(cost <= jnp.min(cost)), LINES - 1)
+    return lines[best], lengths[best]
+
+
+def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon: Array, log_delta: Array) -> Line:
+    """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, tell what is needed."""
     bits = precision()
     cut, u = bits.cut, bits.roundoff
-    largest = largest_order(parts)
-    refined = [jax.vmap(lambda p: law_of(p).tilted(order))(pairs) for pairs, _ in parts]
+    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
+    found, off = jax.vmap(lambda t: total_and_error(parts, scans, t))(orders)
+    log_moments = found.value + off
+    order, length = chosen_line(orders, log_moments, epsilon, log_delta)
+    spacing = 2 * jnp.pi / length
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
     here, error_here = total_and_error(parts, scans, order)
-
-    def bounds(orders: Array) -> Array:
-        found, error = jax.vmap(lambda t: total_and_error(parts, scans, t))(orders)
-        return found.value + error
-
-    above = jnp.minimum(order * jnp.asarray(ABOVE, order.dtype), largest)
-    below = order * jnp.asarray(BELOW, order.dtype)
-    log_above, log_below = bounds(above), bounds(below)
-    # From e^(t L) delta(eps + L) <= e^-cut delta(eps), and likewise below; with delta <= 1 for the last.
-    farther = (log_above - above * epsilon + log_factor(above) - log_delta + cut) / (above - order)
-    nearer = (log_below - below * epsilon + log_factor(below) - log_delta + cut) / (order - below)
-    up = jnp.min(jnp.where(above > order * 1.01, jnp.maximum(farther, cut / (2 * (above - order))), jnp.inf))
-    down = jnp.minimum(jnp.min(jnp.maximum(nearer, cut / (2 * (order - below)))), (cut - log_delta) / order)
-    length = jnp.maximum(up, down)
-    spacing = 2 * jnp.pi / length
+    refined = [jax.vmap(lambda p: law_of(p).tilted(order))(pairs) for pairs, _ in parts]
 
     # How far: by a bound that holds from there on.
-    bend = here.curvature + 1 / order**2 + 1 / (1 + order) ** 2
-    scale = jnp.log(2 * order * (1 + order) * jnp.sqrt(bend / (2 * jnp.pi)))
+    # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
+    log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
 
     def envelope(w: Array) -> Array:
         sums = jnp.zeros_like(w)
@@ -189,14 +210,14 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: 
         return sums
 
     def is_enough(w: Array, log_modulus: Array) -> Array:
-        return log_modulus <= jnp.log(w) - scale - cut
+        return log_modulus <= log_sum + jnp.log(w) - cut
 
     def farther_out(state: tuple[Array, Array]) -> tuple[Array, Array]:
         w = state[0] * FARTHER
         return w, envelope(w)
 
     most = spacing * NODES
-    start = jnp.sqrt(2 * (cut + jnp.maximum(scale, 0.0)) / here.curvature)
+    start = jnp.sqrt(2 * cut / here.curvature)
     end, log_modulus = jax.lax.while_loop(
         lambda state: ~is_enough(*state) & (state[0] < most), farther_out, (start, envelope(start))
     )
@@ -222,8 +243,8 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], order: Array, epsilon: 
         slope=here.slope,
         common_error=error_here + 4 * u,
         log_tail=log_tail,
-        above=(above, log_above),
-        below=(below, log_below),
+        orders=orders,
+        log_moments=log_moments,
     )
 
 
@@ -314,12 +335,11 @@ def errors(line: Line, epsilon: Array) -> tuple[Array, Array]:
     relative = relative + 8 * u * (jnp.abs(line.value) + line.order * jnp.abs(epsilon) + 8)
     length, t = 2 * jnp.pi / line.spacing, line.order
 
-    (above, log_above), (below, log_below) = line.above, line.below
-    up = t * length + log_above - above * (epsilon + length) + log_factor(above) - found
-    up = up - jnp.log(-jnp.expm1(-(above - t) * length))
-    down = -t * length + log_below - below * (epsilon - length) + log_factor(below) - found
-    down = down - jnp.log(-jnp.expm1(-(t - below) * length))
+    orders = line.orders
+    at = line.log_moments + log_factor(orders) - found
+    up = (t - orders) * length + at - orders * epsilon - jnp.log(-jnp.expm1((t - orders) * length))
+    down = (orders - t) * length + at - orders * epsilon - jnp.log(-jnp.expm1((orders - t) * length))
     flat = -t * length - found - jnp.log(-jnp.expm1(-t * length))
-    added = jnp.exp(jnp.nanmin(jnp.where(above > t * 1.01, up, jnp.inf)))
-    added = added + jnp.exp(jnp.minimum(jnp.nanmin(down), flat))
+    added = jnp.exp(jnp.min(jnp.where(orders > t * 1.01, up, jnp.inf)))
+    added = added + jnp.exp(jnp.minimum(jnp.min(jnp.where(orders < t * 0.99, down, jnp.inf)), flat))
     return relative + added, relative
