@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import jax
@@ -100,8 +99,10 @@ def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> t
     if not all(has_law(pair) for parts in directions for pair, _ in parts):
         worst = jnp.inf if quantity == "epsilon" else 1.0
         unknown = Bounds(lower=0.0, estimate=jnp.nan, upper=worst, converged=False)
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf) + jnp.zeros_like(number) * 0 if leaf is not False else
-                            jnp.asarray(False), unknown), jnp.asarray(0)
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(leaf) + jnp.zeros_like(number) * 0 if leaf is not False else jnp.asarray(False),
+            unknown,
+        ), jnp.asarray(0)
     if len(directions) == 1:
         return solve(directions[0], number), jnp.asarray(0)
     if len({jax.tree.structure(parts) for parts in directions}) == 1:

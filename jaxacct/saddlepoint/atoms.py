@@ -37,13 +37,22 @@ class LawOfAtoms:
             places=nothing,
         )
 
-    def tilted(self, order: Array) -> Nodes:
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        return jnp.zeros_like(order), jnp.zeros_like(order)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        return jnp.int32(1)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         return self.scan()
+
+    def step(self, window: tuple[Array, Array], pieces: Array) -> Array:
+        return window[0]
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         return jnp.zeros_like(w)
 
-    def log_quadrature_error(self, order: Array, w: Array, nodes: Nodes) -> Array:
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         # The probabilities themselves are right to this.
         error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + precision().roundoff
         return jnp.log(2 * error) + jnp.zeros_like(w)

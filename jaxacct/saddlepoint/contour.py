@@ -20,15 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.precision import first_index, log_complement
+from jaxacct.precision import first_index
 from jaxacct.prv.composition import Part
+from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
 from jaxacct.saddlepoint.laws import Moments, Nodes, law_of, moments, precision
-
-NODES = 512
-"""Most nodes on one half of the line."""
-
-TILE = 8
-"""Nodes that share one table of sines; the angles of the rest are reached by one multiplication."""
 
 GRID = 4.0 ** -np.arange(16)[::-1]
 """Orders among which the saddle point is first looked for, over the largest order."""
@@ -49,16 +44,15 @@ PENALTY = 6.0
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound says that it is far enough."""
 
-NEWTON = 6
+NEWTON = 8
 """Newton's steps for the saddle point. It need not be met: any t > 0 is right."""
 
 
-VALUE_ROUNDING, NODE_ROUNDING = 700.0, 150.0
-"""Units of roundoff by which a cumulant errs relative to itself, and the logarithm of a characteristic function relative
-to the mean of |w (Y - E Y)|.
+VALUE_ROUNDING = 700.0
+"""Units of roundoff by which a cumulant errs relative to itself.
 
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, and what is
-common to all of them cancels; moments are sums of positive terms, taken directly where they are above 1/4 only.
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments are
+sums of positive terms, taken directly where they are above 1/4 only.
 """
 
 
@@ -77,6 +71,8 @@ class Line(NamedTuple):
     slope: Array
     common_error: Array
     """Relative error of all nodes alike."""
+    blocks: Array
+    """Blocks of BLOCK nodes that are not empty."""
     log_tail: Array
     """Log of the nodes left out, in units of the sum over the nodes."""
     orders: Array
@@ -94,12 +90,19 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     sums, error = [jnp.zeros_like(order)] * 3, jnp.zeros_like(order)
     for (pairs, steps), rows in zip(parts, nodes, strict=True):
         found = jax.vmap(moments, in_axes=(0, None))(rows, order)
-        missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), n))(pairs, rows)
+        missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), _step(n)))(
+            pairs, rows
+        )
         each = VALUE_ROUNDING * precision().roundoff * jnp.abs(found.value) + jnp.exp(missed)
         *sums, error = (
-            s + jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for s, m in zip([*sums, error], [*found, each], strict=True)
+            s + jnp.sum(jnp.where(steps > 0, steps * m, 0.0))
+            for s, m in zip([*sums, error], [*found, each], strict=True)
         )
     return Moments(*sums), error
+
+
+def _step(nodes: Nodes) -> Array:
+    return nodes.places[1] - nodes.places[0]
 
 
 def largest_order(parts: tuple[Part, ...]) -> Array:
@@ -166,9 +169,9 @@ def log_factor(order: Array) -> Array:
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
     """Returns the order of the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
 
-    Chernoff's bound at a_i is d_i e^(-a_i L) for delta(eps + L) and d_i e^(a_i L) for delta(eps - L); on the line t_j it
-    is multiplied by e^(t_j L), or by e^(-t_j L), and so falls with L for a_i above t_j, or below. Every L for which one
-    of the bounds on either side is e^-cut of delta will do; delta <= 1 is one more, from below.
+    Chernoff's bound at a_i is d_i e^(-a_i L) for delta(eps + L) and d_i e^(a_i L) for delta(eps - L); on the line t_j
+    it is multiplied by e^(t_j L), or by e^(-t_j L), and so falls with L for a_i above t_j, or below. Every L for which
+    one of the bounds on either side is e^-cut of delta will do; delta <= 1 is one more, from below.
     """
     cut = precision().cut
     ratios = log_moments - orders * epsilon + log_factor(orders) - log_delta + cut
@@ -196,15 +199,16 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon:
     spacing = 2 * jnp.pi / length
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
     here, error_here = total_and_error(parts, scans, order)
-    refined = [jax.vmap(lambda p: law_of(p).tilted(order))(pairs) for pairs, _ in parts]
-
-    # How far: by a bound that holds from there on.
+    rough = [
+        jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
+        for (pairs, _), scan in zip(parts, scans, strict=True)
+    ]
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
 
     def envelope(w: Array) -> Array:
         sums = jnp.zeros_like(w)
-        for (pairs, steps), nodes in zip(parts, refined, strict=True):
+        for (pairs, steps), nodes in zip(parts, rough, strict=True):
             logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
             sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
         return sums
@@ -216,22 +220,22 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon:
         w = state[0] * FARTHER
         return w, envelope(w)
 
-    most = spacing * NODES
+    most = spacing * FREQUENCIES
     start = jnp.sqrt(2 * cut / here.curvature)
     end, log_modulus = jax.lax.while_loop(
         lambda state: ~is_enough(*state) & (state[0] < most), farther_out, (start, envelope(start))
     )
     # Where all nodes there are would not do, none are spent.
     end = jnp.where(is_enough(end, log_modulus), end, spacing)
-    tiles = jnp.clip(jnp.ceil(end / (spacing * TILE)), 1, NODES // TILE).astype(jnp.int32)
+    tiles = jnp.clip(jnp.ceil(end / (spacing * TILE)), 1, FREQUENCIES // TILE).astype(jnp.int32)
     end = spacing * TILE * tiles
     log_tail = jnp.log(2 / spacing) + envelope(end) - jnp.log(end)
-    log_modulus, phase, error = _nodes(parts, scans, refined, order, spacing, end, tiles)
+    log_modulus, phase, error = log_characteristic(parts, scans, order, spacing, tiles)
 
-    w = spacing * (1 + jnp.arange(NODES)).astype(order.dtype)
+    w = spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype)
     # 1/(z (z + 1)).
     amplitude = jnp.exp(log_modulus) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
-    counts = jnp.arange(NODES) < tiles * TILE
+    counts = jnp.arange(FREQUENCIES) < tiles * TILE
     return Line(
         order=order,
         spacing=spacing,
@@ -239,6 +243,7 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon:
         amplitude=jnp.where(counts, amplitude, 0.0),
         phase=phase - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order),
         error=error,
+        blocks=-(-tiles * TILE // BLOCK),
         value=here.value,
         slope=here.slope,
         common_error=error_here + 4 * u,
@@ -248,72 +253,20 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon:
     )
 
 
-def _nodes(
-    parts: tuple[Part, ...],
-    scans: list[Nodes],
-    refined: list[Nodes],
-    order: Array,
-    spacing: Array,
-    end: Array,
-    tiles: Array,
-) -> tuple[Array, Array, Array]:
-    """Returns, at NODES nodes, the log modulus and the phase of E_t[e^(iw(S - E_t S))], and the error of both."""
-    u = precision().roundoff
-
-    def prepared(nodes: Nodes, scan: Nodes, pair) -> tuple[Array, ...]:
-        logs = nodes.log_p + order * nodes.losses
-        weights = jnp.exp(logs - jnp.max(logs))
-        weights = weights / jnp.sum(weights)
-        deviations = nodes.losses - moments(scan, order).slope
-        offsets = spacing * (1 + jnp.arange(TILE)).astype(order.dtype)
-        cosines, sines = jax.vmap(lambda w: _turned(w * deviations))(offsets)
-        spread = jnp.sum(weights * (jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)))
-        missed = 2 * jnp.exp(law_of(pair).log_quadrature_error(order, end, nodes))
-        return weights, deviations, cosines, sines, spread, missed
-
-    tables = [
-        jax.vmap(prepared)(nodes, scan, pairs) for nodes, scan, (pairs, _) in zip(refined, scans, parts, strict=True)
-    ]
-
-    def one(table: tuple[Array, ...], steps: Array, w: Array) -> tuple[Array, Array, Array]:
-        """Returns the logarithm's parts, times steps, and the errors, at the TILE nodes after w."""
-        weights, deviations, cosines, sines, spread, missed = table
-        c, s = _turned(w * deviations)
-        # e^(ia) e^(ib) - 1 from both less 1.
-        real = jnp.sum(weights * (c + cosines + c * cosines - s * sines), axis=-1)
-        imaginary = jnp.sum(weights * (s + sines + c * sines + s * cosines), axis=-1)
-        square = jnp.maximum(1 + 2 * real + real**2 + imaginary**2, u)
-        log_modulus = 0.5 * log_complement(-jnp.maximum(2 * real + real**2 + imaginary**2, u - 1))
-        places = w + spacing * (1 + jnp.arange(TILE)).astype(order.dtype)
-        error = (NODE_ROUNDING * u * places * spread + missed) / jnp.sqrt(square)
-        found = log_modulus, jnp.arctan2(imaginary, 1 + real), error
-        return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in found)
-
-    def tile(i: Array, filled: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        w = spacing * (TILE * i).astype(order.dtype)
-        sums = [jnp.zeros(TILE, order.dtype)] * 3
-        for table, (_, steps) in zip(tables, parts, strict=True):
-            found = jax.vmap(one, in_axes=(0, 0, None))(table, steps, w)
-            sums = [s + jnp.sum(f, axis=0) for s, f in zip(sums, found, strict=True)]
-        return tuple(jax.lax.dynamic_update_slice(a, s, (TILE * i,)) for a, s in zip(filled, sums, strict=True))
-
-    empty = jnp.zeros(NODES, order.dtype)
-    return jax.lax.fori_loop(0, tiles, tile, (empty, empty, empty))
-
-
-def _turned(angle: Array) -> tuple[Array, Array]:
-    """Returns cos - 1 and sin, the first without cancellation."""
-    half = angle / 2
-    sine = jnp.sin(half)
-    return -2 * sine**2, 2 * sine * jnp.cos(half)
-
-
 def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(eps) as the rule has it, and its derivative in eps."""
-    angle = line.phase + line.w * (line.slope - epsilon)
     at_zero = 1 / (line.order * (1 + line.order))
-    height = at_zero + 2 * jnp.sum(line.amplitude * jnp.cos(angle))
-    rise = 2 * jnp.sum(line.amplitude * line.w * jnp.sin(angle))
+
+    def block(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        w, amplitude, phase = (
+            jax.lax.dynamic_slice(a, (BLOCK * i,), (BLOCK,)) for a in (line.w, line.amplitude, line.phase)
+        )
+        angle = phase + w * (line.slope - epsilon)
+        return sums[0] + jnp.sum(amplitude * jnp.cos(angle)), sums[1] + jnp.sum(amplitude * w * jnp.sin(angle))
+
+    nothing = jnp.zeros_like(line.order)
+    cosines, sines = jax.lax.fori_loop(0, line.blocks, block, (nothing, nothing))
+    height, rise = at_zero + 2 * cosines, 2 * sines
     exponent = line.value - line.order * epsilon
     return exponent + jnp.log(line.spacing / (2 * jnp.pi)) + jnp.log(height), -line.order + rise / height
 
@@ -327,7 +280,7 @@ def errors(line: Line, epsilon: Array) -> tuple[Array, Array]:
     found, _ = log_delta(line, epsilon)
     turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
     at_zero = 1 / (line.order * (1 + line.order))
-    rounding = u * (8 * at_zero + 4 * NODES * (at_zero + 2 * jnp.sum(line.amplitude)))
+    rounding = u * (8 * at_zero + 4 * FREQUENCIES * (at_zero + 2 * jnp.sum(line.amplitude)))
     rounding = rounding + 2 * jnp.sum(line.amplitude * (line.error + u * (16 + 4 * turns)))
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)

@@ -73,18 +73,30 @@ class Law(Protocol):
         """Returns nodes for the moments of every real order up to the largest."""
         ...
 
-    def tilted(self, order: Array) -> Nodes:
-        """Returns nodes for the moments of the orders ``order + i w``."""
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns where the nodes for the moments of the orders ``order + i w`` begin and end."""
+        ...
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces, each of a fixed number of nodes, the frequencies up to w take."""
+        ...
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        """Returns one of so many pieces."""
+        ...
+
+    def step(self, window: tuple[Array, Array], pieces: Array) -> Array:
+        """Returns the distance of the nodes."""
         ...
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         """Returns an upper bound, for all frequencies from w on, of ``log |E_t[e^(iwY)]|``; 0 where none is known."""
         ...
 
-    def log_quadrature_error(self, order: Array, w: Array, nodes: Nodes) -> Array:
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         """Returns a bound on the log of the error of any moment of order t + iw', |w'| <= w, over that of order t.
 
-        +inf where it is not known: then the result is an estimate and no bound.
+        For nodes that are ``step`` apart.
         """
         ...
 
@@ -131,4 +143,3 @@ def moments(nodes: Nodes, order: Array) -> Moments:
     value = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
     slope = jnp.where(near, rise / (1 + jnp.where(near, excess, 0.0)), jnp.sum(weights * y))
     return Moments(value, slope, jnp.sum(weights * (y - slope) ** 2))
-

@@ -28,7 +28,10 @@ from jaxacct.precision import as_real
 from jaxacct.saddlepoint.laws import Nodes, law_of, precision
 
 NODES = 256
-"""Nodes of either rule."""
+"""Nodes of the scan, and of each piece of the rule for complex orders, which must resolve their oscillation."""
+
+PIECES = 8
+"""Most pieces."""
 
 FINEST, COARSEST = 0.3, 0.5
 """Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29."""
@@ -36,8 +39,12 @@ FINEST, COARSEST = 0.3, 0.5
 BEYOND = 14.0
 """Nats below the cut at which nodes end: what k steps leave out is k times as much as what one does."""
 
-STEEPEST = 1.6
-"""Largest theta of the decay's bound: beyond a right angle the argument of r gains nothing where r is near 1."""
+STEEPEST = 1.5
+"""Largest theta of the decay's bound: beyond a right angle the argument of r gains nothing where r is near 1.
+
+Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
+tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
+"""
 
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
 """Values of theta that the quadrature's bound may use."""
@@ -65,24 +72,39 @@ class LawOfSubsampledGaussian:
         # Every tilted law lies between normal ones around 0 and order + 1 ("remove"), or around -order and 0 ("add").
         s, _, removes = self._fields()
         reach, far = precision().reach, (self.largest_order() + 1) / s
-        return self._between(jnp.where(removes, -reach, -reach - far), jnp.where(removes, reach + far, reach))
+        return self._nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / NODES)
 
-    def tilted(self, order: Array) -> Nodes:
-        """Returns nodes where the law tilted by ``order`` has more than e^-(cut + BEYOND) of its density's maximum."""
-        nodes = self.scan()
-        logs = nodes.log_p + order * nodes.losses
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the z between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its maximum."""
+        logs = scan.log_p + order * scan.losses
         counts = logs > jnp.max(logs) - precision().cut - BEYOND
-        z = nodes.places
-        spacing = z[1] - z[0]
-        low = jnp.min(jnp.where(counts, z, jnp.inf)) - spacing
-        return self._between(low, jnp.max(jnp.where(counts, z, -jnp.inf)) + spacing)
+        z = scan.places
+        apart = z[1] - z[0]
+        return jnp.min(jnp.where(counts, z, jnp.inf)) - apart, jnp.max(jnp.where(counts, z, -jnp.inf)) + apart
 
-    def _between(self, low: Array, high: Array) -> Nodes:
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        s, q, _ = self._fields()
+
+        def widest(angles: np.ndarray, secants: Array | float) -> Array:
+            theta = jnp.asarray(angles, s.dtype)
+            gain = precision().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + order * secants
+            return jnp.max(2 * jnp.pi * theta * s / gain)
+
+        step = jnp.where(q == 1, widest(WIDE_ANGLES, 0.0), widest(ANGLES, self._secants()))
+        return jnp.clip(jnp.ceil((window[1] - window[0]) / (step * NODES)), 1, PIECES).astype(jnp.int32)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        step = self.step(window, pieces)
+        return self._nodes(window[0] + step * NODES * index, step)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        return (window[1] - window[0]) / (NODES * pieces)
+
+    def _nodes(self, low: Array, step: Array) -> Nodes:
         s, q, removes = self._fields()
-        spacing = (high - low) / NODES
-        z = low + spacing * (jnp.arange(NODES) + 0.5).astype(s.dtype)
+        z = low + step * (jnp.arange(NODES) + 0.5).astype(s.dtype)
         log_r = log_ratio(s, q, z)[0]
-        base = -0.5 * z**2 + jnp.log(spacing) - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
+        base = -0.5 * z**2 + jnp.log(step) - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
         mixture, nothing = base + log_r, jnp.zeros_like(s)
         return Nodes(
             losses=jnp.where(removes, log_r, -log_r),
@@ -92,6 +114,11 @@ class LawOfSubsampledGaussian:
             missing=nothing,
             places=z,
         )
+
+    def _secants(self) -> Array:
+        """Returns log sec(theta/2), what the line costs a negative power of r, for each of ANGLES."""
+        s, _, removes = self._fields()
+        return jnp.where(removes, 0.0, jnp.asarray(-np.log(np.cos(ANGLES / 2)), s.dtype))
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self._fields()
@@ -107,26 +134,24 @@ class LawOfSubsampledGaussian:
         def bound(slope: Array) -> Array:
             b = jnp.where(q == 1, w * slope / s, jnp.minimum(w * slope / s, STEEPEST * s))
             theta = b / s
-            angle = jnp.arctan2(share * jnp.sin(theta), rest + share * jnp.cos(theta))
-            angle = jnp.where(q == 1, theta, angle)
+            # The argument of r/|r(Re z)| = 1 - share + share e^(i theta), and the logarithm of its modulus, by bounds.
+            angle = jnp.where(q == 1, theta, share * jnp.sin(theta))
             shrink = 4 * share * rest * jnp.sin(theta / 2) ** 2
-            exponents = jnp.where(removes, order + 1, -order) * 0.5 * jnp.log1p(-shrink) - w * angle
+            modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
+            exponents = modulus - w * angle
             return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)))
 
         found = jnp.fmin(bound(slopes[0]), bound(slopes[1]))
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
-    def log_quadrature_error(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        s, q, removes = self._fields()
-        spacing = nodes.places[1] - nodes.places[0]
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        s, q, _ = self._fields()
 
         def gained(angles: np.ndarray) -> Array:
             theta = jnp.asarray(angles, s.dtype)
-            return 2 * jnp.pi * theta * s / spacing - 0.5 * (theta * s) ** 2 - w * theta
+            return 2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta
 
-        secant = jnp.asarray(-np.log(np.cos(ANGLES / 2)), s.dtype)
-        narrow = jnp.max(gained(ANGLES) - jnp.where(removes, 0.0, order) * secant)
-        gain = jnp.where(q == 1, jnp.max(gained(WIDE_ANGLES)), narrow)
+        gain = jnp.where(q == 1, jnp.max(gained(WIDE_ANGLES)), jnp.max(gained(ANGLES) - order * self._secants()))
         return jnp.logaddexp(jnp.log(2.0) - gain, -(precision().cut + BEYOND - 4.0))
 
 

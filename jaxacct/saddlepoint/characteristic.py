@@ -1,0 +1,144 @@
+"""The characteristic function of the tilted sum at the nodes of a line, less what is known of it in closed form.
+
+With X = Y - E_t Y it is summed as E_t[e^(iwX) - 1], which is small where w is, and so keeps its digits when it is raised
+to the power of the steps. Nodes come in pieces, as many as the highest frequency asks for. Frequencies come in tiles:
+e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a at the tile's start and b one of few offsets, in one product.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxacct.precision import log_complement
+from jaxacct.prv.composition import Part
+from jaxacct.saddlepoint.laws import Nodes, law_of, moments, precision
+
+FREQUENCIES = 512
+"""Most nodes on one half of the line."""
+
+TILE = 8
+"""Frequencies that share one table of sines."""
+
+BLOCK = 64
+"""Frequencies that are worked on at a time."""
+
+NODE_ROUNDING = 150.0
+"""Units of roundoff by which the log of a characteristic function errs relative to the mean of |w X|.
+
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them.
+"""
+
+Sums = tuple[Array, Array, Array]
+
+
+def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, tiles: Array) -> Sums:
+    """Returns, at the frequencies (1 ... FREQUENCIES) spacing, the log modulus and the phase of E_t[e^(iw(S - E_t S))].
+
+    And a bound on the error of both together. Only the first ``tiles`` tiles are filled.
+    """
+    total = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
+    for (pairs, steps), scan in zip(parts, scans, strict=True):
+        rows = jax.vmap(_row, in_axes=(0, 0, 0, None, None, None))(pairs, scan, steps, order, spacing, tiles)
+        total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
+    return total
+
+
+def _row(pair, scan: Nodes, steps: Array, order: Array, spacing: Array, tiles: Array) -> Sums:
+    """Returns the sums of one loss, times steps."""
+    law, u = law_of(pair), precision().roundoff
+    known = moments(scan, order)
+    window = law.window(order, scan)
+    end = spacing * TILE * tiles
+    pieces = law.pieces(order, end, window)
+
+    def piece(i: Array, sums: Sums) -> Sums:
+        nodes = law.piece(window, i, pieces)
+        weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
+        deviations = nodes.losses - known.slope
+        spread = jnp.sum(weights * (jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)))
+        real, imaginary = _sums(weights, deviations, spacing, tiles, sums[:2])
+        return real, imaginary, sums[2] + spread
+
+    nothing = jnp.zeros(FREQUENCIES, order.dtype)
+    real, imaginary, spread = jax.lax.fori_loop(0, pieces, piece, (nothing, nothing, jnp.zeros_like(order)))
+    missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
+
+    def block(i: Array, filled: Sums) -> Sums:
+        def part(values: Array) -> Array:
+            return jax.lax.dynamic_slice(values, (BLOCK * i,), (BLOCK,))
+
+        x, y = part(real), part(imaginary)
+        excess = jnp.maximum(2 * x + x**2 + y**2, u - 1)
+        w = spacing * (BLOCK * i + 1 + jnp.arange(BLOCK)).astype(order.dtype)
+        error = (NODE_ROUNDING * u * w * spread + missed) / jnp.sqrt(1 + excess)
+        found = 0.5 * log_complement(-excess), jnp.arctan2(y, 1 + x), error
+        found = (jnp.where(steps > 0, steps * f, 0.0) for f in found)
+        return tuple(jax.lax.dynamic_update_slice(a, f, (BLOCK * i,)) for a, f in zip(filled, found, strict=True))
+
+    return jax.lax.fori_loop(0, -(-tiles * TILE // BLOCK), block, (nothing, nothing, nothing))
+
+
+def _sums(
+    weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Returns ``sums`` with the real and imaginary parts of the sum of weights (e^(iwX) - 1) added, tile by tile."""
+    # Of the multiples of the spacing, the powers of two by sines, the others as products.
+    turns = {n: turned(n * spacing * deviations) for n in (1, 2, 4, 8)}
+    turns |= {3: _product(turns[1], turns[2]), 5: _product(turns[1], turns[4]), 6: _product(turns[2], turns[4])}
+    turns[7] = _product(turns[3], turns[4])
+    cosines, sines = (jnp.stack([turns[n][i] for n in range(1, TILE + 1)]) for i in range(2))
+    # Full precision: some devices multiply matrices in fewer bits by default.
+    own = [jnp.matmul(table, weights, precision="highest") for table in (cosines, sines)]
+
+    def tile(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        c, s = (weights * part for part in turned(spacing * (TILE * i).astype(weights.dtype) * deviations))
+        (cc, cs), (sc, ss) = [[jnp.matmul(t, v, precision="highest") for v in (c, s)] for t in (cosines, sines)]
+        added = jnp.sum(c) + own[0] + cc - ss, jnp.sum(s) + own[1] + cs + sc
+        old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)
+        new = (a + b for a, b in zip(old, added, strict=True))
+        return tuple(jax.lax.dynamic_update_slice(a, b, (TILE * i,)) for a, b in zip(sums, new, strict=True))
+
+    return jax.lax.fori_loop(0, tiles, tile, sums)
+
+
+def _product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Returns e^(i(a+b)) - 1 from e^(ia) - 1 and e^(ib) - 1."""
+    (a, b), (c, d) = first, second
+    return a + c + a * c - b * d, b + d + a * d + b * c
+
+
+def turned(angle: Array) -> tuple[Array, Array]:
+    """Returns cos - 1 and sin, the first without cancellation."""
+    half = angle / 2
+    sine, cosine = _sine_and_cosine(half) if half.dtype == jnp.float64 else (jnp.sin(half), jnp.cos(half))
+    return -2 * sine**2, 2 * sine * cosine
+
+
+HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
+"""pi/2 in three parts of 33 bits, so that the first two times a whole number below 2^20 are exact."""
+
+SINES = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(8)]
+COSINES = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
+"""Taylor series; for |x| <= pi/4 the first terms left out are 5e-17 and 2e-18."""
+
+
+def _sine_and_cosine(x: Array) -> tuple[Array, Array]:
+    """Returns sin and cos to two units of roundoff for |x| < 10^6: XLA's float64 ones take a CPU ten times longer."""
+    turns = jnp.round(x * (2 / math.pi))
+    r = ((x - turns * HALF_PI[0]) - turns * HALF_PI[1]) - turns * HALF_PI[2]
+    square = r * r
+
+    def series(coefficients: list[float]) -> Array:
+        value = jnp.full_like(square, coefficients[-1])
+        for c in coefficients[-2::-1]:
+            value = value * square + c
+        return value
+
+    sine, cosine = r * series(SINES), series(COSINES)
+    pairs = jnp.floor(turns / 2)
+    is_odd, sign = turns - 2 * pairs > 0.5, 1 - 2 * (pairs - 2 * jnp.floor(pairs / 2))
+    return sign * jnp.where(is_odd, cosine, sine), sign * jnp.where(is_odd, -sine, cosine)
