@@ -58,8 +58,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
         return [((pair, counts),) for pair in pairs]
     counts = _real(steps)[None]
     return [
-        ((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),)
-        for pair in mechanism.dominating_pairs(relation)
+        ((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in mechanism.dominating_pairs(relation)
     ]
 
 

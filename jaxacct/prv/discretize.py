@@ -8,11 +8,15 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
-from jaxacct.precision import TINY, UNIT_ROUNDOFF
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
 from jaxacct.prv.lattice import LossLattice
+
+CUTS = np.concatenate([[0.0], np.geomspace(0.05, 4.0, 12)])
+"""Where losses may begin to count as infinite, beyond the last point kept, over the length of what is kept."""
 
 
 def discretize(
@@ -24,8 +28,9 @@ def discretize(
     doubles that stand for the mesh points, are off by at most that.
 
     The loss is cut at the mesh point next above ``high``, though the mesh may have room for more: sums of what little
-    lies beyond would need much wider windows. Mass beyond is, above, slack of its tilted mass or an infinite loss,
-    whichever costs less (``log_weight`` is the log of what tilted mass costs); below, it is left out.
+    lies beyond would need much wider windows. Mass beyond is, above, slack of its tilted mass up to a further loss and
+    an infinite loss from there on, wherever that costs least (``log_weight`` is the log of what tilted mass costs): the
+    tilted mass of all may be without bound, and the mass of all more than delta. Below, it is left out.
     """
     losses = start + h * jnp.arange(points)
     infinity = jnp.full((1,), jnp.inf)
@@ -46,17 +51,44 @@ def discretize(
     masses, shifts = jnp.stack([raised, lowered]), jnp.stack([shift, shift + relaxed])
     both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0))(masses, losses, order, h, shifts)
     upper, lower = (jax.tree.map(operator.itemgetter(i), both) for i in range(2))
-    is_infinite = log_lost < log_beyond - upper.log_mass + log_weight
     # Masses that float64 flushed to zero, as if all of them sat at the last point kept.
     flushed = math.log(4 * points * TINY) + order * top
-    beyond = jnp.where(is_infinite, 0.0, jnp.exp(log_beyond - upper.log_mass))
+    beyond, lost = _cut(pair, order, top, top - losses[0], shift, log_beyond, upper.log_mass, log_weight)
     slack = upper.slack + beyond + jnp.exp(flushed - upper.log_mass)
     # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
     cut = jnp.exp(jnp.minimum(log_beyond, log_lost + order * top) - upper.log_mass)
     log_total = upper.log_mass + jnp.log1p(upper.slack + cut + jnp.exp(flushed - upper.log_mass)) + order * shift
     upper = replace(upper, slack=slack, log_total=log_total)
     lower = replace(lower, log_total=log_total, is_upper=jnp.asarray(False))
-    return upper, lower, jnp.where(is_infinite, jnp.exp(log_lost), 0.0)
+    return upper, lower, lost
+
+
+def _cut(
+    pair: DominatingPair,
+    order: Array,
+    top: Array,
+    span: Array,
+    shift: Array,
+    log_beyond: Array,
+    log_mass: Array,
+    log_weight: Array,
+) -> tuple[Array, Array]:
+    """Returns what losses beyond ``top`` are: slack, relative to ``log_mass``, and the mass that counts as infinite.
+
+    From one of the ends to the next the tilted mass is at most the mass beyond the one, tilted as at the other.
+    """
+    ends = top + span * jnp.asarray(CUTS)
+    log_above = jax.vmap(lambda end: pair.log_tail(jnp.zeros_like(order), end - shift))(ends)
+    rounding = 64 * UNIT_ROUNDOFF * (1 + order * jnp.abs(ends[1:]))
+    pieces = jnp.exp(order * ends[1:] + log_above[:-1] - log_mass + rounding)
+    slack = jnp.concatenate([jnp.zeros(1), jnp.cumsum(pieces)]) * (1 + 64 * UNIT_ROUNDOFF)
+    # All of it slack, too.
+    slack = jnp.append(slack, jnp.exp(log_beyond - log_mass))
+    log_above = jnp.append(log_above, -jnp.inf)
+    cost = jnp.logaddexp(log_above, jnp.log(slack) + log_weight)
+    cost = jnp.where(jnp.isnan(cost), jnp.inf, cost)
+    chosen = jnp.minimum(first_index(cost <= jnp.min(cost)), len(CUTS))
+    return slack[chosen], jnp.exp(log_above[chosen])
 
 
 def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:

@@ -109,6 +109,30 @@ def test_tail_bounds_the_tilted_mass_above_a_loss(noise, rate, removes):
                 assert mpmath.log(truth) <= bound + 1e-12
 
 
+@pytest.mark.parametrize(("noise", "rate"), [(4.2, 1.2e-3), (3.1, 2.2e-4), (1.0, 0.01), (0.5, 0.1), (20.0, 1e-4)])
+def test_tail_of_a_removal_is_close_at_large_orders(noise, rate):
+    """Windows of small losses are cut by it, and what it claims beyond them is paid in delta."""
+    pair = SubsampledGaussianPair(noise, rate, True)
+    with jax.enable_x64(True):
+        tail = jax.jit(pair.log_tail)
+        for order in (0.0, 2.0, 16.0, 64.0, 400.0):
+            for deviations in (1.0, 5.0, 9.0):
+                edge = mpmath.mpf(deviations * noise)
+                loss = float(exact_loss(noise, rate, edge))
+                edge = exact_threshold(noise, rate, loss)
+
+                def density(x, order=order):
+                    return mpmath.npdf(x, 0, noise) * mpmath.exp((order + 1) * exact_loss(noise, rate, x))
+
+                # Finely near the edge, and on to where even the steepest slope falls off.
+                far = max(order + 1 - edge, 0) + 40 * noise
+                points = [edge + far * mpmath.mpf(i) ** 3 / 60**3 for i in range(61)]
+                truth = mpmath.log(mpmath.quad(density, points, maxdegree=4))
+                bound = float(tail(jnp.asarray(order), jnp.asarray(loss)))
+                assert truth <= bound + 1e-12
+                assert bound <= truth + 1.0
+
+
 def test_invalid_fields_make_no_valid_pair():
     with jax.enable_x64(True):
         for noise, rate in [

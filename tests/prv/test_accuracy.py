@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from oracle import gaussian_epsilon
+from oracle import gaussian_epsilon, saddlepoint_delta
 
 import jaxacct as ja
 
@@ -50,3 +50,16 @@ def test_error_falls_with_the_square_of_the_mesh():
 def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
     bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.8, 1.5e-4), 94_275, 3.6e-5, points=2**12)
     assert bounds.gap <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta"),
+    [(4.19754, 0.00119757, 137_857, 1.004e-12), (3.10209, 2.19456e-4, 40_572, 1.855e-12)],
+)
+def test_cut_losses_cost_little_of_a_small_delta(noise, rate, steps, delta):
+    """One step's losses end far below epsilon, and what is beyond has no tilted mass to speak of, or all of it."""
+    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=2**12)
+    # Not a number where the contour integral did not settle.
+    assert not saddlepoint_delta(noise, rate, steps, float(bounds.upper), "remove") > delta
+    assert not saddlepoint_delta(noise, rate, steps, float(bounds.lower), "remove") < delta
+    assert bounds.gap < 1e-3
