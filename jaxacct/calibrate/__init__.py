@@ -1,0 +1,34 @@
+"""From a privacy budget to the setting that spends it: noise, sampling rate, steps, or the scale of a schedule.
+
+Every setting returned satisfies its budget by a certified upper bound, and says how near it is to the best one:
+
+* :mod:`.targets`: what is called; :mod:`.result`: what comes back.
+* :mod:`.guess`: nearly all of the way, by a saddle-point expansion; :mod:`.search`: the rest, by certified bounds.
+* :mod:`.solve`: both, compiled; :mod:`.by_mesh`: where the exact accountant does not converge.
+* :mod:`.attack`: from an attack's success to an (epsilon, delta).
+"""
+
+from jaxacct.calibrate.result import Calibrated, Status
+from jaxacct.calibrate.targets import (
+    delta,
+    epsilon,
+    noise_multiplier,
+    noise_multiplier_for_advantage,
+    noise_multiplier_for_tpr,
+    sampling_rate,
+    scale,
+    steps,
+)
+
+__all__ = [
+    "Calibrated",
+    "Status",
+    "delta",
+    "epsilon",
+    "noise_multiplier",
+    "noise_multiplier_for_advantage",
+    "noise_multiplier_for_tpr",
+    "sampling_rate",
+    "scale",
+    "steps",
+]

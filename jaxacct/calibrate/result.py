@@ -1,0 +1,58 @@
+"""What a calibration returns: a setting, what it was certified to reach, and how the search ended."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxacct.bounds import Bounds
+
+
+class Status(enum.IntEnum):
+    """How a search ended. Every status but the last two comes with a setting that satisfies the budget.
+
+    ==============  =====================================================================================
+    CONVERGED       satisfies the budget, and is within the tolerance of the best setting
+    NOT_BINDING     satisfies the budget at the end of the range: no noise is needed, or every example may
+                    be sampled, or any number of steps run
+    LOOSE           satisfies the budget, and may be farther from the best setting than the tolerance
+    INFEASIBLE      no setting in the range satisfies the budget
+    UNKNOWN         nothing was certified; use concrete arguments, which the certified mesh accountant takes over
+    ==============  =====================================================================================
+    """
+
+    CONVERGED = 0
+    NOT_BINDING = 1
+    LOOSE = 2
+    INFEASIBLE = 3
+    UNKNOWN = 4
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Calibrated:
+    """A setting that satisfies a privacy budget.
+
+    Attributes:
+        value: the setting, float64, the shape of the batch. Where ``status`` is INFEASIBLE or UNKNOWN it is on the safe
+            side: infinite noise, no sampling, no steps.
+        reached: certified bounds on the budgeted quantity at ``value``: on epsilon, or on delta where the target is an
+            advantage. ``reached.upper`` is at most the budget.
+        status: a :class:`Status`, int32.
+
+    >>> bool(Calibrated(2.0, Bounds(0.9, 0.95, 1.0), 0).satisfied)
+    True
+    """
+
+    value: Float[Array, ...] | np.ndarray | float
+    reached: Bounds
+    status: Int[Array, ...] | np.ndarray | int
+
+    @property
+    def satisfied(self) -> Array | np.ndarray | bool:
+        """Whether ``value`` was certified to satisfy the budget."""
+        return self.status < Status.INFEASIBLE

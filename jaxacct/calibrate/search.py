@@ -1,0 +1,153 @@
+"""The search along one coordinate u for the least one that is certified to satisfy a budget.
+
+u grows with privacy: the logarithm of the noise, of the rate's inverse, or of the steps'. A setting is accepted only
+by the certified upper bound at that very setting, so nothing about the search needs to be right for the answer to be
+safe: the guess, the slopes and the stopping rule decide how near it comes to the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxacct.bounds import Bounds
+
+ROUNDS = 12
+"""Most evaluations; one to three are usual. Where many are needed the bounds are rough, and more are of no use."""
+
+PADDING = 0.02
+"""Share of a step by which it goes farther, to the safe side: what the slope may be off by."""
+
+LEAST_PADDING = 2e-10
+"""Smallest addition to u. It grows eightfold with each evaluation, so that roundings cannot keep the search awake."""
+
+LONGEST = 1.0
+"""Longest step in u, and the first where nothing is known is ``FIRST_RETREAT``, each further one four times longer."""
+
+FIRST_RETREAT, RETREATS = 0.02, 4
+
+PROVEN = 1e8
+"""Number of steps up to which the next one is tried and seen to fail, instead of foreseen to 1e-9."""
+
+MOST_STEPS = 2.0**53
+"""Largest whole number of steps considered: beyond, float64 skips some."""
+
+
+class Found(NamedTuple):
+    """What a search found; +inf for ``setting`` where nothing was certified.
+
+    ``distance`` () is how far above the least the setting may be, by the lower bound and the slope there; ``refuted``
+    whether a setting beyond the end of the range would be needed, by a finite bound that exceeded the budget there.
+    """
+
+    setting: Array
+    value: Array
+    reached: Bounds
+    distance: Array
+    refuted: Array
+
+
+class _State(NamedTuple):
+    round: Array
+    setting: Array
+    slope: Array
+    last: Array
+    height: Array
+    retreats: Array
+    bad: Array
+    found: Found
+    is_done: Array
+
+
+def search(
+    evaluate: Callable[[Array], Bounds],
+    value_of: Callable[[Array], Array],
+    start: Array,
+    slope: Array,
+    target: Array,
+    *,
+    ends: tuple[Array, Array],
+    tolerance: float,
+    logarithmic: bool,
+    whole: bool = False,
+) -> Found:
+    """Returns about the least setting in ``ends`` at which ``evaluate`` certifies at most ``target``.
+
+    Args:
+        evaluate: the certified bounds at a value, decreasing in the setting.
+        value_of: the value of a setting u: ``exp(u)`` or ``exp(-u)``; what is evaluated and returned is the value.
+        start (): the first setting.
+        slope (): derivative in u of what is compared, roughly.
+        target (): the budget.
+        ends: smallest and largest setting.
+        tolerance: distance from the least, in u, at which to stop.
+        logarithmic: whether logarithms are compared (for delta) or the numbers themselves (for epsilon).
+        whole: whether values are whole numbers, ``exp(-u)`` rounded down; then the search ends at neighbours.
+    """
+    measure = jnp.log if logarithmic else (lambda x: x)
+    aim, (least, most) = measure(target), ends
+
+    def snapped(setting: Array) -> Array:
+        return -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + 1e-12))) if whole else setting
+
+    def is_adjacent(bad: Array, best: Array) -> Array:
+        return whole & (jnp.exp(-bad) - jnp.exp(-best) < 1.5)
+
+    def once(state: _State) -> _State:
+        u, found = state.setting, state.found
+        value = value_of(u)
+        bounds = evaluate(value)
+        high, low = measure(bounds.upper), measure(bounds.lower)
+        # An epsilon of 0 hides how far below 0 the curve is; an upper bound of 1 or inf says nothing.
+        known = jnp.isfinite(high) & ~(logarithmic & (bounds.upper >= 1))
+        passes = known & (bounds.upper <= target)
+        secant = (high - state.height) / (u - state.last)
+        usable = known & (logarithmic | (high > 0)) & jnp.isfinite(secant) & (secant < 0)
+        slope = jnp.where(usable, secant, state.slope)
+        step = jnp.where(known, (aim - high) / slope, jnp.inf)
+        better = passes & (u < found.setting)
+        new = Found(u, value, bounds, jnp.maximum(u - jnp.maximum(u + (aim - low) / slope, least), 0.0), found.refuted)
+        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
+        best = best._replace(refuted=found.refuted | (known & ~passes & (u >= most)))
+        bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
+        padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
+        ahead = u + jnp.clip(step + padding, -LONGEST, LONGEST)
+        retreats = state.retreats + ~known
+        ahead = jnp.where(known, ahead, u + FIRST_RETREAT * 4.0**state.retreats)
+        ahead = _between(snapped(jnp.clip(ahead, least, most)), bad, best.setting, whole)
+        at_end = passes & (u <= least) | ~passes & (u >= most)
+        blurred = (high - low) / -slope
+        is_done = (
+            passes
+            & (-step <= jnp.maximum(1e-9 if whole else tolerance, blurred))
+            & (~jnp.asarray(whole) | (value > PROVEN))
+            | at_end
+            | (retreats > RETREATS)
+        )
+        is_done = is_done | is_adjacent(bad, best.setting) | (ahead == u)
+        height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
+        return _State(state.round + 1, ahead, slope, last, height, retreats, bad, best, is_done)
+
+    nothing = jnp.full_like(start, jnp.inf)
+    unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=jnp.zeros(start.shape, bool))
+    never = jnp.zeros(start.shape, bool)
+    found = Found(nothing, value_of(nothing), unknown, nothing, never)
+    first = snapped(jnp.clip(start, least, most))
+    zero = jnp.zeros(start.shape, int)
+    state = _State(zero, first, slope, jnp.nan * start, jnp.nan * start, zero, -nothing, found, never)
+    return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
+
+
+def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
+    """Returns ``ahead`` where it lies between the settings known to fail and to pass, else one that does."""
+    if whole:
+        # In the values: from one above those known to pass to one below those known to fail.
+        low, high = jnp.exp(-best), jnp.minimum(jnp.exp(-bad), MOST_STEPS + 1)
+        low, high = jnp.round(low), jnp.round(high)
+        return -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
+    middle = jnp.where(jnp.isfinite(bad) & jnp.isfinite(best), (bad + best) / 2, jnp.where(ahead < best, ahead, best))
+    return jnp.where((ahead > bad) & (ahead < best), ahead, middle)

@@ -1,0 +1,322 @@
+"""What is called: the setting for a budget, by the exact accountant, or by the mesh where that one falls short."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxacct import validation
+from jaxacct.calibrate.attack import tangent
+from jaxacct.calibrate.by_mesh import search_by_mesh
+from jaxacct.calibrate.result import Calibrated, Status
+from jaxacct.calibrate.solve import ENDS, Config, Given, calibrated, composition, scaled
+from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.precision import as_float64, is_concrete, outside
+from jaxacct.prv.composition import check
+
+TOLERANCE = 1e-6
+"""Relative distance from the best setting. About two evaluations; 1e-4 mostly takes one, and 1e-8 three."""
+
+
+def noise_multiplier(
+    epsilon: ArrayLike,
+    delta: ArrayLike,
+    sampling_rate: ArrayLike,
+    steps: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float = TOLERANCE,
+) -> Calibrated:
+    """Returns the least noise multiplier for (epsilon, delta)-DP of a Poisson-subsampled Gaussian run for some steps.
+
+    Args:
+        epsilon (): budget, at least 0. May be traced, as the next three; batches are ``jax.vmap``.
+        delta (): budget, in (0, 1).
+        sampling_rate (): probability of each example to be in a batch, in (0, 1].
+        steps (): number of runs, whole.
+        relation: "add_or_remove", "add" or "remove".
+        tolerance: relative distance from the least noise aimed at.
+
+    Returns:
+        :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier, ``reached`` its certified epsilon. NumPy
+        scalars, or JAX ones inside a trace. No noise (0) where delta covers every run that an example is in.
+
+    Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
+    certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
+    are answered by :mod:`jaxacct.prv`, to 1e-4; traced ones have status LOOSE or UNKNOWN (then value inf).
+
+    Raises:
+        ValueError: a concrete argument out of range, or a concrete target that cannot be met.
+
+    Source: Newton's method on a saddle-point expansion, then on the certified bounds: :mod:`jaxacct.calibrate`.
+
+    >>> found = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=10_000)
+    >>> f"{found.value:.4f}", bool(found.reached.upper <= 1.0)
+    ('3.8128', True)
+    """
+    return _calibrated("noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance)
+
+
+def sampling_rate(
+    epsilon: ArrayLike,
+    delta: ArrayLike,
+    noise_multiplier: ArrayLike,
+    steps: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float = TOLERANCE,
+) -> Calibrated:
+    """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
+
+    Args, result, guarantee, errors and source are those of :func:`noise_multiplier`, with ``noise_multiplier`` (), at
+    least 0, given in the rate's place. Where nothing is certified the value is 0.
+
+    >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
+    '0.010000'
+    """
+    return _calibrated("sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance)
+
+
+def steps(
+    epsilon: ArrayLike,
+    delta: ArrayLike,
+    noise_multiplier: ArrayLike,
+    sampling_rate: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float = TOLERANCE,
+) -> Calibrated:
+    """Returns the largest whole number of steps for (epsilon, delta)-DP, as float64; up to 2^53 are considered.
+
+    Args, result, guarantee, errors and source are those of :func:`noise_multiplier`, with ``noise_multiplier`` (), at
+    least 0, given in the steps' place. INFEASIBLE (ValueError on concrete arguments) where a single step is too much.
+
+    >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, sampling_rate=0.01).value
+    np.float64(10000.0)
+    """
+    return _calibrated("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
+
+
+def epsilon(
+    noise_multiplier: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike, delta: ArrayLike, **options
+) -> Any:
+    """Returns the certified upper bound on epsilon of a setting, float64 (); ``options`` of :func:`jaxacct.epsilon`.
+
+    Errors and source are those of :func:`jaxacct.epsilon`; ``inf`` where nothing is known.
+
+    >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.19)
+    True
+    """
+    import jaxacct
+
+    return jaxacct.epsilon(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, **options).upper
+
+
+def delta(
+    noise_multiplier: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike, epsilon: ArrayLike, **options
+) -> Any:
+    """Returns the certified upper bound on delta of a setting, float64 (); ``options`` of :func:`jaxacct.delta`.
+
+    Errors and source are those of :func:`jaxacct.delta`; 1 where nothing is known.
+
+    >>> bool(delta(noise_multiplier=3.8129, sampling_rate=0.01, steps=10_000, epsilon=1.0) < 1.01e-5)
+    True
+    """
+    import jaxacct
+
+    return jaxacct.delta(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, epsilon, **options).upper
+
+
+def scale(
+    make: Callable[[Any], Any],
+    epsilon: ArrayLike,
+    delta: ArrayLike,
+    steps: Any,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float = TOLERANCE,
+    least: float = 1e-2,
+    most: float = 1e4,
+) -> Calibrated:
+    """Returns the least scale of a whole schedule of noise for (epsilon, delta)-DP.
+
+    Args:
+        make: gives the mechanism, or tuple of mechanisms, for a scale (), which is traced; more scale must mean more
+            privacy. Programs are kept by ``make`` itself: pass the same function again, not a new lambda.
+        epsilon (): budget.
+        delta (): budget.
+        steps: as of :func:`jaxacct.epsilon`, for what ``make`` returns.
+        relation: neighbouring relation, one that the mechanisms support.
+        tolerance: relative distance from the least scale aimed at.
+        least: smallest scale considered.
+        most: largest scale considered.
+
+    Returns, guarantee, errors and source as of :func:`noise_multiplier`. NOT_BINDING where ``least`` suffices.
+
+    >>> def falling(scale):
+    ...     return PoissonSubsampledGaussian(scale * np.array([1.2, 1.0, 0.8]), 0.01)
+    >>> found = scale(falling, epsilon=1.0, delta=1e-5, steps=np.array([3000, 3000, 3000]))
+    >>> f"{found.value:.3f}"
+    '3.751'
+    """
+    validation.check_epsilon(epsilon)
+    validation.check_delta(delta)
+    validation.check_positive(tolerance, "tolerance")
+    validation.check_positive(least, "least")
+    validation.check_positive(most, "most")
+    if not least < most:
+        raise ValueError(f"least = {least} is not below most = {most}: give the range of the scale that is searched.")
+    check(make(np.float64(least)), steps)
+    config = Config("scale", "epsilon", relation, float(tolerance))
+    ends = (math.log(least), math.log(most))
+    with jax.enable_x64(True):
+        given = Given(as_float64(epsilon), as_float64(delta), 1.0, 1.0, 1.0)
+        counts = jax.tree.map(as_float64, steps)
+        result, start = scaled(config, make, given, counts, (as_float64(ends[0]), as_float64(ends[1])))
+    if not is_concrete(result):
+        return result
+    return _settled(config, lambda value: (make(value), steps), result, start, given, ends)
+
+
+def noise_multiplier_for_advantage(
+    advantage: ArrayLike,
+    sampling_rate: ArrayLike,
+    steps: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float = TOLERANCE,
+) -> Calibrated:
+    """Returns the least noise multiplier with which no membership test has more than some advantage.
+
+    The advantage is the true-positive rate less the false-positive rate, at its greatest: delta at epsilon 0.
+
+    Args, result, errors as of :func:`noise_multiplier`; ``advantage`` () in (0, 1). ``reached`` bounds the advantage.
+
+    Formal guarantee: as of :func:`noise_multiplier`, for every test that sees all that is released.
+
+    Source: Kairouz, Oh and Viswanath (2015), Theorem 2.1, at epsilon 0.
+
+    >>> found = noise_multiplier_for_advantage(0.1, sampling_rate=0.01, steps=10_000)
+    >>> f"{found.value:.3f}", bool(found.reached.upper <= 0.1)
+    ('4.043', True)
+    """
+    validation.check_positive(advantage, "advantage")
+    _check_below_one(advantage, "advantage")
+    given = Given(0.0, advantage, 1.0, sampling_rate, steps)
+    return _calibrated("noise_multiplier", given, relation, tolerance, "delta")
+
+
+def noise_multiplier_for_tpr(
+    tpr: ArrayLike,
+    fpr: ArrayLike,
+    sampling_rate: ArrayLike,
+    steps: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float = TOLERANCE,
+) -> Calibrated:
+    """Returns about the least noise multiplier with which no membership test reaches ``tpr`` at ``fpr``.
+
+    Args:
+        tpr (): greatest true-positive rate allowed, in (fpr, 1). May be traced, as the next three.
+        fpr (): false-positive rate, in (0, 1).
+        sampling_rate (): as of :func:`noise_multiplier`.
+        steps (): likewise.
+        relation: likewise.
+        tolerance: likewise; at the epsilon that was chosen, whose choice costs less than 1e-4 beside it.
+
+    Returns, errors as of :func:`noise_multiplier`; ``reached`` bounds delta at the epsilon that rules the test out.
+
+    Formal guarantee: as of :func:`noise_multiplier`, for every test that sees all that is released.
+
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 6; :mod:`jaxacct.calibrate.attack`.
+
+    >>> found = noise_multiplier_for_tpr(tpr=0.05, fpr=0.01, sampling_rate=0.01, steps=10_000)
+    >>> bool(found.satisfied)
+    True
+    """
+    for rate, name in ((tpr, "tpr"), (fpr, "fpr")):
+        validation.check_positive(rate, name)
+        _check_below_one(rate, name)
+    if is_concrete(tpr, fpr) and not np.all(np.asarray(tpr) > np.asarray(fpr)):
+        raise ValueError(
+            f"tpr = {tpr} is not above fpr = {fpr}: a test that guesses blindly reaches as much, whatever the noise; "
+            "give a true-positive rate above the false-positive rate."
+        )
+    _check_run(1.0, sampling_rate, steps)
+    with jax.enable_x64(True):
+        numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
+        at, allowed = outside(tangent(relation, *numbers))
+    given = Given(at, allowed, 1.0, sampling_rate, steps)
+    return _calibrated("noise_multiplier", given, relation, tolerance, "delta")
+
+
+def _check_below_one(value: Any, name: str) -> None:
+    seen = validation.concrete_value(value)
+    if seen is not None and not np.all(seen < 1):
+        raise ValueError(f"{name} = {value} is not in (0, 1): give a rate below 1; at 1 no noise is needed.")
+
+
+def _check_run(noise_multiplier: Any, sampling_rate: Any, steps: Any) -> None:
+    validation.check_noise_multiplier(noise_multiplier)
+    validation.check_sampling_rate(sampling_rate)
+    validation.check_steps(steps)
+
+
+def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, quantity: str = "epsilon") -> Calibrated:
+    validation.check_epsilon(given.epsilon)
+    validation.check_delta(given.delta)
+    _check_run(given.noise_multiplier, given.sampling_rate, given.steps)
+    validation.check_positive(tolerance, "tolerance")
+    validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
+    for name, value in given._asdict().items():
+        if np.ndim(value):
+            raise ValueError(f"{name} of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
+    config = Config(unknown, quantity, relation, float(tolerance))
+    result, start = calibrated(config, given)
+    if not is_concrete(result):
+        return result
+    numbers = Given(*(float(number) for number in given))
+    compose = functools.partial(composition, unknown, numbers)
+    return _settled(config, compose, result, start, numbers, ENDS[unknown])
+
+
+def _settled(
+    config: Config,
+    compose: Callable[[Any], tuple[Any, Any]],
+    result: Calibrated,
+    start: Any,
+    given: Given,
+    ends: tuple[float, float],
+) -> Calibrated:
+    """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
+    result = outside(result)
+    unknown, quantity = config.unknown, config.quantity
+    at, target = (given.delta, given.epsilon) if quantity == "epsilon" else (given.epsilon, given.delta)
+    if result.status in (Status.LOOSE, Status.UNKNOWN):
+        whole = unknown == "steps"
+        rises = unknown in ("noise_multiplier", "scale")
+
+        def value_of(u: float) -> float:
+            return math.exp(u) if rises else float(round(math.exp(-u))) if whole else math.exp(-u)
+
+        result = search_by_mesh(
+            compose, value_of, quantity, float(at), float(target), float(start), ends,
+            relation=config.relation, whole=whole,
+        )  # fmt: skip
+    if result.status == Status.INFEASIBLE:
+        end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
+            unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
+        )
+        raise ValueError(
+            f"{quantity} = {float(target):g} cannot be met by any {unknown}: even {end} reaches "
+            f"{float(result.reached.upper):.4g}; allow a larger {quantity}"
+            + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
+        )
+    return result
