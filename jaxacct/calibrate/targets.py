@@ -110,7 +110,7 @@ def epsilon(
 
     Errors and source are those of :func:`jaxacct.epsilon`; ``inf`` where nothing is known.
 
-    >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.19)
+    >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.2)
     True
     """
     import jaxacct
@@ -163,7 +163,7 @@ def scale(
     ...     return PoissonSubsampledGaussian(scale * np.array([1.2, 1.0, 0.8]), 0.01)
     >>> found = scale(falling, epsilon=1.0, delta=1e-5, steps=np.array([3000, 3000, 3000]))
     >>> f"{found.value:.3f}"
-    '3.751'
+    '3.788'
     """
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
@@ -204,7 +204,7 @@ def noise_multiplier_for_advantage(
 
     >>> found = noise_multiplier_for_advantage(0.1, sampling_rate=0.01, steps=10_000)
     >>> f"{found.value:.3f}", bool(found.reached.upper <= 0.1)
-    ('4.043', True)
+    ('4.039', True)
     """
     validation.check_positive(advantage, "advantage")
     _check_below_one(advantage, "advantage")
@@ -315,8 +315,7 @@ def _settled(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
         )
         raise ValueError(
-            f"{quantity} = {float(target):g} cannot be met by any {unknown}: even {end} reaches "
-            f"{float(result.reached.upper):.4g}; allow a larger {quantity}"
-            + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
+            f"{quantity} = {float(target):g} cannot be met by any {unknown}: even {end} costs more; allow a larger "
+            f"{quantity}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result

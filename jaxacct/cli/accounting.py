@@ -11,6 +11,7 @@ from jaxacct import strict_json
 GUARANTEES = {
     "prv": "certified: lower <= truth <= upper, rounding included",
     "rdp": "upper bound, by Rényi divergences",
+    "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
 }
 SCOPE = "noise, rate and steps fixed in advance; Poisson sampling; neighbours: {relation}"
 
@@ -51,16 +52,18 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Computes what was asked for, prints it, and returns the exit code."""
     import jaxacct as ja
+    from jaxacct import saddlepoint
 
     quantity = arguments.command
     given = "delta" if quantity == "epsilon" else "epsilon"
     value = getattr(arguments, given)
     mechanism = ja.PoissonSubsampledGaussian(arguments.noise_multiplier, arguments.sampling_rate)
-    call = getattr(getattr(ja, arguments.accountant), quantity)
+    accountants = {"prv": ja.prv, "rdp": ja.rdp, "saddlepoint": saddlepoint}
+    call = getattr(accountants[arguments.accountant], quantity)
     options = {"relation": arguments.relation}
     if arguments.tolerance is not None:
         if arguments.accountant != "prv":
-            raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out for rdp.")
+            raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out.")
         options["tolerance"] = arguments.tolerance
     result = call(mechanism, arguments.steps, value, **options)
     bounds = (
@@ -104,13 +107,13 @@ def _print_table(record: dict[str, Any], bounds: dict[str, float], given: str) -
     table.add_row("sampling rate", f"{mechanism['sampling_rate']:g}")
     table.add_row(given, f"{record[given]:g}")
     for name, value in bounds.items():
-        table.add_row(f"{quantity}, {name}", _rounded(name, value))
+        table.add_row(f"{quantity}, {name}", rounded(name, value))
     table.add_row("accountant", f"{record['accountant']} ({record['guarantee']})")
     table.add_row("holds for", record["scope"])
     Console().print(table)
 
 
-def _rounded(name: str, value: float, digits: int = 6) -> str:
+def rounded(name: str, value: float, digits: int = 6) -> str:
     """Returns ``value`` to some significant digits, a bound rounded outward."""
     if value == 0 or not math.isfinite(value) or name == "estimate":
         return f"{value:.{digits}g}"
