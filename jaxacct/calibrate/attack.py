@@ -28,8 +28,9 @@ from jaxacct.calibrate.solve import ENDS, Given, composition, gaussian_start
 from jaxacct.precision import UNIT_ROUNDOFF, in_float64
 from jaxacct.prv.composition import directed_parts
 
-CHOICES = 12
-"""Values of eps compared, evenly spaced over those that leave delta room; between them a parabola is fitted."""
+CHOICES, ZOOMS = 7, 3
+"""Values of eps compared, evenly spaced over those that leave delta room, and how often around the best of them, ever
+closer; then a parabola is fitted. Chosen by tests/calibrate/test_targets.py, with Gaussians' own trade-off curves."""
 
 
 def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
@@ -48,7 +49,8 @@ def tangent(relation: str, rate: Array, false_rate: Array, sampling_rate: Array,
     mu = ndtri(rate) - ndtri(false_rate)
     turned = -ndtri(false_rate) * mu - mu**2 / 2 < 0
     rate, false_rate = jnp.where(turned, 1 - false_rate, rate), jnp.where(turned, 1 - rate, false_rate)
-    epsilons = jnp.log(rate / false_rate) * (jnp.arange(CHOICES) + 0.5) / CHOICES
+    widest = jnp.log(rate / false_rate)
+    grid = jnp.linspace(-1.0, 1.0, CHOICES)
 
     def needed(epsilon: Array) -> Array:
         given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones_like(rate), sampling_rate, steps)
@@ -61,13 +63,17 @@ def tangent(relation: str, rate: Array, false_rate: Array, sampling_rate: Array,
         near = guess(parts_at, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
         return jnp.where(near.settled, near.setting, jnp.inf)
 
-    settings = jax.lax.map(needed, epsilons)
-    best = jnp.min(jnp.where(settings == jnp.min(settings), jnp.arange(CHOICES), CHOICES))
-    middle = jnp.clip(best, 1, CHOICES - 2)
-    left, here, right = (settings[middle + i] for i in (-1, 0, 1))
-    vertex = 0.5 * (left - right) / (left - 2 * here + right)
-    vertex = jnp.where(jnp.abs(vertex) <= 1.5, vertex, 0.0) + (middle - best) * (jnp.abs(vertex) > 1.5)
-    spacing = epsilons[1] - epsilons[0]
-    epsilon = jnp.where(jnp.isfinite(jnp.min(settings)), epsilons[middle] + vertex * spacing, epsilons[CHOICES // 2])
-    epsilon = jnp.clip(epsilon, epsilons[0] * 0.1, epsilons[-1])
+    def zoomed(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        centre, width = state
+        epsilons = jnp.clip(centre + width * grid, 0.01 * widest, 0.99 * widest)
+        settings = jax.lax.map(needed, epsilons)
+        best = jnp.min(jnp.where(settings == jnp.min(settings), jnp.arange(CHOICES), CHOICES - 2))
+        i = jnp.clip(best, 1, CHOICES - 2)
+        left, here, right = settings[i - 1], settings[i], settings[i + 1]
+        vertex = epsilons[i] + (epsilons[i + 1] - epsilons[i]) * 0.5 * (left - right) / (left - 2 * here + right)
+        inside = (vertex > epsilons[i - 1]) & (vertex < epsilons[i + 1])
+        chosen = jnp.where(inside, vertex, epsilons[best])
+        return jnp.where(jnp.isfinite(jnp.min(settings)), chosen, centre), width * 2 / (CHOICES - 1)
+
+    epsilon, _ = jax.lax.fori_loop(0, ZOOMS, zoomed, (widest / 2, widest / 2))
     return epsilon, as_delta(rate, false_rate, epsilon)

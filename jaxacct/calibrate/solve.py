@@ -111,12 +111,14 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     def evaluate(value: Array) -> Bounds:
         return bounds_of(config.quantity, *composition(unknown, given, value), given, relation)
 
-    near = guess(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
-    found = searched(config, evaluate, near, given, ends)
-    result = graded(config, found, ends)
+    if all(has_law(pair) for pair, _ in parts_at(start.setting)):
+        start = guess(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
+        result = graded(config, searched(config, evaluate, start, given, ends), ends)
+    else:
+        result = unanswered(config, start.setting)
     if unknown == "noise_multiplier":
         result = _without_noise(config, given, result)
-    return result, near.setting
+    return result, start.setting
 
 
 def bounds_of(quantity: str, mechanism: Any, steps: Any, given: Given, relation: str) -> Bounds:
@@ -154,6 +156,13 @@ def graded(config: Config, found: Found, ends: tuple[Any, Any]) -> Calibrated:
     status = jnp.where(found.setting <= ends[0], Status.NOT_BINDING, status)
     status = jnp.where(passed, status, jnp.where(found.refuted, Status.INFEASIBLE, Status.UNKNOWN))
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
+
+
+def unanswered(config: Config, like: Array) -> Calibrated:
+    """Returns the result for mechanisms that the exact accountant does not know."""
+    nothing = jnp.full_like(like, jnp.inf)
+    bounds = Bounds(jnp.zeros_like(like), jnp.full_like(like, jnp.nan), nothing, jnp.zeros(like.shape, bool))
+    return Calibrated(value_of(config.unknown, nothing), bounds, jnp.asarray(Status.UNKNOWN, jnp.int32))
 
 
 def gaussian_start(unknown: str, given: Given) -> Guess:
@@ -203,9 +212,7 @@ def scaled(
 
     low, high = ends
     if not all(has_law(pair) for pair, _ in parts_at(low)):
-        middle = (low + high) / 2
-        unknown = Bounds(lower=0.0 * low, estimate=jnp.nan * low, upper=jnp.inf + 0 * low, converged=low > high)
-        return Calibrated(jnp.inf + 0 * low, unknown, jnp.asarray(Status.UNKNOWN, jnp.int32)), middle
+        return unanswered(config, low), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)
 
     def spread(setting: Array) -> Array:

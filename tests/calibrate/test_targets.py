@@ -1,0 +1,173 @@
+"""Every setting keeps its budget by either accountant, is near the best, and says how it came about."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct import calibrate, saddlepoint
+from jaxacct.calibrate import Status
+
+# epsilon, delta, rate, steps: (a), and (b) what needs no noise or is no target at all.
+TARGETS = np.array(
+    [
+        [1.0, 1e-5, 0.01, 10_000],
+        [0.3, 1e-6, 0.004, 50_000],
+        [8.0, 1e-5, 0.1, 300],
+        [8.0, 1e-5, 0.002, 90_000],
+        [0.5, 1e-3, 1.0, 7],
+        [3.0, 1e-5, 0.03, 2_000],
+    ]
+)
+OTHERS = np.array(
+    [
+        [1.0, 1e-5, 0.01, 0],
+        [1.0, 1e-2, 1e-6, 100],
+        [np.nan, 1e-5, 0.01, 100],
+        [1.0, -1.0, 0.01, 100],
+    ]
+)
+
+
+def noises(rows):
+    with jax.enable_x64(True):
+        return jax.jit(jax.vmap(lambda e, d, q, k: calibrate.noise_multiplier(e, d, q, k)))(*rows.T)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return jax.tree.map(np.asarray, noises(np.concatenate([TARGETS, OTHERS])))
+
+
+def epsilons(accountant, noise, **options):
+    """Returns the bounds on epsilon of the targets' runs with the given noise."""
+
+    def one(row):
+        return accountant.epsilon(ja.PoissonSubsampledGaussian(row[0], row[2]), row[3], row[1], **options)
+
+    rows = np.concatenate([noise[:, None], TARGETS[:, 1:]], axis=1)
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, jax.jit(lambda rows: jax.lax.map(one, rows))(rows))
+
+
+def test_targets_are_met_and_nearly_least(found):
+    n = len(TARGETS)
+    target, noise = TARGETS[:, 0], found.value[:n]
+    np.testing.assert_array_equal(found.status[:n], Status.CONVERGED)
+    assert np.all(found.reached.upper[:n] <= target)
+    assert np.all(found.reached.lower[:n] <= found.reached.upper[:n])
+    both = epsilons(saddlepoint, noise), epsilons(saddlepoint, noise * (1 - 4e-6))
+    assert np.all(both[0].upper <= target)
+    # Certified from below: with 4e-6 less noise no accountant could show the budget kept.
+    assert np.all(both[1].lower > target)
+
+
+def test_the_mesh_accountant_agrees(found):
+    n = len(TARGETS)
+    at, less = (epsilons(ja.prv, found.value[:n] * f, points=2**13) for f in (1, 0.98))
+    assert np.all(at.lower <= TARGETS[:, 0])
+    assert np.all(less.lower > TARGETS[:, 0])
+
+
+def test_the_known_answer_of_a_peer(found):
+    # dp-accounting's calibration gives 3.8132, by pessimistic rounding a little above the least.
+    assert 3.8132 * (1 - 2e-4) < found.value[0] <= 3.8132
+
+
+def test_no_noise_where_none_is_needed_and_infinite_noise_for_no_target(found):
+    zero, rare, *invalid = range(len(TARGETS), len(TARGETS) + len(OTHERS))
+    for i in (zero, rare):
+        assert found.status[i] == Status.NOT_BINDING
+        assert found.value[i] == 0
+        assert found.reached.upper[i] == 0
+    for i in invalid:
+        assert found.status[i] >= Status.INFEASIBLE
+        assert found.value[i] == np.inf
+
+
+def test_one_target_is_as_in_a_batch(found):
+    alone = calibrate.noise_multiplier(*TARGETS[0])
+    assert isinstance(alone.value, np.float64)
+    assert alone.value == pytest.approx(found.value[0], rel=1e-9)
+    assert alone.satisfied
+
+
+def test_steps_are_the_most_whole_number(found):
+    e, d, q, k = TARGETS[0]
+    back = calibrate.steps(e, d, found.value[0], q)
+    assert back.value == k
+    less = calibrate.steps(e, d, found.value[0] * (1 - 1e-5), q)
+    assert less.value == k - 1
+    assert less.reached.upper <= e
+
+
+def test_rates_invert_noises_and_end_at_one(found):
+    e, d, q, k = TARGETS[0]
+    back = calibrate.sampling_rate(e, d, found.value[0], k)
+    assert back.value == pytest.approx(q, rel=1e-5)
+    assert back.reached.upper <= e
+    everyone = calibrate.sampling_rate(e, d, 500.0, 10)
+    assert everyone.value == 1
+    assert everyone.status == Status.NOT_BINDING
+
+
+def test_the_mesh_takes_over_where_the_exact_accountant_fails():
+    # One step of a small rate: the characteristic function does not decay.
+    one = calibrate.noise_multiplier(2.0, 1e-6, 0.001, 1)
+    assert one.status == Status.CONVERGED
+    assert one.reached.upper <= 2.0
+    less = ja.prv.epsilon(ja.PoissonSubsampledGaussian(one.value * (1 - 2e-4), 0.001), 1, 1e-6, tolerance=2e-5)
+    assert less.lower > 2.0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: calibrate.noise_multiplier(-1.0, 1e-5, 0.01, 10), ["epsilon", "-1"]),
+        (lambda: calibrate.noise_multiplier(1.0, 2.0, 0.01, 10), ["delta", "2.0"]),
+        (lambda: calibrate.noise_multiplier(1.0, 1e-5, 1.5, 10), ["sampling_rate", "1.5"]),
+        (lambda: calibrate.noise_multiplier(1.0, 1e-5, 0.01, 2.5), ["steps", "2.5"]),
+        (lambda: calibrate.noise_multiplier(np.ones(2), 1e-5, 0.01, 10), ["epsilon", "vmap"]),
+        (lambda: calibrate.noise_multiplier(1.0, 1e-5, 0.01, 10, relation="swap"), ["relation", "swap"]),
+        (lambda: calibrate.noise_multiplier(1.0, 1e-5, 0.01, 10, tolerance=0.0), ["tolerance"]),
+        (lambda: calibrate.sampling_rate(1.0, 1e-5, -1.0, 10), ["noise_multiplier", "-1"]),
+        (lambda: calibrate.noise_multiplier_for_advantage(1.0, 0.01, 10), ["advantage", "1.0"]),
+        (lambda: calibrate.noise_multiplier_for_tpr(0.1, 0.2, 0.01, 10), ["tpr", "fpr", "0.2"]),
+        (lambda: calibrate.scale(ja.Gaussian, 1.0, 1e-5, 1, least=2.0, most=1.0), ["least", "most"]),
+        (lambda: calibrate.steps(0.01, 1e-5, 0.5, 1.0), ["epsilon = 0.01", "steps", "single step"]),
+    ],
+)
+def test_messages(call, words):
+    with pytest.raises(ValueError) as raised:
+        call()
+    assert all(word in str(raised.value) for word in words), raised.value
+
+
+def schedule(scale):
+    return ja.PoissonSubsampledGaussian(scale * np.array([2.0, 1.0]), 0.02)
+
+
+def test_a_schedule_is_scaled_as_a_whole():
+    counts = np.array([800, 400])
+    found = calibrate.scale(schedule, 2.0, 1e-5, counts)
+    assert found.status == Status.CONVERGED
+    assert found.reached.upper <= 2.0
+    assert ja.prv.epsilon(schedule(found.value), counts, 1e-5).lower <= 2.0
+    assert ja.prv.epsilon(schedule(found.value * 0.99), counts, 1e-5).lower > 2.0
+
+
+def test_attacks_fail_as_often_as_was_asked_for():
+    # The Gaussian's own trade-off: mu = Phi^-1(tpr) - Phi^-1(fpr), and advantage 2 Phi(mu/2) - 1.
+    with jax.enable_x64(True):
+        at = jax.jit(jax.vmap(lambda tpr, fpr: calibrate.noise_multiplier_for_tpr(tpr, fpr, 1.0, 100)))
+        found = at(jnp.array([0.05, 0.9, 0.99]), jnp.array([0.001, 0.2, 0.9]))
+    # Phi^-1(0.05) = -1.6448536, Phi^-1(0.001) = -3.0902323, Phi^-1(0.9) = 1.2815516, Phi^-1(0.2) = -0.8416212,
+    # Phi^-1(0.99) = 2.3263479
+    mu = np.array([3.0902323 - 1.6448536, 1.2815516 + 0.8416212, 2.3263479 - 1.2815516])
+    assert np.all(np.asarray(found.value) >= 10 / mu * (1 - 1e-7))
+    np.testing.assert_allclose(found.value, 10 / mu, rtol=1e-4)
+    advantage = calibrate.noise_multiplier_for_advantage(0.5, 1.0, 100)
+    # Phi^-1(0.75) = 0.6744897502
+    assert advantage.value == pytest.approx(10 / (2 * 0.6744897502), rel=1e-5)
+    assert advantage.reached.upper <= 0.5
