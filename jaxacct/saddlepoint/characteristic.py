@@ -2,7 +2,7 @@
 
 With X = Y - E_t Y it is summed as E_t[e^(iwX) - 1], which is small where w is, and so keeps its digits when it is raised
 to the power of the steps. Nodes come in pieces, as many as the highest frequency asks for. Frequencies come in tiles:
-e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a at the tile's start and b one of few offsets, in one product.
+e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a at the tile's first and b one of few offsets, in one product.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array
     """
     total = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
     for (pairs, steps), scan in zip(parts, scans, strict=True):
-        rows = jax.vmap(_row, in_axes=(0, 0, 0, None, None, None))(pairs, scan, steps, order, spacing, tiles)
+        # One after the other: each takes as many pieces as it needs.
+        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), (pairs, scan, steps))
         total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
     return total
 
@@ -86,16 +87,17 @@ def _sums(
     weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Returns ``sums`` with the real and imaginary parts of the sum of weights (e^(iwX) - 1) added, tile by tile."""
-    # Of the multiples of the spacing, the powers of two by sines, the others as products.
-    turns = {n: turned(n * spacing * deviations) for n in (1, 2, 4, 8)}
-    turns |= {3: _product(turns[1], turns[2]), 5: _product(turns[1], turns[4]), 6: _product(turns[2], turns[4])}
-    turns[7] = _product(turns[3], turns[4])
-    cosines, sines = (jnp.stack([turns[n][i] for n in range(1, TILE + 1)]) for i in range(2))
+    # Offsets 0 to 7: the first five by sines, the others as products. The barriers keep either from being done anew for
+    # each use.
+    multiples = spacing * jnp.arange(TILE // 2 + 1).astype(weights.dtype)
+    near = jax.lax.optimization_barrier(jax.vmap(lambda w: turned(w * deviations))(multiples))
+    far = jax.vmap(lambda one: _product(one, tuple(part[-1] for part in near)))(tuple(part[1:-1] for part in near))
+    cosines, sines = jax.lax.optimization_barrier([jnp.concatenate(parts) for parts in zip(near, far, strict=True)])
     # Full precision: some devices multiply matrices in fewer bits by default.
     own = [jnp.matmul(table, weights, precision="highest") for table in (cosines, sines)]
 
     def tile(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        c, s = (weights * part for part in turned(spacing * (TILE * i).astype(weights.dtype) * deviations))
+        c, s = (weights * part for part in turned(spacing * (TILE * i + 1).astype(weights.dtype) * deviations))
         (cc, cs), (sc, ss) = [[jnp.matmul(t, v, precision="highest") for v in (c, s)] for t in (cosines, sines)]
         added = jnp.sum(c) + own[0] + cc - ss, jnp.sum(s) + own[1] + cs + sc
         old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)

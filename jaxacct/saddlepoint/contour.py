@@ -51,8 +51,8 @@ NEWTON = 8
 VALUE_ROUNDING = 700.0
 """Units of roundoff by which a cumulant errs relative to itself.
 
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments are
-sums of positive terms, taken directly where they are above 1/4 only.
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments
+are sums of positive terms, taken directly where they are above 1/4 only.
 """
 
 

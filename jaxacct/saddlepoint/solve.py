@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -120,23 +118,10 @@ def epsilon_bounds(parts: tuple[Part, ...], delta: Array) -> Bounds:
     return Bounds(lower=lower, estimate=estimate, upper=upper, converged=~endless & (idle | good))
 
 
-@functools.partial(jax.jit, static_argnames=("quantity",))
-def log_delta_at(parts: tuple[Part, ...], value: Array, epsilon: Array, quantity: str) -> Array:
-    """Returns log delta(epsilon), infinite losses included, on the line for ``value``: to be differentiated.
-
-    The line may depend on the parameters as it likes, for the integral does not depend on the line.
-    """
-    frozen = jax.lax.stop_gradient(parts)
-    if quantity == "epsilon":
-        least, most = infinite_mass(frozen)
-        room = value - (least + most) / 2
-        target = jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
-    else:
-        target = value
-    scans = scanned(frozen)
-    order, start, _ = saddle_point(frozen, scans, target, quantity)
-    at_saddle = target if quantity == "epsilon" else log_normal_delta(total(frozen, scans, order), order)[1]
-    fixed = jax.lax.stop_gradient((order, start, at_saddle))
-    line = line_at(parts, scanned(parts), *fixed)
-    log_finite, _ = log_delta(line, epsilon)
-    return log_finite + jnp.log1p(infinite_mass(parts)[1] * jnp.exp(-log_finite))
+@jax.jit
+def log_delta_at(parts: tuple[Part, ...], epsilon: Array) -> tuple[Array, Array]:
+    """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
+    line, _, _ = line_for(parts, epsilon, "delta")
+    log_finite, slope = log_delta(line, epsilon)
+    ratio = infinite_mass(parts)[1] * jnp.exp(-log_finite)
+    return log_finite + jnp.log1p(ratio), slope / (1 + ratio)
