@@ -138,8 +138,7 @@ def main() -> None:
     mesh_seconds = (time.perf_counter() - start) / max(len(rest), 1)
     console.print(
         f"the others alone: {sum(bool(m.satisfied) for m in mesh)} of {len(mesh)} certified, "
-        f"{sum(m.status == Status.CONVERGED for m in mesh)} converged, {report.seconds(mesh_seconds)} each, compilation "
-        "included"
+        f"{sum(m.status == Status.CONVERGED for m in mesh)} converged, {report.seconds(mesh_seconds)} each"
     )
     known = np.array([KNOWN, *rows[np.flatnonzero(result.status == Status.CONVERGED)[:2]]])
     theirs = peer(arguments.peer_python, known, 120.0)

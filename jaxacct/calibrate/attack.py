@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtri
 from jaxtyping import Array
 
-from jaxacct.calibrate.guess import guess
+from jaxacct.calibrate.guess import gaussian_mu, guess
 from jaxacct.calibrate.solve import ENDS, Given, composition, gaussian_start
 from jaxacct.precision import UNIT_ROUNDOFF, in_float64
 from jaxacct.prv.composition import directed_parts
@@ -52,8 +52,9 @@ def tangent(relation: str, rate: Array, false_rate: Array, sampling_rate: Array,
     widest = jnp.log(rate / false_rate)
     grid = jnp.linspace(-1.0, 1.0, CHOICES)
 
-    def needed(epsilon: Array) -> Array:
-        given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones_like(rate), sampling_rate, steps)
+    def expanded(epsilon: Array, run: tuple[Array, Array]) -> Array:
+        """Returns log noise for a run (sampling rate, steps), by the expansion."""
+        given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones_like(rate), *run)
 
         def parts_at(setting: Array):
             mechanism, count = composition("noise_multiplier", given, jnp.exp(setting))
@@ -62,6 +63,14 @@ def tangent(relation: str, rate: Array, false_rate: Array, sampling_rate: Array,
         start = gaussian_start("noise_multiplier", given)
         near = guess(parts_at, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
         return jnp.where(near.settled, near.setting, jnp.inf)
+
+    def needed(epsilon: Array) -> Array:
+        """Returns log noise, less the expansion's error for a Gaussian: most of its error where delta is large."""
+        one = jnp.ones_like(rate)
+        runs = jnp.stack([sampling_rate, one]), jnp.stack([steps, one])
+        found, gaussian = jax.lax.map(lambda run: expanded(epsilon, run), runs)
+        error = gaussian + jnp.log(gaussian_mu(epsilon, as_delta(rate, false_rate, epsilon)))
+        return found - jnp.where(jnp.isfinite(error), error, 0.0)
 
     def zoomed(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
         centre, width = state

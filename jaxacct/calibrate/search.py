@@ -19,6 +19,9 @@ from jaxacct.bounds import Bounds
 ROUNDS = 12
 """Most evaluations; one to three are usual. Where many are needed the bounds are rough, and more are of no use."""
 
+ENOUGH = 5
+"""Evaluations after which any setting that passed will do."""
+
 PADDING = 0.02
 """Share of a step by which it goes farther, to the safe side: what the slope may be off by."""
 
@@ -55,6 +58,7 @@ class _State(NamedTuple):
     round: Array
     setting: Array
     slope: Array
+    is_slope: Array
     last: Array
     height: Array
     retreats: Array
@@ -68,6 +72,7 @@ def search(
     value_of: Callable[[Array], Array],
     start: Array,
     slope: Array,
+    is_slope: Array,
     target: Array,
     *,
     ends: tuple[Array, Array],
@@ -82,6 +87,7 @@ def search(
         value_of: the value of a setting u: ``exp(u)`` or ``exp(-u)``; what is evaluated and returned is the value.
         start (): the first setting.
         slope (): derivative in u of what is compared, roughly.
+        is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
         target (): the budget.
         ends: smallest and largest setting.
         tolerance: distance from the least, in u, at which to stop.
@@ -107,10 +113,14 @@ def search(
         passes = known & (bounds.upper <= target)
         secant = (high - state.height) / (u - state.last)
         usable = known & (logarithmic | (high > 0)) & jnp.isfinite(secant) & (secant < 0)
+        usable = usable & (jnp.abs(high - state.height) > 10 * (high - low))
         slope = jnp.where(usable, secant, state.slope)
+        is_slope = state.is_slope | usable
         step = jnp.where(known, (aim - high) / slope, jnp.inf)
         better = passes & (u < found.setting)
-        new = Found(u, value, bounds, jnp.maximum(u - jnp.maximum(u + (aim - low) / slope, least), 0.0), found.refuted)
+        distance = u - jnp.maximum(u + (aim - low) / slope, least)
+        distance = jnp.where(is_slope, jnp.maximum(distance, 0.0), jnp.inf)
+        new = Found(u, value, bounds, distance, found.refuted)
         best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
         best = best._replace(refuted=found.refuted | (known & ~passes & (u >= most)))
         bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
@@ -121,16 +131,14 @@ def search(
         ahead = _between(snapped(jnp.clip(ahead, least, most)), bad, best.setting, whole)
         at_end = passes & (u <= least) | ~passes & (u >= most)
         blurred = (high - low) / -slope
-        is_done = (
-            passes
-            & (-step <= jnp.maximum(1e-9 if whole else tolerance, blurred))
-            & (~jnp.asarray(whole) | (value > PROVEN))
-            | at_end
-            | (retreats > RETREATS)
-        )
+        near = passes & is_slope & (-step <= jnp.maximum(1e-9 if whole else tolerance, blurred))
+        late = jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH)
+        # Whole numbers end at neighbours, unless they are too large to be told apart.
+        is_done = jnp.where(jnp.asarray(whole) & (value <= PROVEN), False, near | late & ~jnp.asarray(whole))
+        is_done = is_done | at_end | (retreats > RETREATS)
         is_done = is_done | is_adjacent(bad, best.setting) | (ahead == u)
         height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-        return _State(state.round + 1, ahead, slope, last, height, retreats, bad, best, is_done)
+        return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, best, is_done)
 
     nothing = jnp.full_like(start, jnp.inf)
     unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=jnp.zeros(start.shape, bool))
@@ -138,7 +146,7 @@ def search(
     found = Found(nothing, value_of(nothing), unknown, nothing, never)
     first = snapped(jnp.clip(start, least, most))
     zero = jnp.zeros(start.shape, int)
-    state = _State(zero, first, slope, jnp.nan * start, jnp.nan * start, zero, -nothing, found, never)
+    state = _State(zero, first, slope, is_slope, jnp.nan * start, jnp.nan * start, zero, -nothing, found, never)
     return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
 
 

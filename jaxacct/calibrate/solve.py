@@ -139,6 +139,7 @@ def searched(
         functools.partial(value_of, config.unknown),
         near.setting + 0.5 * config.tolerance,
         near.slope / near.order if is_epsilon else near.slope,
+        near.settled,
         given.epsilon if is_epsilon else given.delta,
         ends=(as_float64(ends[0]), as_float64(ends[1])),
         tolerance=config.tolerance,
