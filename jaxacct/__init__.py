@@ -9,7 +9,7 @@ True
 import importlib
 from typing import Any
 
-from jaxacct import filters, prv, rdp
+from jaxacct import filters, prv, rdp, saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -52,6 +52,7 @@ __all__ = [
     "filters",
     "prv",
     "rdp",
+    "saddlepoint",
     "train",
 ]
 

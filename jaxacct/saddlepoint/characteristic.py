@@ -1,8 +1,8 @@
 """The characteristic function of the tilted sum at the nodes of a line, less what is known of it in closed form.
 
-With X = Y - E_t Y it is summed as E_t[e^(iwX) - 1], which is small where w is, and so keeps its digits when it is raised
-to the power of the steps. Nodes come in pieces, as many as the highest frequency asks for. Frequencies come in tiles:
-e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a at the tile's first and b one of few offsets, in one product.
+With X = Y - E_t Y it is summed as E_t[e^(iwX) - 1], which is small where w is, and so keeps its digits when it is
+raised to the power of the steps. Nodes come in pieces, as many as the highest frequency asks for. Frequencies come in
+tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a the tile's first and b one of few offsets, in one product.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import log_complement
 from jaxacct.prv.composition import Part
 from jaxacct.saddlepoint.laws import Nodes, law_of, moments, precision
@@ -32,7 +33,7 @@ NODE_ROUNDING = 150.0
 Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them.
 """
 
-Sums = tuple[Array, Array, Array]
+Sums = tuple[Array, ...]
 
 
 def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, tiles: Array) -> Sums:
@@ -40,15 +41,15 @@ def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array
 
     And a bound on the error of both together. Only the first ``tiles`` tiles are filled.
     """
-    total = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
+    total: Sums = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
     for (pairs, steps), scan in zip(parts, scans, strict=True):
         # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), (pairs, scan, steps))
+        rows = jax.lax.map(lambda row: _row(row[0], row[1], row[2], order, spacing, tiles), (pairs, scan, steps))
         total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
     return total
 
 
-def _row(pair, scan: Nodes, steps: Array, order: Array, spacing: Array, tiles: Array) -> Sums:
+def _row(pair: DominatingPair, scan: Nodes, steps: Array, order: Array, spacing: Array, tiles: Array) -> Sums:
     """Returns the sums of one loss, times steps."""
     law, u = law_of(pair), precision().roundoff
     known = moments(scan, order)
@@ -76,16 +77,14 @@ def _row(pair, scan: Nodes, steps: Array, order: Array, spacing: Array, tiles: A
         excess = jnp.maximum(2 * x + x**2 + y**2, u - 1)
         w = spacing * (BLOCK * i + 1 + jnp.arange(BLOCK)).astype(order.dtype)
         error = (NODE_ROUNDING * u * w * spread + missed) / jnp.sqrt(1 + excess)
-        found = 0.5 * log_complement(-excess), jnp.arctan2(y, 1 + x), error
-        found = (jnp.where(steps > 0, steps * f, 0.0) for f in found)
+        once = 0.5 * log_complement(-excess), jnp.arctan2(y, 1 + x), error
+        found = [jnp.where(steps > 0, steps * part, 0.0) for part in once]
         return tuple(jax.lax.dynamic_update_slice(a, f, (BLOCK * i,)) for a, f in zip(filled, found, strict=True))
 
     return jax.lax.fori_loop(0, -(-tiles * TILE // BLOCK), block, (nothing, nothing, nothing))
 
 
-def _sums(
-    weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: tuple[Array, Array]
-) -> tuple[Array, Array]:
+def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: Sums) -> Sums:
     """Returns ``sums`` with the real and imaginary parts of the sum of weights (e^(iwX) - 1) added, tile by tile."""
     # Offsets 0 to 7: the first five by sines, the others as products. The barriers keep either from being done anew for
     # each use.
@@ -96,7 +95,7 @@ def _sums(
     # Full precision: some devices multiply matrices in fewer bits by default.
     own = [jnp.matmul(table, weights, precision="highest") for table in (cosines, sines)]
 
-    def tile(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+    def tile(i: Array, sums: Sums) -> Sums:
         c, s = (weights * part for part in turned(spacing * (TILE * i + 1).astype(weights.dtype) * deviations))
         (cc, cs), (sc, ss) = [[jnp.matmul(t, v, precision="highest") for v in (c, s)] for t in (cosines, sines)]
         added = jnp.sum(c) + own[0] + cc - ss, jnp.sum(s) + own[1] + cs + sc

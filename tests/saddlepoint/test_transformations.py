@@ -1,0 +1,59 @@
+"""jit, vmap, derivatives, and a program for a device without float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct import saddlepoint
+
+
+def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, precision="float64"):
+    mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
+    return saddlepoint.epsilon(mechanism, steps, delta, relation="remove", precision=precision)
+
+
+def test_a_batch_is_what_its_entries_are():
+    noises, rates = jnp.array([0.8, 1.0, 3.0]), jnp.array([0.005, 0.01, 0.1])
+    steps = jnp.array([1000, 10_000, 300])
+    batch = jax.jit(jax.vmap(upper_and_estimate))(noises, rates, steps)
+    for i in range(3):
+        one = upper_and_estimate(float(noises[i]), float(rates[i]), int(steps[i]))
+        assert one.converged
+        np.testing.assert_allclose(batch.estimate[i], one.estimate, rtol=1e-6)  # the batch is read as float32
+
+
+@pytest.mark.parametrize("argument", range(4))
+def test_derivatives_are_those_of_the_exact_value(argument):
+    at = [1.0, 0.01, 10_000.0, 1e-5]
+    found = jax.grad(lambda *a: upper_and_estimate(*a).estimate, argnums=argument)(*at)
+    step = 1.0 if argument == 2 else 1e-4 * at[argument]
+    sides = []
+    for sign in (1, -1):
+        moved = list(at)
+        moved[argument] += sign * step
+        sides.append(float(upper_and_estimate(*moved).estimate))
+    assert float(found) == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5)
+
+
+def test_delta_falls_with_epsilon_at_the_rate_it_says():
+    def delta(epsilon):
+        return saddlepoint.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 10_000, epsilon, relation="remove").estimate
+
+    found = jax.grad(delta)(4.0)
+    assert float(found) == pytest.approx((float(delta(4.001)) - float(delta(3.999))) / 0.002, rel=1e-5)
+
+
+def test_a_program_for_tpus_holds_no_float64():
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def estimate(noise_multiplier, sampling_rate, steps):
+        return upper_and_estimate(noise_multiplier, sampling_rate, steps, precision="float32").estimate
+
+    exported = jax.export.export(jax.jit(estimate), platforms=["tpu"])(scalar, scalar, scalar)
+    text = exported.mlir_module()
+    assert "f64" not in text
+    assert "complex" not in text
+    found = jax.jit(estimate)(1.0, 0.01, 10_000.0)
+    assert float(found) == pytest.approx(6.187712389971, rel=1e-5)

@@ -1,0 +1,108 @@
+"""The exact accountant against values known to many more digits: where it claims to have converged, and its bracket."""
+
+import json
+import pathlib
+
+import mpmath
+import numpy as np
+import pytest
+from brackets import assert_holds, assert_overlap
+from oracle import gaussian_delta
+
+import jaxacct as ja
+from jaxacct import saddlepoint
+
+TRUTHS = json.loads((pathlib.Path(__file__).parent.parent / "data" / "delta_truth.json").read_text())
+
+
+def test_values_known_to_160_bits():
+    converged = 0
+    for row in TRUTHS:
+        mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
+        bounds = saddlepoint.delta(mechanism, row["k"], row["eps"], relation=row["direction"])
+        assert bounds.lower <= row["delta"] <= bounds.upper
+        converged += bool(bounds.converged)
+        if bounds.converged:
+            assert bounds.estimate == pytest.approx(row["delta"], rel=1e-12)
+        else:
+            assert np.isnan(bounds.estimate)
+    assert converged >= 0.95 * len(TRUTHS)
+
+
+def test_float32_against_the_same():
+    converged = 0
+    for row in TRUTHS:
+        mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
+        bounds = saddlepoint.delta(mechanism, row["k"], row["eps"], relation=row["direction"], precision="float32")
+        assert (bounds.lower, bounds.upper) == (0, 1)  # an estimate is not a bound
+        converged += bool(bounds.converged)
+        if bounds.converged:
+            assert bounds.estimate == pytest.approx(row["delta"], rel=1e-3)
+    assert converged >= 0.95 * len(TRUTHS)
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 30.0])
+def test_gaussian_against_the_closed_form(noise_multiplier):
+    for steps in (1, 7, 1000, 10**6):
+        with mpmath.workdps(60):
+            mu = mpmath.sqrt(steps) / mpmath.mpf(noise_multiplier)
+        if mu > 100:
+            continue
+        for deviations in (-1.3, 0.0, 3.0, 8.0, 20.0, 36.0):  # delta from 0.9 down to 1e-286
+            epsilon = float(mu**2 / 2 + deviations * mu)
+            if epsilon < 0:
+                continue
+            truth = gaussian_delta(mu, epsilon)
+            bounds = saddlepoint.delta(ja.Gaussian(noise_multiplier), steps, epsilon, relation="remove")
+            assert bounds.converged, (steps, deviations)
+            assert bounds.lower <= truth <= bounds.upper
+            assert bounds.estimate == pytest.approx(float(truth), rel=1e-10)
+
+
+def test_brackets_overlap_with_those_of_the_mesh():
+    """Both are right about the same number; the integral's are a million times narrower where it converges."""
+    random = np.random.default_rng(11)
+    converged = 0
+    for _ in range(60):
+        noise, rate = np.exp(random.uniform(np.log(0.5), np.log(8))), np.exp(random.uniform(np.log(1e-4), np.log(0.2)))
+        steps = round(np.exp(random.uniform(0, np.log(1e6))))
+        mechanism = ja.PoissonSubsampledGaussian(noise, rate)
+        exact = saddlepoint.epsilon(mechanism, steps, 1e-5)
+        mesh = ja.prv.epsilon(mechanism, steps, 1e-5, points=1024)
+        assert exact.lower <= mesh.upper
+        assert mesh.lower <= exact.upper
+        if exact.converged:
+            converged += 1
+            assert_overlap(exact, mesh)
+            assert exact.upper - exact.lower <= 1e-7 * exact.upper + 1e-9
+    assert converged >= 25
+
+
+def test_two_mechanisms_and_an_infinite_loss():
+    """Homogeneous in disguise, and an atom at infinity beside a Gaussian."""
+    twice = ja.PoissonSubsampledGaussian(np.array([1.0, 1.0]), np.array([0.01, 0.01]))
+    halves = saddlepoint.epsilon(twice, np.array([4000, 6000]), 1e-5)
+    whole = saddlepoint.epsilon(ja.PoissonSubsampledGaussian(1.0, 0.01), 10_000, 1e-5)
+    assert halves.estimate == pytest.approx(float(whole.estimate), rel=1e-11)
+    run = (ja.Gaussian(10.0), ja.ApproximateDP(0.0, 1e-6))
+    truth = 1e-6 + (1 - mpmath.mpf(1e-6)) * gaussian_delta(mpmath.mpf(1), 2.0)
+    assert_holds(saddlepoint.delta(run, (100, 1), 2.0), float(truth), 1e-14)
+
+
+def test_what_has_not_converged_says_so():
+    for mechanism, steps in ((ja.PoissonSubsampledGaussian(1.0, 1e-3), 3), (ja.RandomizedResponse(1.0), 10)):
+        bounds = saddlepoint.epsilon(mechanism, steps, 1e-6)
+        assert not bounds.converged
+        assert np.isnan(bounds.estimate)
+        assert bounds.upper >= ja.prv.epsilon(mechanism, steps, 1e-6, points=1024).lower
+    unknown = saddlepoint.epsilon(ja.Laplace(1.0), 10, 1e-6)
+    assert (unknown.lower, unknown.upper, bool(unknown.converged)) == (0, np.inf, False)
+
+
+def test_ends_of_the_range():
+    assert saddlepoint.epsilon(ja.Gaussian(1.0), 0, 1e-5).upper == 0
+    assert saddlepoint.epsilon(ja.Gaussian(0.0), 1, 1e-5).upper == np.inf
+    assert saddlepoint.delta(ja.Gaussian(0.0), 1, 1.0).upper == 1
+    large = saddlepoint.epsilon(ja.Gaussian(100.0), 1, 0.3)
+    assert large.lower == 0
+    assert large.upper >= 0
