@@ -54,7 +54,7 @@ def epsilon(
     >>> from jaxacct import Gaussian
     >>> bounds = epsilon(Gaussian(noise_multiplier=10.0), steps=100, delta=1e-5)
     >>> f"{bounds.estimate:.8f}", bool(bounds.lower <= bounds.estimate <= bounds.upper)
-    ('4.377178096', True)
+    ('4.37717810', True)
     """
     validation.check_delta(delta)
     return _bounds("epsilon", mechanism, steps, delta, relation, precision)
@@ -83,7 +83,9 @@ def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relatio
         raise ValueError(f"delta or epsilon of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
-    return outside(_answer(quantity, relation, precision, structure, tuple(leaves)))
+    # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
+    with jax.enable_x64(precision == "float64"):
+        return outside(_answer(quantity, relation, precision, structure, tuple(leaves)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))

@@ -39,7 +39,8 @@ Sums = tuple[Array, ...]
 def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, tiles: Array) -> Sums:
     """Returns, at the frequencies (1 ... FREQUENCIES) spacing, the log modulus and the phase of E_t[e^(iw(S - E_t S))].
 
-    And a bound on the error of both together. Only the first ``tiles`` tiles are filled.
+    And a bound on the error of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is off by
+    e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k. Only the first ``tiles`` tiles are filled.
     """
     total: Sums = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
     for (pairs, steps), scan in zip(parts, scans, strict=True):
@@ -74,10 +75,13 @@ def _row(pair: DominatingPair, scan: Nodes, steps: Array, order: Array, spacing:
             return jax.lax.dynamic_slice(values, (BLOCK * i,), (BLOCK,))
 
         x, y = part(real), part(imaginary)
-        excess = jnp.maximum(2 * x + x**2 + y**2, u - 1)
+        # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
+        excess, square = 2 * x + x**2 + y**2, jnp.maximum((1 + x) ** 2 + y**2, u**2)
+        log_modulus = 0.5 * jnp.where(excess > -0.5, log_complement(-jnp.maximum(excess, -0.5)), jnp.log(square))
         w = spacing * (BLOCK * i + 1 + jnp.arange(BLOCK)).astype(order.dtype)
-        error = (NODE_ROUNDING * u * w * spread + missed) / jnp.sqrt(1 + excess)
-        once = 0.5 * log_complement(-excess), jnp.arctan2(y, 1 + x), error
+        # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
+        error = jnp.log1p((NODE_ROUNDING * u * w * spread + missed) * jnp.exp(-log_modulus))
+        once = log_modulus, jnp.arctan2(y, 1 + x), error
         found = [jnp.where(steps > 0, steps * part, 0.0) for part in once]
         return tuple(jax.lax.dynamic_update_slice(a, f, (BLOCK * i,)) for a, f in zip(filled, found, strict=True))
 

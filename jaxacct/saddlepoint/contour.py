@@ -65,7 +65,7 @@ class Line(NamedTuple):
     amplitude: Array
     phase: Array
     error: Array
-    """Relative error of each node."""
+    """Log of 1 plus the relative error of each node, as a complex number."""
     value: Array
     """K(t) of the sum."""
     slope: Array
@@ -281,7 +281,7 @@ def errors(line: Line, epsilon: Array) -> tuple[Array, Array]:
     turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
     at_zero = 1 / (line.order * (1 + line.order))
     rounding = u * (8 * at_zero + 4 * FREQUENCIES * (at_zero + 2 * jnp.sum(line.amplitude)))
-    rounding = rounding + 2 * jnp.sum(line.amplitude * (line.error + u * (16 + 4 * turns)))
+    rounding = rounding + 2 * jnp.sum(line.amplitude * (jnp.expm1(line.error) + u * (16 + 4 * turns)))
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
     relative = both * jnp.exp(-log_height) + line.common_error

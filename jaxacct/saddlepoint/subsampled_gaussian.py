@@ -34,7 +34,10 @@ PIECES = 8
 """Most pieces."""
 
 FINEST, COARSEST = 0.3, 0.5
-"""Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29."""
+"""Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29.
+
+For q = 1 COARSEST alone: all is a normal density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25) = 1e-34.
+"""
 
 BEYOND = 14.0
 """Nats below the cut at which nodes end: what k steps leave out is k times as much as what one does."""
@@ -64,8 +67,8 @@ class LawOfSubsampledGaussian:
         return as_real(pair.noise_multiplier), as_real(pair.sampling_rate), jnp.asarray(pair.removes)
 
     def largest_order(self) -> Array:
-        s, _, _ = self._fields()
-        room = NODES * jnp.minimum(FINEST * s, COARSEST) - 2 * precision().reach
+        s, q, _ = self._fields()
+        room = NODES * jnp.where(q == 1, COARSEST, jnp.minimum(FINEST * s, COARSEST)) - 2 * precision().reach
         return jnp.maximum(s * room - 1, 0.0)
 
     def scan(self) -> Nodes:
