@@ -117,12 +117,16 @@ def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> t
         every = jax.lax.map(lambda parts: solve(parts, number), stack(*directions))
     else:
         every = stack(*(solve(parts, number) for parts in directions))
-    decides = jnp.where(every.estimate[1] > every.estimate[0], 1, 0)
+    # A direction that has not converged matters only where its bracket reaches beyond the other's.
+    estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
+    decides = jnp.where(estimates[1] > estimates[0], 1, 0)
+    upper, known = jnp.max(every.upper), jnp.where(decides == 1, every.converged[1], every.converged[0])
+    settled = known & jnp.all(every.converged | (every.upper < upper))
     bounds = Bounds(
         lower=jnp.max(every.lower),
-        estimate=jnp.max(every.estimate),
-        upper=jnp.max(every.upper),
-        converged=jnp.all(every.converged),
+        estimate=jnp.where(settled, jnp.max(estimates), jnp.nan),
+        upper=upper,
+        converged=settled,
     )
     return bounds, decides
 

@@ -25,13 +25,13 @@ from jaxacct.prv.composition import Part
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
 from jaxacct.saddlepoint.laws import Moments, Nodes, law_of, moments, precision
 
-GRID = 4.0 ** -np.arange(16)[::-1]
-"""Orders among which the saddle point is first looked for, over the largest order."""
+LEAST = 4.0**-16
+"""Smallest order considered, over the largest."""
 
-LADDER = 1.16 ** np.arange(-16, 8)
+LADDER = 1.25 ** np.arange(-11, 6)
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
 
-LINES = 17
+LINES = 12
 """The first so many of them, up to the saddle point itself, may be lines.
 
 Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
@@ -44,9 +44,8 @@ PENALTY = 6.0
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound says that it is far enough."""
 
-NEWTON = 8
-"""Newton's steps for the saddle point. It need not be met: any t > 0 is right."""
-
+BISECTIONS, NEWTON = 5, 8
+"""Steps for the saddle point: the first bring its logarithm to within 0.7. It need not be met: any t > 0 is right."""
 
 VALUE_ROUNDING = 700.0
 """Units of roundoff by which a cumulant errs relative to itself.
@@ -78,6 +77,18 @@ class Line(NamedTuple):
     orders: Array
     log_moments: Array
     """Orders, and the logs of E e^(order S), rounded up, for the bounds on the terms beside the truth."""
+
+
+class Rungs(NamedTuple):
+    """Orders (n,), the moments (n,) of the sum there, and bounds (n,) on the errors of their values."""
+
+    orders: Array
+    moments: Moments
+    error: Array
+
+    def at(self, index: Array | int) -> tuple[Array, Moments, Array]:
+        """Returns those of one order."""
+        return jax.tree.map(lambda values: values[index], (self.orders, self.moments, self.error))
 
 
 def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
@@ -124,41 +135,44 @@ def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]
 
 
 def saddle_point(
-    parts: tuple[Part, ...], scans: list[Nodes], target: Array, quantity: str
-) -> tuple[Array, Array, Array]:
-    """Returns an order near the saddle point, the eps there, and whether it lies among the orders that are known.
+    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, by_delta: Array | bool
+) -> tuple[Array, Array]:
+    """Returns an order near the saddle point for ``epsilon``, and whether it lies among the orders that are known.
 
-    ``target`` is log delta or eps, as ``quantity`` says.
+    Where ``by_delta``, for the eps that has ``log_delta`` by Laplace's method instead.
     """
     largest = largest_order(parts)
+    least = largest * LEAST
 
-    def excess(order: Array) -> tuple[Array, Array, Array]:
-        """Returns a function that falls through 0 at the saddle point, its slope in log t, and eps."""
+    def excess(order: Array) -> tuple[Array, Array]:
+        """Returns a function that falls through 0 at the saddle point, and its slope in log t."""
         found = total(parts, scans, order)
-        epsilon, log_delta, bend = log_normal_delta(found, order)
-        if quantity == "epsilon":
-            return log_delta - target, -(order**2) * bend, epsilon
-        distance = order * (found.slope - target) - 1 - order / (1 + order)
-        return -distance, -(order**2) * bend, target
+        _, reached, bend = log_normal_delta(found, order)
+        beyond, near = order * (found.slope - epsilon), order / (1 + order)
+        falls = -beyond - order**2 * found.curvature + near / (1 + order)
+        # A slope of the wrong sign leads out of the bracket, which is halved then.
+        return jnp.where(by_delta, reached - log_delta, 1 + near - beyond), jnp.where(
+            by_delta, -(order**2) * bend, falls
+        )
 
-    orders = largest * jnp.asarray(GRID, largest.dtype)
-    values = jax.vmap(lambda t: excess(t)[0])(orders)
-    # NaN counts as beyond.
-    reached = jnp.sum(jnp.cumprod(jnp.where(values > 0, 1, 0)))
-    known = (reached > 0) & (reached < len(GRID)) & (largest > 0) & jnp.isfinite(largest)
-    low = orders[jnp.clip(reached - 1, 0, len(GRID) - 1)]
-    high = orders[jnp.clip(reached, 0, len(GRID) - 1)]
-
-    def step(_, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def step(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         low, high, order = state
-        value, slope, _ = excess(order)
+        value, slope = excess(order)
+        # NaN counts as beyond.
         low, high = jnp.where(value > 0, order, low), jnp.where(value > 0, high, order)
         newton = order * jnp.exp(jnp.clip(-value / slope, -2.0, 2.0))
-        inside = (newton > low) & (newton < high)
+        inside = (newton >= low) & (newton <= high) & (i >= BISECTIONS)
         return low, high, jnp.where(inside, newton, jnp.sqrt(low * high))
 
-    _, _, order = jax.lax.fori_loop(0, NEWTON, step, (low, high, jnp.sqrt(low * high)))
-    return order, excess(order)[2], known
+    low, high, order = jax.lax.fori_loop(0, BISECTIONS + NEWTON, step, (least, largest, jnp.sqrt(least * largest)))
+    return order, (low > least) & (high < largest) & (largest > 0) & jnp.isfinite(largest)
+
+
+def rungs_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array) -> Rungs:
+    """Returns the moments of the sum at the orders of LADDER."""
+    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
+    # One after the other: their nodes stay in the cache.
+    return Rungs(orders, *jax.lax.map(lambda t: total_and_error(parts, scans, t), orders))
 
 
 def log_factor(order: Array) -> Array:
@@ -167,7 +181,7 @@ def log_factor(order: Array) -> Array:
 
 
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
-    """Returns the order of the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
+    """Returns which order makes the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
 
     Chernoff's bound at a_i is d_i e^(-a_i L) for delta(eps + L) and d_i e^(a_i L) for delta(eps - L); on the line t_j
     it is multiplied by e^(t_j L), or by e^(-t_j L), and so falls with L for a_i above t_j, or below. Every L for which
@@ -185,20 +199,18 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     penalty = heights - jnp.min(heights)
     cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), LINES - 1)
-    return lines[best], lengths[best]
+    return best, lengths[best]
 
 
-def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon: Array, log_delta: Array) -> Line:
+def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: Array, log_delta: Array) -> Line:
     """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, tell what is needed."""
     bits = precision()
     cut, u = bits.cut, bits.roundoff
-    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
-    found, off = jax.vmap(lambda t: total_and_error(parts, scans, t))(orders)
-    log_moments = found.value + off
-    order, length = chosen_line(orders, log_moments, epsilon, log_delta)
-    spacing = 2 * jnp.pi / length
+    log_moments = rungs.moments.value + rungs.error
+    chosen, length = chosen_line(rungs.orders, log_moments, epsilon, log_delta)
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
-    here, error_here = total_and_error(parts, scans, order)
+    order, here, error_here = rungs.at(chosen)
+    spacing = 2 * jnp.pi / length
     rough = [
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
@@ -213,23 +225,22 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon:
             sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
         return sums
 
-    def is_enough(w: Array, log_modulus: Array) -> Array:
-        return log_modulus <= log_sum + jnp.log(w) - cut
+    def is_short(state: tuple[Array, Array]) -> Array:
+        w, log_modulus = state
+        return log_modulus > log_sum + jnp.log(w) - cut
 
     def farther_out(state: tuple[Array, Array]) -> tuple[Array, Array]:
         w = state[0] * FARTHER
         return w, envelope(w)
 
     most = spacing * FREQUENCIES
-    start = jnp.sqrt(2 * cut / here.curvature)
-    end, log_modulus = jax.lax.while_loop(
-        lambda state: ~is_enough(*state) & (state[0] < most), farther_out, (start, envelope(start))
-    )
-    # Where all nodes there are would not do, none are spent.
-    end = jnp.where(is_enough(end, log_modulus), end, spacing)
-    tiles = jnp.clip(jnp.ceil(end / (spacing * TILE)), 1, FREQUENCIES // TILE).astype(jnp.int32)
+    start = jnp.sqrt(2 * cut / here.curvature) / FARTHER, jnp.full_like(order, jnp.inf)
+    w, log_modulus = jax.lax.while_loop(lambda state: is_short(state) & (state[0] < most), farther_out, start)
+    # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
+    is_enough = ~is_short((w, log_modulus)) & (w <= most)
+    tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
     end = spacing * TILE * tiles
-    log_tail = jnp.log(2 / spacing) + envelope(end) - jnp.log(end)
+    log_tail = jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
     log_modulus, phase, error = log_characteristic(parts, scans, order, spacing, tiles)
 
     w = spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype)
@@ -248,7 +259,7 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array, epsilon:
         slope=here.slope,
         common_error=error_here + 4 * u,
         log_tail=log_tail,
-        orders=orders,
+        orders=rungs.orders,
         log_moments=log_moments,
     )
 
@@ -271,13 +282,12 @@ def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     return exponent + jnp.log(line.spacing / (2 * jnp.pi)) + jnp.log(height), -line.order + rise / height
 
 
-def errors(line: Line, epsilon: Array) -> tuple[Array, Array]:
+def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     """Returns bounds on the relative errors of delta(eps): (how far it may be above, how far below).
 
-    What the rule adds counts in the first only.
+    ``found`` is the log delta that :func:`log_delta` gives there. What the rule adds counts in the first only.
     """
     u = precision().roundoff
-    found, _ = log_delta(line, epsilon)
     turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
     at_zero = 1 / (line.order * (1 + line.order))
     rounding = u * (8 * at_zero + 4 * FREQUENCIES * (at_zero + 2 * jnp.sum(line.amplitude)))

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.prv.composition import Part
 from jaxacct.prv.kernel import infinite_mass, is_idle, valid_parts
-from jaxacct.saddlepoint.contour import Line, errors, line_at, log_delta, log_normal_delta, saddle_point, total
+from jaxacct.saddlepoint.contour import (
+    LADDER,
+    Line,
+    errors,
+    line_at,
+    log_delta,
+    log_normal_delta,
+    rungs_at,
+    saddle_point,
+)
 from jaxacct.saddlepoint.laws import Nodes, law_of, precision
 
 CONVERGED = {2.0**-53: 1e-9, 2.0**-24: 1e-3}
-"""Relative error of delta, by its bound, up to which a result counts as converged, for each unit of roundoff."""
+"""Relative error, by its bound, up to which a result counts as converged, for each unit of roundoff.
+
+Of delta; or of epsilon, where that is what was asked for and steep in delta.
+"""
 
 SINGLE_SHARE = 1 / 24
 """Share of the bounds on rounding that float32 results are judged by: they are worst cases, and the errors of hundreds
 of nodes do not conspire. Chosen by tests/saddlepoint/test_precision.py. No bracket is made of it."""
 
-NEWTON = 4
+NEWTON = 5
 """Newton's steps for eps on a line; from Laplace's method each doubles the digits."""
+
+LINES = 3
+"""Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
 
 
 def scanned(parts: tuple[Part, ...]) -> list[Nodes]:
@@ -28,12 +46,35 @@ def scanned(parts: tuple[Part, ...]) -> list[Nodes]:
     return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
-def line_for(parts: tuple[Part, ...], target: Array, quantity: str) -> tuple[Line, Array, Array]:
-    """Returns the line for a log delta or an eps, the eps to begin with, and whether a saddle point was found."""
+def line_for(
+    parts: tuple[Part, ...], epsilon: Array, log_delta: Array, by_delta: Array | bool
+) -> tuple[Line, Array, Array]:
+    """Returns the line for an eps, that eps, and whether a saddle point was found.
+
+    Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead.
+    """
     scans = scanned(parts)
-    order, epsilon, known = saddle_point(parts, scans, target, quantity)
-    _, at_saddle, _ = log_normal_delta(total(parts, scans, order), order)
-    return line_at(parts, scans, order, epsilon, target if quantity == "epsilon" else at_saddle), epsilon, known
+    saddle, known = saddle_point(parts, scans, epsilon, log_delta, by_delta)
+    rungs = rungs_at(parts, scans, saddle)
+    order, here, _ = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
+    at_saddle, reached, _ = log_normal_delta(here, order)
+    # The saddle point is met roughly, which matters in the second order only.
+    reached = reached + order * (at_saddle - epsilon)
+    epsilon, log_delta = jnp.where(by_delta, at_saddle, epsilon), jnp.where(by_delta, log_delta, reached)
+    return line_at(parts, scans, rungs, epsilon, log_delta), epsilon, known
+
+
+class _OnLine(NamedTuple):
+    """The eps found on the last of so many lines, log delta and its slope there, and the bounds of :func:`errors`."""
+
+    lines: Array
+    line: Line
+    epsilon: Array
+    value: Array
+    slope: Array
+    below: Array
+    above: Array
+    known: Array
 
 
 def _is_certified() -> bool:
@@ -47,11 +88,11 @@ def _share() -> float:
 @jax.jit
 def delta_bounds(parts: tuple[Part, ...], epsilon: Array) -> Bounds:
     """Returns the bracket of delta at ``epsilon``, of one direction."""
-    line, _, known = line_for(parts, epsilon, "delta")
+    line, _, known = line_for(parts, epsilon, jnp.zeros_like(epsilon), by_delta=False)
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]
     least, most = infinite_mass(parts)
     log_finite, _ = log_delta(line, epsilon)
-    below, above = errors(line, epsilon)
+    below, above = errors(line, epsilon, log_finite)
     finite = jnp.exp(log_finite)
     idle, valid = is_idle(parts), valid_parts(parts) & (epsilon >= 0)
     # Not below what the precision can hold.
@@ -79,32 +120,50 @@ def epsilon_bounds(parts: tuple[Part, ...], delta: Array) -> Bounds:
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
-    line, epsilon, known = line_for(parts, target, "epsilon")
 
-    def newton(_, epsilon: Array) -> Array:
+    def on_line(i: Array, epsilon: Array) -> _OnLine:
+        line, epsilon, known = line_for(parts, epsilon, target, by_delta=i == 0)
+
+        def newton(_, epsilon: Array) -> Array:
+            value, slope = log_delta(line, epsilon)
+            # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
+            return epsilon - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
+
+        epsilon = jax.lax.fori_loop(0, NEWTON, newton, epsilon)
         value, slope = log_delta(line, epsilon)
-        return epsilon - jnp.clip((value - target) / slope, -2.0 / line.order, 2.0 / line.order)
+        return _OnLine(i + 1, line, epsilon, value, slope, *errors(line, epsilon, value), known)
 
-    epsilon = jax.lax.fori_loop(0, NEWTON, newton, epsilon)
-    value, slope = log_delta(line, epsilon)
-    below, above = errors(line, epsilon)
-    met = jnp.abs(value - target) <= limit
-    good = known & met & (_share() * below < limit) & (room > 0)
+    def is_good(state: _OnLine) -> Array:
+        # The bracket of eps is that of delta over the slope of its logarithm.
+        allowed = limit * jnp.maximum(1.0, -state.slope * state.epsilon)
+        return state.known & (jnp.abs(state.value - target) <= limit) & (_share() * state.below < allowed)
+
+    def is_rough(state: _OnLine) -> Array:
+        return ~is_good(state) & state.known & jnp.isfinite(state.epsilon) & (state.lines < LINES)
+
+    zero = jnp.zeros_like(target)
+    shapes = jax.eval_shape(on_line, jnp.asarray(0), zero)
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    start = empty._replace(below=zero + jnp.inf, known=empty.known | True)
+    found = jax.lax.while_loop(is_rough, lambda state: on_line(state.lines, state.epsilon), start)
+    _, line, epsilon, value, slope, below, above, known = found
+    good = is_good(found) & (room > 0)
     idle, valid = is_idle(parts), valid_parts(parts) & (delta > 0) & (delta < 1)
     estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
     if _is_certified():
         margin = 2 * (jnp.maximum(below, above) + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(epsilon))
 
-        def holds(side: float, target: Array) -> tuple[Array, Array]:
+        def holds(side: Array, target: Array) -> tuple[Array, Array]:
             """Returns eps moved by the margin, and whether delta there is proven to be on its side of the target."""
             at = epsilon + side * margin
             value, _ = log_delta(line, at)
-            off = errors(line, at)
-            log_off = jnp.log1p(off[1]) if side > 0 else jnp.log1p(-jnp.minimum(off[0], 1.0))
+            too_high, too_low = errors(line, at, value)
+            log_off = jnp.log1p(jnp.where(side > 0, too_low, -jnp.minimum(too_high, 1.0)))
             proven = side * (jnp.log(target) * (1 + 4 * u) - value - log_off) > 4 * u * jnp.abs(value)
             return at, proven & known & valid & (target > 0)
 
-        (high, is_above), (low, is_below) = holds(1.0, strict), holds(-1.0, loose)
+        sides = jnp.asarray([1.0, -1.0])
+        (high, low), (is_above, is_below) = jax.vmap(holds)(sides, jnp.stack([strict, loose]))
         # No more than 0 is needed where delta at 0 suffices.
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
@@ -121,7 +180,7 @@ def epsilon_bounds(parts: tuple[Part, ...], delta: Array) -> Bounds:
 @jax.jit
 def log_delta_at(parts: tuple[Part, ...], epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    line, _, _ = line_for(parts, epsilon, "delta")
+    line, _, _ = line_for(parts, epsilon, jnp.zeros_like(epsilon), by_delta=False)
     log_finite, slope = log_delta(line, epsilon)
     ratio = infinite_mass(parts)[1] * jnp.exp(-log_finite)
     return log_finite + jnp.log1p(ratio), slope / (1 + ratio)

@@ -30,13 +30,14 @@ from jaxacct.saddlepoint.laws import Nodes, law_of, precision
 NODES = 256
 """Nodes of the scan, and of each piece of the rule for complex orders, which must resolve their oscillation."""
 
-PIECES = 8
+PIECES = 12
 """Most pieces."""
 
-FINEST, COARSEST = 0.3, 0.5
+FINEST, COARSEST, COARSEST_ADD = 0.3, 0.5, 0.25
 """Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29.
 
-For q = 1 COARSEST alone: all is a normal density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25) = 1e-34.
+For "add" it is COARSEST_ADD, as high orders cost more there. For q = 1 it is COARSEST whatever s, for all is a normal
+density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25) = 1e-34.
 """
 
 BEYOND = 14.0
@@ -66,15 +67,24 @@ class LawOfSubsampledGaussian:
         pair = self.pair
         return as_real(pair.noise_multiplier), as_real(pair.sampling_rate), jnp.asarray(pair.removes)
 
+    def _room(self) -> tuple[Array, Array]:
+        """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.
+
+        "remove": a tilted law lies between normal ones around 0 and (order + 1)/s. "add": its density, log-concave, is
+        steepest by order/s times the share of q e^u in r, which is at most q where z < 0.
+        """
+        s, q, removes = self._fields()
+        coarsest = jnp.where(removes, COARSEST, COARSEST_ADD)
+        spacing = jnp.where(q == 1, COARSEST, jnp.minimum(FINEST * s, coarsest))
+        return jnp.maximum(NODES * spacing - 2 * precision().reach, 0.0), jnp.where(removes, 1.0, q) / s
+
     def largest_order(self) -> Array:
-        s, q, _ = self._fields()
-        room = NODES * jnp.where(q == 1, COARSEST, jnp.minimum(FINEST * s, COARSEST)) - 2 * precision().reach
-        return jnp.maximum(s * room - 1, 0.0)
+        room, each = self._room()
+        return jnp.maximum(room / each - 1, 0.0)
 
     def scan(self) -> Nodes:
-        # Every tilted law lies between normal ones around 0 and order + 1 ("remove"), or around -order and 0 ("add").
-        s, _, removes = self._fields()
-        reach, far = precision().reach, (self.largest_order() + 1) / s
+        _, _, removes = self._fields()
+        reach, (far, _) = precision().reach, self._room()
         return self._nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / NODES)
 
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
