@@ -1,0 +1,38 @@
+"""Conversions between notions of differential privacy, each with its theorem and on its safe side.
+
+Rényi divergences and (epsilon, delta), by the optimal relation and by older rules; pure, concentrated and Gaussian
+differential privacy in and out. Each function says whether it returns an upper or a lower bound; rounding is counted.
+"""
+
+from jaxacct.convert.concentrated import (
+    rdp_to_tcdp,
+    tcdp_to_delta,
+    tcdp_to_epsilon,
+    tcdp_to_rdp,
+    zcdp_to_delta,
+    zcdp_to_epsilon,
+    zcdp_to_rdp,
+)
+from jaxacct.convert.gaussian import dp_to_gdp, gdp_to_delta, gdp_to_epsilon, gdp_to_rdp
+from jaxacct.convert.pure import pure_to_rdp, pure_to_zcdp
+from jaxacct.convert.renyi import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon
+
+__all__ = [
+    "METHODS",
+    "dp_to_gdp",
+    "gdp_to_delta",
+    "gdp_to_epsilon",
+    "gdp_to_rdp",
+    "least_rdp",
+    "pure_to_rdp",
+    "pure_to_zcdp",
+    "rdp_to_delta",
+    "rdp_to_epsilon",
+    "rdp_to_tcdp",
+    "tcdp_to_delta",
+    "tcdp_to_epsilon",
+    "tcdp_to_rdp",
+    "zcdp_to_delta",
+    "zcdp_to_epsilon",
+    "zcdp_to_rdp",
+]

@@ -1,0 +1,36 @@
+"""Functions of float64 arrays, compiled once for all values of a shape and usable from float32 programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxacct.precision import as_float64, in_float64, outside
+
+
+def kernel(function: Callable[..., Any] | None = None, *, static: int = 0) -> Callable[..., Any]:
+    """Returns ``function`` compiled once for all values of one shape, and entered in float64.
+
+    Numbers of every type come in as float64, lest an int and a float be compiled apart; concrete results leave as NumPy
+    arrays. Arguments are positional; the last ``static`` of them are hashable and part of the program.
+    """
+    if function is None:
+        return functools.partial(kernel, static=static)
+    count = function.__code__.co_argcount
+    compiled = jax.jit(function, static_argnums=tuple(range(count - static, count)))
+
+    @functools.wraps(function)
+    @in_float64
+    def run(*args: Any) -> Any:
+        arrays, rest = args[: count - static], args[count - static :]
+        return outside(compiled(*jax.tree.map(_float64_leaf, arrays), *rest))
+
+    return run
+
+
+def _float64_leaf(leaf: Any) -> Any:
+    return as_float64(leaf) if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)

@@ -1,0 +1,72 @@
+"""Rényi orders: which are allowed, and the search for the best one between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from jaxacct.precision import first_index
+
+POINTS = 12
+"""Orders looked at in one round of the search."""
+
+ROUNDS = 4
+"""Rounds; each leaves 2/(POINTS + 1) of the interval. 4 leave 6e-4 of it: of second order in a bound, 4e-7 of what one
+order and the next differ by."""
+
+
+def checked_orders(orders: Sequence[float] | ArrayLike) -> Any:
+    """Returns ``orders`` as a float64 array, or as they are where they are traced; raises ValueError on a bad one."""
+    if isinstance(orders, (list, tuple)) and any(isinstance(order, jax.core.Tracer) for order in orders):
+        return tuple(orders)
+    if isinstance(orders, jax.core.Tracer):
+        return orders
+    values = np.asarray(orders, dtype=np.float64)
+    if values.ndim != 1 or not values.size or not np.all((values > 1) & np.isfinite(values)):
+        raise ValueError(f"orders = {orders} are not Rényi orders: give a vector of finite numbers above 1.")
+    return values
+
+
+def checked_divergences(rdp: Any, orders: Any) -> Any:
+    """Returns divergences as a float64 array, or as they are where traced; raises ValueError on a bad one."""
+    is_sequence = isinstance(rdp, (list, tuple))
+    if is_sequence and any(isinstance(value, jax.core.Tracer) for value in rdp):
+        rdp = tuple(rdp)
+        shape: tuple[int, ...] = (len(rdp),)
+    elif isinstance(rdp, jax.core.Tracer):
+        shape = rdp.shape
+    else:
+        rdp = np.asarray(rdp, dtype=np.float64)
+        shape = rdp.shape
+        if not np.all(rdp >= 0):
+            raise ValueError(f"rdp = {rdp[~(rdp >= 0)].ravel()[0]} is not a divergence: give numbers of at least 0.")
+    count = len(orders)
+    if not shape or shape[-1] != count:
+        raise ValueError(f"rdp of shape {shape} does not match {count} orders: give one divergence for each of them.")
+    return rdp
+
+
+def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> Array:
+    """Returns the least value of ``bound`` found between two orders, each a scalar.
+
+    ``bound`` takes orders (n,) and returns (n,) numbers, each of which is a bound by itself: what is returned is one,
+    however good the search. It looks at a geometric grid of order - 1 and goes on between the best point's neighbours.
+    Infinite values are passed over.
+    """
+    inner = jnp.arange(1, POINTS + 1) / (POINTS + 1)
+
+    def narrow(_: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, right, least = state
+        step = (right - left) / (POINTS + 1)
+        values = bound(1 + jnp.exp(left + (right - left) * inner))
+        smallest = jnp.nanmin(values)
+        best = left + step * (1 + first_index(values == smallest))
+        return jnp.maximum(best - step, left), jnp.minimum(best + step, right), jnp.fmin(least, smallest)
+
+    start = (jnp.log(low - 1), jnp.log(high - 1), jnp.full_like(low, jnp.inf))
+    return jax.lax.fori_loop(0, ROUNDS, narrow, start)[2]

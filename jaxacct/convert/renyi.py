@@ -1,0 +1,236 @@
+"""Rényi differential privacy to (epsilon, delta) and back, by the optimal relation or by a named older rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxacct import validation
+from jaxacct.convert import closed, optimal
+from jaxacct.convert.kernels import kernel
+from jaxacct.convert.orders import checked_divergences, checked_orders
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
+
+METHODS = ("optimal", "closed", "improved", "mironov")
+"""How a divergence becomes (epsilon, delta): each of them is a bound, and none is below the one before it.
+
+"optimal" is the whole truth about one order. "closed" is the bound in two branches of Asoodeh et al. (2021),
+"improved" that of Canonne, Kamath and Steinke (2020) and Balle et al. (2020), "mironov" that of Mironov (2017).
+"""
+
+LEAST_METHODS = ("optimal", "g", "f")
+
+_EPSILON = {
+    "closed": closed.epsilon_closed,
+    "improved": closed.epsilon_improved,
+    "mironov": closed.epsilon_mironov,
+}
+_LOG_DELTA = {
+    "closed": closed.log_delta_closed,
+    "improved": closed.log_delta_improved,
+    "mironov": closed.log_delta_mironov,
+}
+_LEAST = {"g": closed.least_rdp_g, "f": closed.least_rdp_f}
+
+MARGIN = 32 * UNIT_ROUNDOFF
+"""Relative rounding of a term of a closed bound; what is below the first order is far inside it."""
+
+FIRST_EPSILON_ROUNDS, FIRST_DELTA_ROUNDS, NEIGHBOURS = 0, 12, 5
+"""Rounds of the optimal bound for all orders, and how many orders around the best of them get them all.
+
+In 300 compositions of subsampled Gaussians, with the default orders, the least epsilon was missed by at most 1e-5 of
+it, the least delta not at all; with every round for every order it takes 15 times longer.
+"""
+
+
+def rdp_to_epsilon(
+    rdp: Float[ArrayLike, "*batch orders"],
+    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    delta: Float[ArrayLike, "*#batch"],
+    method: str = "optimal",
+) -> Float[Array, "*batch"]:
+    """Returns the least epsilon, at least 0, that Rényi divergences imply at ``delta``; the best order counts; float64.
+
+    Args:
+        rdp (..., orders): Rényi divergence at each order, at least 0; ``inf`` where it is not known.
+        orders (orders,): the orders, above 1.
+        delta (...): failure probability in (0, 1); scalar, or one for each of the leading axes.
+        method: one of :data:`METHODS`.
+
+    Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
+    (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with one of these divergences, to
+    within rounding; the whole curve may allow less. ``inf`` where an argument is traced and invalid, 0 for a divergence
+    of 0 at every order.
+
+    Raises ValueError where a concrete argument is out of range.
+
+    Source: Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion
+    and applications", Theorem 1; the proof that a minimum found only nearly errs on the safe side is in
+    :mod:`jaxacct.convert.optimal`.
+
+    >>> orders = [2.0, 4.0, 8.0, 16.0, 32.0]
+    >>> [round(float(rdp_to_epsilon([0.005 * a for a in orders], orders, 1e-5, method)), 4) for method in METHODS]
+    [0.3876, 0.3878, 0.3878, 0.5314]
+    """
+    validation.check_one_of(method, "method", METHODS)
+    validation.check_delta(delta)
+    orders = checked_orders(orders)
+    return _epsilon(checked_divergences(rdp, orders), orders, delta, method)
+
+
+def rdp_to_delta(
+    rdp: Float[ArrayLike, "*batch orders"],
+    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    epsilon: Float[ArrayLike, "*#batch"],
+    method: str = "optimal",
+) -> Float[Array, "*batch"]:
+    """Returns the least delta, in [0, 1], that Rényi divergences imply at ``epsilon`` >= 0; the best order counts.
+
+    Arguments, guarantee, errors and source are those of :func:`rdp_to_epsilon`; 1 stands for what is not known. What
+    is above 0 is reported as at least 2.2e-308.
+
+    >>> [round(float(rdp_to_delta([0.01, 0.02, 0.04], [2.0, 4.0, 8.0], 0.5, method)), 5) for method in METHODS]
+    [0.0005, 0.00126, 0.00196, 0.03996]
+    """
+    validation.check_one_of(method, "method", METHODS)
+    validation.check_epsilon(epsilon)
+    orders = checked_orders(orders)
+    return _delta(checked_divergences(rdp, orders), orders, epsilon, method)
+
+
+def least_rdp(
+    epsilon: Float[ArrayLike, "*batch"],
+    delta: Float[ArrayLike, "*batch"],
+    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    method: str = "optimal",
+) -> Float[Array, "*batch orders"]:
+    """Returns the least Rényi divergence, at each order, of any mechanism whose delta(epsilon) is ``delta``; float64.
+
+    So a mechanism with less than this at *one* order is (epsilon, delta)-DP: it is the budget for that order. (The
+    converse does not hold: with delta > 0 a divergence may be infinite.)
+
+    Args:
+        epsilon (...): at least 0.
+        delta (...): in [0, 1), of the same shape or a scalar.
+        orders (orders,): above 1.
+        method: "optimal", or one of its closed lower bounds: "g", which is the rule "improved", or "f".
+
+    Formal guarantee: a lower bound on the divergence, rounding included, so that it is safe as a budget; with "optimal"
+    attained, by a mechanism of two outcomes. 0 where an argument is traced and invalid.
+
+    Raises ValueError where a concrete argument is out of range.
+
+    Source: Asoodeh et al. (2021), Theorem 1 and Theorem 2 (``g`` and ``f``).
+
+    >>> least_rdp(1.0, 1e-5, [2.0, 8.0]).round(6).tolist()
+    [6.9e-05, 0.028752]
+    """
+    validation.check_one_of(method, "method", LEAST_METHODS)
+    validation.check_epsilon(epsilon)
+    validation.check_probability(delta, "delta")
+    return _least(epsilon, delta, checked_orders(orders), method)
+
+
+def epsilon_of_orders(
+    rdp: Array, orders: Array, delta: Array, method: str, rounds: int = optimal.EPSILON_ROUNDS
+) -> Array:
+    """Returns the epsilon that each order implies, rounded up; elementwise, inside the float64 scope.
+
+    ``inf`` where the divergence, the order or delta is none.
+    """
+    known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (delta > 0) & (delta < 1)
+    rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
+    delta = jnp.where(known, delta, 0.5)
+    if method == "optimal":
+        bound = optimal.epsilon_at(rdp, orders, delta, rounds)
+    else:
+        logs = jnp.log(orders) - jnp.log(delta)
+        magnitude = rdp - optimal.log_below(orders) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
+        bound = jnp.where(rdp == 0, 0.0, _EPSILON[method](rdp, orders, delta) + MARGIN * magnitude)
+    return jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
+
+
+def delta_of_orders(
+    rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int = optimal.RATIO_ROUNDS
+) -> Array:
+    """Returns the delta that each order implies, rounded up; elementwise, inside the float64 scope. 1 for unknown."""
+    known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
+    finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
+    rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
+    if method == "optimal":
+        logs = optimal.log_delta_at(rdp, orders, finite, rounds)
+    else:
+        magnitude = 1 + (orders - 1) * (rdp + finite + 1) + jnp.log(orders)
+        logs = _LOG_DELTA[method](rdp, orders, finite) + MARGIN * magnitude
+    # What is below TINY would be flushed to zero.
+    implied = jnp.where(epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + MARGIN), TINY))
+    return jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
+
+
+def least_epsilon(rdp: Array, orders: Array, delta: Array, method: str) -> Array:
+    """Returns the least epsilon over orders (n,), rounded up; 0 where nothing was released, if delta is one."""
+    least = _least_over(epsilon_of_orders, FIRST_EPSILON_ROUNDS, rdp, orders, delta, method)
+    return jnp.where(jnp.all(rdp == 0) & (delta > 0) & (delta < 1), 0.0, least)
+
+
+def least_delta(rdp: Array, orders: Array, epsilon: Array, method: str) -> Array:
+    """Returns the least delta over orders (n,), rounded up; 0 where nothing was released, if epsilon is one."""
+    least = _least_over(delta_of_orders, FIRST_DELTA_ROUNDS, rdp, orders, epsilon, method)
+    return jnp.where(jnp.all(rdp == 0) & (epsilon >= 0), 0.0, least)
+
+
+def _least_over(
+    bound: Callable[..., Array], rounds: int, rdp: Array, orders: Array, number: Array, method: str
+) -> Array:
+    """Returns the least bound; of "optimal", that of the orders next to the one that is best after few rounds."""
+    number = jnp.broadcast_to(number, rdp.shape)
+    count = rdp.shape[0]
+    if method != "optimal" or count <= NEIGHBOURS:
+        return jnp.min(bound(rdp, orders, number, method))
+    coarse = bound(rdp, orders, number, method, rounds)
+    first = jnp.clip(first_index(coarse == jnp.min(coarse)) - NEIGHBOURS // 2, 0, count - NEIGHBOURS)
+    near = [jax.lax.dynamic_slice_in_dim(v, first, NEIGHBOURS) for v in (rdp, orders, number)]
+    return jnp.minimum(jnp.min(coarse), jnp.min(bound(*near, method)))
+
+
+@kernel(static=1)
+def _epsilon(rdp: Array, orders: Array, delta: Array, method: str) -> Array:
+    return _over_batches(partial(least_epsilon, method=method), rdp, orders, delta)
+
+
+@kernel(static=1)
+def _delta(rdp: Array, orders: Array, epsilon: Array, method: str) -> Array:
+    return _over_batches(partial(least_delta, method=method), rdp, orders, epsilon)
+
+
+def _over_batches(least: Callable[..., Array], rdp: Array, orders: Array, number: Array) -> Array:
+    """Returns ``least`` for each of the leading axes of the divergences and of ``number``."""
+    rdp, orders, number = as_float64(rdp), as_float64(orders), as_float64(number)
+    batch = jnp.broadcast_shapes(rdp.shape[:-1], number.shape)
+    rows = jnp.broadcast_to(rdp, (*batch, *orders.shape)).reshape(-1, *orders.shape)
+    numbers = jnp.broadcast_to(number, batch).reshape(-1)
+    return jax.vmap(lambda row, value: least(row, orders, value))(rows, numbers).reshape(batch)
+
+
+@kernel(static=1)
+def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
+    batch = jnp.broadcast_shapes(jnp.shape(epsilon), jnp.shape(delta))
+    epsilon, delta = (jnp.broadcast_to(as_float64(v), batch)[..., None] for v in (epsilon, delta))
+    orders = as_float64(orders)
+    shape = (*batch, *orders.shape)
+    orders = orders.reshape((1,) * len(batch) + orders.shape)
+    epsilon, delta, orders = (jnp.broadcast_to(v, shape) for v in (epsilon, delta, orders))
+    known = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1) & (orders > 1) & (orders < jnp.inf)
+    epsilon, delta, orders = (jnp.where(known, v, w) for v, w in ((epsilon, 1.0), (delta, 0.1), (orders, 2.0)))
+    if method == "optimal":
+        bound = optimal.least_rdp_at(epsilon, delta, orders)
+    else:
+        magnitude = epsilon + (1 + jnp.log(orders) - jnp.log(delta)) / (orders - 1)
+        bound = _LEAST[method](epsilon, delta, orders) - MARGIN * magnitude
+        alone = (epsilon - log_complement(delta)) * (1 - MARGIN)
+        bound = jnp.where(orders * delta * (1 - MARGIN) >= 1, alone, bound)
+    return jnp.where(known, jnp.fmax(bound, 0.0), 0.0)
