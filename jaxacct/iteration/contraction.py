@@ -83,7 +83,7 @@ def theta(epsilon: ArrayLike, ratio: ArrayLike, *, log: bool = False) -> Float[A
     Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh, Diaz and Calmon (2020), "Privacy analysis of online learning algorithms via contraction
-    coefficients", arXiv:2012.11035, Theorem 2 and Lemma 2's display of theta; Balle and Wang (2018), Theorem 8.
+    coefficients", arXiv:2012.11035; the formula also Balle and Wang (2018), Theorem 8.
 
     >>> theta(0.0, 2.0).round(6).tolist()  # the total variation distance of two normals, two deviations apart
     0.682689
@@ -127,8 +127,8 @@ def contracted_delta(
 
     Raises ValueError where a concrete argument is out of range.
 
-    Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035, Theorems 2 and 3; "recursive": Balle, Barthe, Gaboardi
-    and Geumlek (2019), "Privacy amplification by mixing and diffusion mechanisms", Theorem 1 (2), iterated.
+    Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; "recursive": Balle, Barthe, Gaboardi and Geumlek (2019),
+    "Privacy amplification by mixing and diffusion mechanisms", Theorem 1 (2), iterated. Proof in the module's comment.
 
     >>> contracted_delta(1.0, delta=0.01, ratio=2.0, steps=3, method="linear").round(8).tolist()
     0.00132543
@@ -188,9 +188,9 @@ def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
 
 
 def extended(log_delta: Array, log_factor: Array) -> Array:
-    """Returns the log of a product of two numbers in [0, 1], rounded up; a positive one stays positive."""
+    """Returns the log of a product of two numbers in [0, 1], rounded up; never above the first, nor 0 for positive."""
     product = log_delta + log_factor
-    rounded = jnp.maximum(product * (1 - 2 * UNIT_ROUNDOFF), LEAST_LOG)
+    rounded = jnp.minimum(jnp.maximum(product * (1 - 2 * UNIT_ROUNDOFF), LEAST_LOG), log_delta)
     return jnp.where((log_delta == -jnp.inf) | (log_factor == -jnp.inf), -jnp.inf, rounded)
 
 

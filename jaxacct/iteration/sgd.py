@@ -127,9 +127,9 @@ def last_iterate_delta(
     Raises ValueError where a concrete argument is out of range, or where ``method`` needs convexity, smoothness and a
     learning rate of at most 2 / smoothness, and they are not given.
 
-    Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; Feldman et al. (2018), Theorem 23; Bok, Su and Altschuler
-    (2024). Proofs in :mod:`jaxacct.iteration.contraction` and :mod:`jaxacct.iteration.shifts`: at its position the
-    record moves the iterate by at most 2 learning_rate L, under noise of learning_rate * noise.
+    Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; Feldman et al. (2018), from their Theorem 22; Bok, Su and
+    Altschuler (2024). Proofs in :mod:`jaxacct.iteration.contraction` and :mod:`jaxacct.iteration.shifts`: at its
+    position the record moves the iterate by at most 2 learning_rate L, under noise of learning_rate * noise.
 
     >>> sgd = ProjectedNoisySGD(learning_rate=0.05, lipschitz=1.0, noise=5.0, steps=100)
     >>> last_iterate_delta(sgd, 0.1, method="contraction").round(6).tolist()
@@ -161,7 +161,7 @@ def last_iterate_rdp(
 
     Raises ValueError as :func:`last_iterate_delta` does.
 
-    Source: Feldman et al. (2018), Theorem 23.
+    Source: Feldman et al. (2018), Theorem 22 with one shift of 2 learning_rate L.
 
     >>> sgd = ProjectedNoisySGD(learning_rate=0.05, lipschitz=1.0, noise=5.0, steps=100, smoothness=1.0)
     >>> last_iterate_rdp(sgd, [2.0, 4.0], position=91).round(6).tolist()

@@ -115,8 +115,9 @@ def test_order_of_the_bounds():
     assert np.all(np.stack(list(delta.values())) * slack >= delta["best"])
 
 
-def test_no_bound_exceeds_one_noisy_gradient():
-    sgd = ProjectedNoisySGD(0.1, 1.0, 2.0, 10, smoothness=1.0)
+@pytest.mark.parametrize(("lipschitz", "noise"), [(1.0, 2.0), (1e-12, 1e6), (1e3, 1.0)])
+def test_no_bound_exceeds_one_noisy_gradient(lipschitz, noise):
+    sgd = ProjectedNoisySGD(0.1, lipschitz, noise, 10, smoothness=1.0)
     one = last_iterate_delta(sgd, EPSILONS)
     for method in ("contraction", "recursive", "shifted", "best"):
         assert np.all(stopped_delta(sgd, EPSILONS, method=method) <= one * (1 + 1e-12))
