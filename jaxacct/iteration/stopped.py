@@ -70,7 +70,9 @@ def stopped_delta(
             "contraction": Asoodeh et al.'s corollary, theta(r0) / (T (1 - theta(r))), and theta(r0) if that is less;
             "recursive": the mean of T deltas, each from the one before by the recursive rule of
             :func:`contracted_delta`; never larger;
-            "feldman": Feldman et al.'s Rényi bound, converted; convex smooth losses, T at least 3;
+            "feldman": Feldman et al.'s Rényi bound, converted by the rule in two branches, which is the reference's
+            other corollary; convex smooth losses, T at least 3. (The optimal rule gives less: see
+            :func:`jaxacct.convert.rdp_to_delta`.)
             "renyi": the same from the moments themselves, :func:`stopped_rdp`; never larger, any T;
             "shifted": the mean of theta(r0 / sqrt(k)), k = 1 ... T; convex smooth losses; never larger than "renyi";
             "best": at each iteration the least of "recursive" and, where it applies, "shifted".
