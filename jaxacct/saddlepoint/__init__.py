@@ -8,7 +8,7 @@ a certified bracket in float64:
 * :mod:`.solve`: the bracket of one direction; :mod:`.accountant`: what is called.
 """
 
-from jaxacct.saddlepoint import atoms, subsampled_gaussian
+from jaxacct.saddlepoint import atoms, shifted_noise, subsampled_gaussian, without_replacement
 from jaxacct.saddlepoint.accountant import delta, epsilon
 
-__all__ = ["atoms", "delta", "epsilon", "subsampled_gaussian"]
+__all__ = ["atoms", "delta", "epsilon", "shifted_noise", "subsampled_gaussian", "without_replacement"]

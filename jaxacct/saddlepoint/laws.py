@@ -103,15 +103,25 @@ class Law(Protocol):
 
 @functools.singledispatch
 def law_of(pair: Any) -> Law:
-    """Returns the law of a dominating pair, or raises TypeError where there is none."""
+    """Returns the law of a dominating pair, or raises TypeError where there is none in the ambient precision."""
     raise TypeError(
         f"no moments of complex order are known for {type(pair).__name__}: use jaxacct.prv for this mechanism."
     )
 
 
+def only_in_float64(pair: Any) -> None:
+    """Raises TypeError outside the float64 scope, for pairs that are written for it alone."""
+    if precision().roundoff != 2.0**-53:
+        raise TypeError(f"{type(pair).__name__} has moments of complex order in float64 only: use it, or jaxacct.prv.")
+
+
 def has_law(pair: Any) -> bool:
-    """Returns whether there is a law for pairs of this class."""
-    return law_of.dispatch(type(pair)) is not law_of.dispatch(object)
+    """Returns whether there is a law for this pair, in the ambient precision."""
+    try:
+        law_of(pair)
+    except TypeError:
+        return False
+    return True
 
 
 def moments(nodes: Nodes, order: Array) -> Moments:

@@ -1,0 +1,163 @@
+"""The law of the loss of mixtures of shifted Laplace noise: two atoms, and a density between the outermost locations.
+
+Between two neighbouring locations, with u = 2x/scale, both densities are e^(-u/2) (A e^u + B), A from the locations to
+the right and B from those to the left. So the loss is log (A e^u + B)/(C e^u + D), analytic for |Im u| < pi, and the
+density tilted by t + iw is e^(-u/2) (A e^u + B)^(1+t+iw) (C e^u + D)^-(t+iw) there. With a = A e^u/(A e^u + B) and c
+likewise the shares of what lies to the right, at Im u = theta:
+
+* |A e^u + B| is at most its value at Re u, and |C e^u + D|^2 is 1 - 4 c (1-c) sin(theta/2)^2 times that;
+* the arguments are those of 1 - a + a e^(i theta) and 1 - c + c e^(i theta), which grow with a and c;
+* on the real line the tilted density's logarithm has slopes (1+t) (a - 1/2) - t (c - 1/2), at most t + 1/2.
+
+Beyond the ends lie atoms, each twice the density in u there. So the whole moment is at least the largest density times
+min(2, 1/(t + 1/2)): going from there to the nearest end it loses no more than e^-(t + 1/2) a unit. With the rule of
+:mod:`.panels` that bounds the error of quadrature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.dominating_pairs import ShiftedNoisePair
+from jaxacct.saddlepoint.laws import Nodes
+from jaxacct.saddlepoint.panels import (
+    CELLS,
+    HIGHEST,
+    LARGEST_POWER,
+    argument,
+    joined,
+    least_pieces,
+    log_decay,
+    log_left_out,
+    log_rule_error,
+    log_shrinkage,
+    panels,
+    stretches,
+)
+
+PANELS = 8
+"""Panels of a piece, shared by the intervals between locations; the scan has SCAN times as many."""
+
+SCAN = 2
+
+
+@dataclass(frozen=True)
+class LawOfShiftedLaplace:
+    """See the module."""
+
+    pair: ShiftedNoisePair
+
+    def _knots(self) -> tuple[Array, Array]:
+        """Returns the ends of the intervals between neighbouring locations, some of them empty."""
+        low, high = self.pair._ends()
+        knots = jnp.sort(jnp.clip(self.pair._fields()[1], low, high))
+        return knots[:-1], knots[1:]
+
+    def _count(self) -> int:
+        return max(PANELS // (np.shape(self.pair.locations)[-1] - 1), 1)
+
+    def largest_order(self) -> Array:
+        low, high = self.pair.loss_range()
+        largest = jnp.maximum(jnp.abs(low), jnp.abs(high))
+        return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
+
+    def scan(self) -> Nodes:
+        return self._nodes(0, 1, SCAN * self._count())
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the ends of the locations: the nodes always cover all."""
+        return self.pair._ends()
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        return least_pieces(lambda count: self.log_quadrature_error(order, w, self.step(window, count)))
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        return self._nodes(index, pieces, self._count())
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the half-width of the widest panels."""
+        left, right = self._knots()
+        return jnp.max(right - left) / (2 * self._count() * pieces)
+
+    def _nodes(self, index: Array | int, pieces: Array | int, count: int) -> Nodes:
+        """Returns ``count`` panels of each interval, and with the first ones the atoms."""
+        left, right = self._knots()
+        width = (right - left) / (count * pieces)
+        x, log_weight = (
+            v.reshape(-1) for v in jax.vmap(panels, (0, 0, None))(left + width * count * index, width, count)
+        )
+        s = self.pair._fields()[0]
+        x = jnp.concatenate([x, jnp.stack(self.pair._ends())])
+        outside = jnp.where(jnp.asarray(index) == 0, jnp.log(s), -jnp.inf)
+        log_weight = jnp.concatenate([log_weight, jnp.stack([outside, outside])])
+        losses, log_p, log_q = self.pair.log_densities(x)
+        nothing = jnp.zeros_like(s)
+        places = jnp.max(width) / 2 * jnp.arange(x.shape[0])  # half a panel apart, as step says
+        return Nodes(losses, log_p + log_weight, log_q + log_weight, nothing, nothing, places)
+
+    def _logits(self, x: Array) -> tuple[Array, Array]:
+        """Returns log a/(1-a) and log c/(1-c) at x, with the leading axis of the intervals."""
+        s, locations, p, q = self.pair._fields()
+        left, right = self._knots()
+
+        def row(x: Array, left: Array, right: Array) -> tuple[Array, ...]:
+            heights = jax.vmap(lambda location: jnp.exp(-jnp.abs(x - location) / s))(locations)
+            sides = locations >= right, locations <= left
+            logs = [[jnp.log(jnp.matmul(jnp.where(side, w, 0.0), heights)) for side in sides] for w in (p, q)]
+            return tuple(above - below for above, below in logs)
+
+        return jax.vmap(row)(x, left, right)
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        s = self.pair._fields()[0]
+        left, right = self._knots()
+        steepest = order + 0.5
+        a, c = self._logits(jnp.stack([left, right], axis=1))
+
+        def growth(height: Array, beyond: Array) -> Array:
+            """Returns the most of all intervals; ellipses reach beyond their ends."""
+            theta, allowed = jnp.minimum(height, HIGHEST), height <= HIGHEST
+
+            def one(a: Array, c: Array) -> Array:
+                most = jax.nn.sigmoid(a[1] + beyond)
+                low, high = jax.nn.sigmoid(c[0] - beyond), jax.nn.sigmoid(c[1] + beyond)
+                turn = argument(most, theta) - argument(low, theta)
+                return w * turn - order * log_shrinkage(low, high, theta)
+
+            cost = jnp.max(jax.vmap(one)(a, c), axis=0) + steepest * beyond
+            return jnp.where(allowed, cost, jnp.inf)
+
+        # Half-widths add up to half of the length.
+        length, peak = jnp.sum(right - left) / s, jnp.maximum(0.5, steepest)
+        found = log_rule_error(2 * step / s, growth) + jnp.log(length * peak)
+        return jnp.logaddexp(found, log_left_out())
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s = self.pair._fields()[0]
+        left, right = self._knots()
+        log_total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
+        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + 1e-9
+        width = (right - left) / CELLS
+        x = jax.vmap(lambda start, width: start + width * jnp.arange(CELLS + 1))(left, width)
+        a, c = (jax.nn.sigmoid(logits) for logits in self._logits(x))
+
+        def row(x: Array, a: Array, c: Array, width: Array):
+            losses, log_p, _ = self.pair.log_densities(x)
+            log_weight = log_p + order * losses - log_total
+            log_rate = jnp.log(jnp.maximum(a - c, 0.0) * (2 / s))
+            # The slope of the tilted density, less that of the rate, 1 - a - c.
+            steepest = (1 + order) * (a[1:] - 0.5) - order * (c[:-1] - 0.5) - (1 - a[1:] - c[1:])
+            flattest = (1 + order) * (a[:-1] - 0.5) - order * (c[1:] - 0.5) - (1 - a[:-1] - c[:-1])
+            return stretches(losses, log_weight, log_rate, steepest * (2 / s), flattest * (2 / s), width)
+
+        ends = jnp.stack(self.pair._ends())
+        losses, log_p, _ = self.pair.log_densities(ends)
+        masses = jnp.exp(log_p + jnp.log(s) + order * losses - log_total)
+        parts = jax.vmap(row)(x, a, c, width)
+        parts = joined(*(jax.tree.map(lambda leaf, i=i: leaf[i], parts) for i in range(x.shape[0])))
+        return log_decay(w, (losses, masses), parts, error)

@@ -1,0 +1,186 @@
+"""The law of the loss of a batch drawn without replacement: two halves, and the atom at 0 between them.
+
+With M = (1-q) B + q A the loss is L = log M/B above 0, of density M in x > 1, and -L below, of density B there
+(:class:`WithoutReplacementPair`). log A/B = u grows linearly in x, so that M/B = 1 - q + q e^u is analytic for |Im u| <
+pi. Tilted by t + iw the halves are B (M/B)^(1+t+iw) and B (M/B)^-(t+iw). With a = q e^u B/M, at Im u = theta, |M/B| is
+at most its value at Re u, and 1 - 4 a (1-a) sin(theta/2)^2 times that, squared; its argument is that of 1 - a + a e^(i
+theta), which grows with a.
+
+The rule of :mod:`.panels` errs relative to a half's largest density, which its own moment bounds, because it does not
+fall too fast to the right. Let k be the steepest fall of the tilted density's logarithm at x = 1, which is also the
+fastest that the integrand grows to the left of it.
+
+* Laplace noise, which ends at x = 2 with atoms of twice the density in u: a half loses no more than e^-(t + 1/2) a unit
+  of u. So the moment is at least the largest density times min(2, 1/(t + 1/2)).
+* Gaussian noise, in z = x/s: k = (1 + 2t)/s, and the second derivative is at least -c^2 = -(1 + t/s^2). So the moment
+  is at least the largest density times the integral of e^(-k z - c^2 z^2/2), which is at least 1/(k + c) (Mills'
+  ratio). At Im z = y the modulus of B is e^(y^2/2) times larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxacct.dominating_pairs import WithoutReplacementPair
+from jaxacct.dominating_pairs.without_replacement import SHIFT
+from jaxacct.saddlepoint.laws import Law, Nodes, law_of, only_in_float64, precision
+from jaxacct.saddlepoint.panels import (
+    CELLS,
+    HIGHEST,
+    LARGEST_POWER,
+    Stretches,
+    argument,
+    joined,
+    least_pieces,
+    log_decay,
+    log_left_out,
+    log_rule_error,
+    log_shrinkage,
+    panels,
+    stretches,
+)
+
+MIDDLE = SHIFT / 2
+"""Where the loss is 0."""
+
+PANELS = 4
+"""Panels of a piece, on either side."""
+
+SCAN = 16
+"""Panels of the scan, on either side."""
+
+WIDEST, WIDEST_TURN = 5.0, 6.4
+"""Largest width of the scan's panels, in z and in u: on an ellipse of ratio 2.3 the rule errs by e^-50 times e^4."""
+
+
+@dataclass(frozen=True)
+class LawWithoutReplacement:
+    """See the module."""
+
+    pair: WithoutReplacementPair
+
+    def _is_laplace(self) -> bool:
+        return self.pair.noise == "laplace"
+
+    def _rate(self) -> Array:
+        """Returns du/dx."""
+        s, _ = self.pair._fields()
+        return SHIFT / s if self._is_laplace() else SHIFT / s**2
+
+    def largest_order(self) -> Array:
+        s, _ = self.pair._fields()
+        if self._is_laplace():
+            largest = self.pair.loss_range()[1]
+            return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
+        room = SCAN * jnp.minimum(WIDEST * s, WIDEST_TURN / self._rate()) - precision().reach * s - MIDDLE
+        return jnp.maximum(room / SHIFT, 0.0)
+
+    def _end(self, order: Array) -> Array:
+        """Returns where the density ends, or where those tilted by up to this order are e^-(cut + BEYOND) of theirs."""
+        s, _ = self.pair._fields()
+        # Beyond 2 (1 + t) the logarithm falls as that of a Gaussian there.
+        return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + precision().reach * s
+
+    def scan(self) -> Nodes:
+        return self._nodes(self._end(self.largest_order()), 0, 1, SCAN)
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the x between which the nodes lie."""
+        end = self._end(order)
+        return jnp.full_like(end, MIDDLE), end
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        return least_pieces(lambda count: self._log_error(order, w, self.step(window, count), window[1]))
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        return self._nodes(window[1], index, pieces, PANELS)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the half-width of the panels."""
+        return (window[1] - window[0]) / (2 * PANELS * pieces)
+
+    def _nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
+        """Returns ``count`` panels on either side, and with the first ones the atoms."""
+        s, _ = self.pair._fields()
+        width = (end - MIDDLE) / (count * pieces)
+        x, log_weight = panels(MIDDLE + width * count * index, width, count)
+        first = jnp.where(jnp.asarray(index) == 0, 0.0, -jnp.inf)
+        if self._is_laplace():
+            x = jnp.concatenate([x, end[None]])
+            log_weight = jnp.concatenate([log_weight, (jnp.log(s) + first)[None]])
+        losses, log_m, log_b = self.pair._above().log_densities(x)
+        log_m, log_b = log_m + log_weight, log_b + log_weight
+        nothing = jnp.zeros_like(s)
+        atom = (jnp.log(self.pair._atom()) + first)[None]
+        places = width / 2 * jnp.arange(2 * len(x) + 1)  # half a panel apart, as step says
+        return Nodes(
+            losses=jnp.concatenate([losses, -losses, nothing[None]]),
+            log_p=jnp.concatenate([log_m, log_b, atom]),
+            log_q=jnp.concatenate([log_b, log_m, atom]),
+            infinite=nothing,
+            missing=nothing,
+            places=places,
+        )
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        return self._log_error(order, w, step, self._end(order))
+
+    def _log_error(self, order: Array, w: Array, step: Array, end: Array) -> Array:
+        s, q = self.pair._fields()
+        logit, is_laplace = jnp.log(q) - jnp.log1p(-q), self._is_laplace()
+        # The unit is that of u for Laplace noise, that of z for Gaussian.
+        unit = self._rate() if is_laplace else 1 / s
+        turn = 1.0 if is_laplace else SHIFT / s
+        fall = order + 0.5 if is_laplace else (1 + 2 * order) / s
+        peak = jnp.maximum(0.5, fall) if is_laplace else fall + jnp.sqrt(1 + order / s**2)
+
+        def growth(height: Array, beyond: Array) -> Array:
+            theta = jnp.minimum(turn * height, HIGHEST)
+            low = jax.nn.sigmoid(logit - turn * beyond)
+            high = jax.nn.sigmoid(logit + self._rate() * (end - MIDDLE) + turn * beyond)
+            cost = w * argument(high, theta) - order * log_shrinkage(low, high, theta) + fall * beyond
+            cost = cost if is_laplace else cost + 0.5 * height**2
+            return jnp.where(turn * height <= HIGHEST, cost, jnp.inf)
+
+        # Half-widths add up to half of the length.
+        found = log_rule_error(unit * step, growth) + jnp.log(unit * (end - MIDDLE) / 2 * peak)
+        return jnp.logaddexp(found, log_left_out())
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s, q = self.pair._fields()
+        end, rate = self._end(order), self._rate()
+        log_total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
+        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + 1e-9
+        # Finer towards the middle, where the bulk of Gaussian noise is.
+        fractions = jnp.linspace(0.0, 1.0, CELLS + 1) ** (1 if self._is_laplace() else 2)
+        x = MIDDLE + (end - MIDDLE) * fractions
+        losses, log_m, log_b = self.pair._above().log_densities(x)
+        share = jax.nn.sigmoid(jnp.log(q) - jnp.log1p(-q) + rate * (x - MIDDLE))
+        log_rate = jnp.log(share * rate)
+        width = x[1:] - x[:-1]
+        # Slopes of the logarithms: of B, which falls ever faster; of M/B, share; of the rate, 1 - share.
+        base = jnp.full_like(x, -1 / s) if self._is_laplace() else -x / s**2
+
+        def half(losses: Array, log_density: Array, power: Array) -> Stretches:
+            by_share = jnp.stack([share[:-1], share[1:]]) * (power + 1)
+            steepest = base[:-1] + rate * (jnp.max(by_share, axis=0) - 1)
+            flattest = base[1:] + rate * (jnp.min(by_share, axis=0) - 1)
+            return stretches(losses, log_density + order * losses - log_total, log_rate, steepest, flattest, width)
+
+        parts = joined(half(losses, log_m, 1 + order), half(-losses, log_b, -order))
+        places, masses = jnp.zeros(1), (self.pair._atom() * jnp.exp(-log_total))[None]
+        if self._is_laplace():
+            top = jnp.exp(jnp.stack([log_m[-1] + order * losses[-1], log_b[-1] - order * losses[-1]]) - log_total) * s
+            places = jnp.concatenate([places, jnp.stack([losses[-1], -losses[-1]])])
+            masses = jnp.concatenate([masses, top])
+        return log_decay(w, (places, masses), parts, error)
+
+
+@law_of.register
+def _(pair: WithoutReplacementPair) -> Law:
+    only_in_float64(pair)
+    return LawWithoutReplacement(pair)
