@@ -36,7 +36,7 @@ def main() -> None:
     for mechanism, steps, delta in CASES:
         for size in arguments.points:
             options = {"points": size, "method": arguments.method, "return_diagnostics": True}
-            timing = measure(lambda m=mechanism, k=steps, d=delta, o=options: ja.epsilon(m, k, d, **o), repeats=3)
+            timing = measure(lambda m=mechanism, k=steps, d=delta, o=options: ja.prv.epsilon(m, k, d, **o), repeats=3)
             bounds, record = timing.result
             stages = int(record.stages.count)
             slack, shift = float(record.slack_delta[0]) / delta, float(record.shift[0])

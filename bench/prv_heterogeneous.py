@@ -40,7 +40,7 @@ def main() -> None:
 
     our: list[dict[str, Any]] = []
     for points in sorted(arguments.points):
-        timing = measure(lambda n=points: ja.epsilon(mechanism, steps, DELTA, points=n), repeats=3)
+        timing = measure(lambda n=points: ja.prv.epsilon(mechanism, steps, DELTA, points=n), repeats=3)
         lower, upper = float(timing.result.lower), float(timing.result.upper)
         times = {"seconds": timing.warm, "first": timing.first}
         our.append({"points": points, "lower": lower, "upper": upper} | times)

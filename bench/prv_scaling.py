@@ -19,7 +19,7 @@ def one(steps: int, points: int) -> None:
     import jaxacct as ja
 
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
-    timing = measure(lambda: ja.epsilon(mechanism, steps, 1e-5, points=points), repeats=21)
+    timing = measure(lambda: ja.prv.epsilon(mechanism, steps, 1e-5, points=points), repeats=21)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     bounds = timing.result
     record = {"steps": steps, "warm_ms": timing.warm * 1e3, "first_s": timing.first, "peak_mib": peak}

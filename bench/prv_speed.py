@@ -46,7 +46,7 @@ Record = dict[str, Any]
 def ours(steps: int, truth: float) -> list[Record]:
     mechanism, records = ja.PoissonSubsampledGaussian(NOISE, RATE), []
     for points in POINTS:
-        timing = measure(lambda n=points: ja.epsilon(mechanism, steps, DELTA, points=n), repeats=15)
+        timing = measure(lambda n=points: ja.prv.epsilon(mechanism, steps, DELTA, points=n), repeats=15)
         upper, lower = float(timing.result.upper), float(timing.result.lower)
         error = {"error_above": upper / truth - 1, "error_below": 1 - lower / truth}
         times = {"seconds": timing.warm, "first": timing.first}
@@ -109,7 +109,7 @@ def main() -> None:
     table = Table(*columns, title="upper bounds: fastest setting within the error")
     truths, raw, rows, versions = {}, {}, [], {}
     for steps in arguments.steps:
-        best = ja.epsilon(mechanism, steps, DELTA, points=2**19)
+        best = ja.prv.epsilon(mechanism, steps, DELTA, points=2**19)
         truth = float(best.estimate)
         truths[steps] = {"epsilon": truth, "gap": float(best.gap)}
         console.print(f"{steps:.0e} steps: epsilon = {truth:.9g}, gap {float(best.gap):.1e}")
@@ -148,7 +148,7 @@ def main() -> None:
     sides = {}
     if steps in truths:
         truth = truths[steps]["epsilon"]
-        default = measure(lambda: ja.epsilon(mechanism, steps, DELTA), repeats=5)
+        default = measure(lambda: ja.prv.epsilon(mechanism, steps, DELTA), repeats=5)
         optimistic = peer(
             python, "dp-accounting", [{"interval": 1e-4, "pessimistic": False}], steps, truth, arguments.seconds
         )[0]

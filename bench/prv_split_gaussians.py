@@ -55,7 +55,7 @@ def main() -> None:
     table = Table("mu", "steps", "delta", "exact", "accountant", "lower", "upper", "rel. error above", "gap", "time")
     for mu, steps, delta in ROWS:
         truth, noise = exact(mu, delta), math.sqrt(steps) / mu
-        timing = measure(lambda s=noise, k=steps, d=delta: ja.epsilon(ja.Gaussian(s), k, d), repeats=5)
+        timing = measure(lambda s=noise, k=steps, d=delta: ja.prv.epsilon(ja.Gaussian(s), k, d), repeats=5)
         bounds = timing.result
         records = {
             "jaxacct": {"lower": float(bounds.lower), "upper": float(bounds.upper), "seconds": timing.warm}

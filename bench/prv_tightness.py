@@ -44,7 +44,7 @@ def ask(setting: Setting, tolerance: float) -> dict[str, Any]:
     noise, rate, steps, delta = setting
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
     start = time.perf_counter()
-    bounds, record = ja.epsilon(mechanism, steps, delta, tolerance=tolerance, return_diagnostics=True)
+    bounds, record = ja.prv.epsilon(mechanism, steps, delta, tolerance=tolerance, return_diagnostics=True)
     return {
         "seconds": time.perf_counter() - start,
         "lower": float(bounds.lower),
@@ -71,14 +71,14 @@ def main() -> None:
         first = {}
         for points in LADDER:
             start = time.perf_counter()
-            ja.epsilon(ja.PoissonSubsampledGaussian(1.0, 0.01), 10**4, 1e-5, points=points)
+            ja.prv.epsilon(ja.PoissonSubsampledGaussian(1.0, 0.01), 10**4, 1e-5, points=points)
             first[points] = time.perf_counter() - start
             progress.advance(compiling)
         running = progress.add_task("settings", total=arguments.count)
         while len(rows) < arguments.count:
             setting = draw(generator)
             noise, rate, steps, delta = setting
-            rough = ja.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=LADDER[1])
+            rough = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=LADDER[1])
             if rough.upper < SMALLEST:
                 skipped += 1
                 continue

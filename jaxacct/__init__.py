@@ -9,8 +9,9 @@ True
 import importlib
 from typing import Any
 
-from jaxacct import filters, prv, rdp, saddlepoint
+from jaxacct import calibrate, filters, prv, rdp, saddlepoint
 from jaxacct.bounds import Bounds
+from jaxacct.certified import delta, epsilon
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -27,7 +28,6 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.prv import delta, epsilon
 
 __version__ = "0.1.0"
 
@@ -47,6 +47,7 @@ __all__ = [
     "PrivacyLoss",
     "PureDP",
     "RandomizedResponse",
+    "calibrate",
     "delta",
     "epsilon",
     "filters",

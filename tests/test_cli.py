@@ -23,7 +23,7 @@ def test_epsilon_as_json():
     record = json.loads(done.stdout)
     assert record["lower"] <= 6.1877 + 5e-5
     assert 6.1877 - 5e-5 <= record["upper"] <= 6.1877 + 0.01
-    assert record["accountant"] == "prv"
+    assert record["accountant"] == "best"
     assert record["steps"] == 10_000
 
 

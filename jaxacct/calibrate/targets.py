@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import validation
+from jaxacct import certified, validation
 from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import search_by_mesh
 from jaxacct.calibrate.result import Calibrated, Status
@@ -113,9 +113,7 @@ def epsilon(
     >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.2)
     True
     """
-    import jaxacct
-
-    return jaxacct.epsilon(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, **options).upper
+    return certified.epsilon(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, **options).upper
 
 
 def delta(
@@ -128,9 +126,7 @@ def delta(
     >>> bool(delta(noise_multiplier=3.8129, sampling_rate=0.01, steps=10_000, epsilon=1.0) < 1.01e-5)
     True
     """
-    import jaxacct
-
-    return jaxacct.delta(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, epsilon, **options).upper
+    return certified.delta(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, epsilon, **options).upper
 
 
 def scale(

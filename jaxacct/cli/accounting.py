@@ -9,6 +9,7 @@ from typing import Any
 from jaxacct import strict_json
 
 GUARANTEES = {
+    "best": "certified: lower <= truth <= upper, rounding included",
     "prv": "certified: lower <= truth <= upper, rounding included",
     "rdp": "upper bound, by Rényi divergences",
     "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
@@ -36,14 +37,17 @@ def add_parser(commands: Any) -> None:
         )  # fmt: skip
         command.add_argument("--steps", type=float, required=True, metavar="K", help="number of noisy updates")
         command.add_argument(f"--{given}", type=float, required=True, metavar=given[0].upper())
-        command.add_argument("--accountant", choices=sorted(GUARANTEES), default="prv", help="default: prv")
+        command.add_argument(
+            "--accountant", choices=sorted(GUARANTEES), default="best",
+            help="best (default): saddlepoint, and prv where that has not converged",
+        )  # fmt: skip
         command.add_argument(
             "--relation", choices=("add_or_remove", "add", "remove"), default="add_or_remove",
             help="neighbouring relation (default: add_or_remove)",
         )  # fmt: skip
         command.add_argument(
             "--tolerance", type=float, default=None, metavar="T",
-            help="relative gap between the bounds that prv aims at (default 1e-3)",
+            help="relative gap between the bounds that prv aims at, where it is asked (default 1e-3)",
         )  # fmt: skip
         command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         command.set_defaults(run=run)
@@ -58,11 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     given = "delta" if quantity == "epsilon" else "epsilon"
     value = getattr(arguments, given)
     mechanism = ja.PoissonSubsampledGaussian(arguments.noise_multiplier, arguments.sampling_rate)
-    accountants = {"prv": ja.prv, "rdp": ja.rdp, "saddlepoint": saddlepoint}
+    accountants = {"best": ja, "prv": ja.prv, "rdp": ja.rdp, "saddlepoint": saddlepoint}
     call = getattr(accountants[arguments.accountant], quantity)
     options = {"relation": arguments.relation}
     if arguments.tolerance is not None:
-        if arguments.accountant != "prv":
+        if arguments.accountant not in ("best", "prv"):
             raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out.")
         options["tolerance"] = arguments.tolerance
     result = call(mechanism, arguments.steps, value, **options)

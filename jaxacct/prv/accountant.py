@@ -105,6 +105,21 @@ def check_points(points: int) -> None:
         )
 
 
+def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> None:
+    """Raises where the two do not go together, or are out of range, or need concrete arguments."""
+    if points is not None:
+        if tolerance is not None:
+            raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
+        check_points(points)
+    if tolerance is not None:
+        if not concrete:
+            raise ValueError(
+                f"tolerance = {tolerance} cannot be used inside jit, vmap or scan, where the shapes are fixed before "
+                "the gap is known: give points, the number of mesh points, instead."
+            )
+        validation.check_positive(tolerance, "tolerance")
+
+
 @in_float64
 def _bounds(
     quantity: str,
@@ -121,24 +136,16 @@ def _bounds(
     validation.check_one_of(method, "method", METHODS)
     if np.ndim(value):
         raise ValueError(f"delta or epsilon of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
-    if points is not None:
-        if tolerance is not None:
-            raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
-        check_points(points)
+    concrete = is_concrete(mechanism, steps, value)
+    check_options(tolerance, points, concrete=concrete)
     directions = directed_parts(mechanism, steps, relation)
-    if is_concrete(mechanism, steps, value):
+    if concrete:
         value = np.asarray(value, np.float64)
         if points is not None:
             answer = refine.at_points(directions, value, quantity, points, method)
         else:
             wanted = DEFAULT_TOLERANCE[quantity] if tolerance is None else tolerance
-            validation.check_positive(wanted, "tolerance")
             answer = refine.within(directions, value, quantity, wanted, method)
     else:
-        if tolerance is not None:
-            raise ValueError(
-                f"tolerance = {tolerance} cannot be used inside jit, vmap or scan, where the shapes are fixed before "
-                "the gap is known: give points, the number of mesh points, instead."
-            )
         answer = refine.traced(directions, as_float64(value), quantity, points or DEFAULT_POINTS, method)
     return outside(answer) if return_diagnostics else answer[0]

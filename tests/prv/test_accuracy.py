@@ -12,7 +12,7 @@ import jaxacct as ja
     [(1.0, 0.01, 10**4, 1e-5, 6.1877), (0.8, 0.005, 1000, 1e-6, 2.0041)],
 )
 def test_reference_configurations(noise, rate, steps, delta, truth):
-    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta)
+    bounds = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta)
     assert bounds.lower <= truth + 5e-5
     assert truth - 5e-5 <= bounds.upper
     assert bounds.gap <= 1e-3
@@ -30,7 +30,7 @@ def test_reference_configurations(noise, rate, steps, delta, truth):
 )
 def test_gaussians_split_into_many_steps(mu, steps, delta, truth):
     noise_multiplier = np.sqrt(steps) / mu
-    bounds = ja.epsilon(ja.Gaussian(noise_multiplier), steps, delta)
+    bounds = ja.prv.epsilon(ja.Gaussian(noise_multiplier), steps, delta)
     assert gaussian_epsilon(mu, delta) == pytest.approx(truth, abs=1e-6)
     assert bounds.lower <= gaussian_epsilon(mu, delta) <= bounds.upper
     assert bounds.gap <= 1e-3
@@ -38,17 +38,17 @@ def test_gaussians_split_into_many_steps(mu, steps, delta, truth):
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3])
 def test_tolerance_is_met(tolerance):
-    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.1, 0.004), 5000, 1e-6, tolerance=tolerance)
+    bounds = ja.prv.epsilon(ja.PoissonSubsampledGaussian(1.1, 0.004), 5000, 1e-6, tolerance=tolerance)
     assert bounds.gap <= tolerance
 
 
 def test_error_falls_with_the_square_of_the_mesh():
-    gaps = [ja.epsilon(ja.Gaussian(10.0), 64, 1e-6, points=points).gap for points in (2**12, 2**14)]
+    gaps = [ja.prv.epsilon(ja.Gaussian(10.0), 64, 1e-6, points=points).gap for points in (2**12, 2**14)]
     assert 10.0 < gaps[0] / gaps[1] < 25.0
 
 
 def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
-    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.8, 1.5e-4), 94_275, 3.6e-5, points=2**12)
+    bounds = ja.prv.epsilon(ja.PoissonSubsampledGaussian(1.8, 1.5e-4), 94_275, 3.6e-5, points=2**12)
     assert bounds.gap <= 1e-3
 
 
@@ -58,7 +58,7 @@ def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
 )
 def test_cut_losses_cost_little_of_a_small_delta(noise, rate, steps, delta):
     """One step's losses end far below epsilon, and what is beyond has no tilted mass to speak of, or all of it."""
-    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=2**12)
+    bounds = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=2**12)
     # Not a number where the contour integral did not settle.
     assert not saddlepoint_delta(noise, rate, steps, float(bounds.upper), "remove") > delta
     assert not saddlepoint_delta(noise, rate, steps, float(bounds.lower), "remove") < delta

@@ -35,7 +35,7 @@ def test_profile_agrees_with_single_deltas():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.05)
     profile = ja.prv.curve(mechanism, 300, np.linspace(0.0, 8.0, 29), points=POINTS)
     for i in range(0, 29, 7):
-        single = ja.delta(mechanism, 300, profile.epsilon[i], points=POINTS)
+        single = ja.prv.delta(mechanism, 300, profile.epsilon[i], points=POINTS)
         assert max(single.lower, profile.delta.lower[i]) <= min(single.upper, profile.delta.upper[i])
 
 

@@ -12,7 +12,7 @@ MECHANISM = ja.PoissonSubsampledGaussian(1.0, 0.01)
 
 
 def record(steps=10_000, **options):
-    return ja.epsilon(MECHANISM, steps, 1e-5, points=POINTS, return_diagnostics=True, **options)
+    return ja.prv.epsilon(MECHANISM, steps, 1e-5, points=POINTS, return_diagnostics=True, **options)
 
 
 @pytest.mark.parametrize("method", ["recursive", "two_stage", "fixed"])
@@ -45,21 +45,21 @@ def test_allowances_are_small_and_not_negative():
 
 
 def test_infinite_losses_are_recorded():
-    _, seen = ja.epsilon(ja.ApproximateDP(0.1, 1e-6), 10, 1e-4, points=POINTS, return_diagnostics=True)
+    _, seen = ja.prv.epsilon(ja.ApproximateDP(0.1, 1e-6), 10, 1e-4, points=POINTS, return_diagnostics=True)
     truth = -np.expm1(10 * np.log1p(-1e-6))
     assert truth * (1 - 1e-12) <= seen.infinite_mass <= truth * (1 + 1e-12)
 
 
 def test_delta_has_a_record_too():
-    bounds, seen = ja.delta(MECHANISM, 100, 0.5, points=POINTS, return_diagnostics=True)
-    assert bounds == ja.delta(MECHANISM, 100, 0.5, points=POINTS)
+    bounds, seen = ja.prv.delta(MECHANISM, 100, 0.5, points=POINTS, return_diagnostics=True)
+    assert bounds == ja.prv.delta(MECHANISM, 100, 0.5, points=POINTS)
     assert seen.converged
 
 
 def test_default_tolerance_is_met_without_a_word():
     with warnings.catch_warnings():
         warnings.simplefilter("error", ja.prv.ToleranceWarning)
-        bounds, seen = ja.epsilon(MECHANISM, 10_000, 1e-5, return_diagnostics=True)
+        bounds, seen = ja.prv.epsilon(MECHANISM, 10_000, 1e-5, return_diagnostics=True)
     assert bounds.converged
     assert seen.converged
     assert bounds.gap <= 1e-3
@@ -67,7 +67,7 @@ def test_default_tolerance_is_met_without_a_word():
 
 def test_a_tolerance_out_of_reach_is_said_to_be():
     with pytest.warns(ja.prv.ToleranceWarning, match="valid") as caught:
-        bounds, seen = ja.epsilon(ja.Gaussian(10.0), 100, 1e-5, tolerance=1e-9, return_diagnostics=True)
+        bounds, seen = ja.prv.epsilon(ja.Gaussian(10.0), 100, 1e-5, tolerance=1e-9, return_diagnostics=True)
     assert caught[0].filename == __file__
     assert not bounds.converged
     assert not seen.converged
@@ -78,6 +78,6 @@ def test_a_tolerance_out_of_reach_is_said_to_be():
 
 def test_no_noise_reaches_no_tolerance():
     with pytest.warns(ja.prv.ToleranceWarning, match="epsilon is known to a relative gap of inf"):
-        bounds = ja.epsilon(ja.Gaussian(0.0), 1, 1e-5)
+        bounds = ja.prv.epsilon(ja.Gaussian(0.0), 1, 1e-5)
     assert bounds.upper == np.inf
     assert not bounds.converged

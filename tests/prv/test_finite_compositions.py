@@ -17,7 +17,7 @@ def test_pure_dp_composed(steps):
         pair = randomized_response(level, 2)
         for share in (0.0, 0.1, 0.5, 0.9):
             epsilon = share * level * steps
-            assert_holds(ja.delta(ja.PureDP(level), steps, epsilon, points=POINTS), finite_delta(*pair, steps, epsilon))
+            assert_holds(ja.prv.delta(ja.PureDP(level), steps, epsilon, points=POINTS), finite_delta(*pair, steps, epsilon))
 
 
 @pytest.mark.parametrize("steps", [2, 30, 200])
@@ -26,7 +26,7 @@ def test_randomized_response_composed(steps):
     merged = [pair[0][0], sum(pair[0][1:-1]), pair[0][-1]], [pair[1][0], sum(pair[1][1:-1]), pair[1][-1]]
     for epsilon in (0.0, 1.0, 10.0):
         truth = finite_delta(*merged, steps, epsilon)
-        assert_holds(ja.delta(ja.RandomizedResponse(0.8, outcomes=5), steps, epsilon, points=POINTS), truth)
+        assert_holds(ja.prv.delta(ja.RandomizedResponse(0.8, outcomes=5), steps, epsilon, points=POINTS), truth)
 
 
 def approximate_dp_delta(level, delta, steps, epsilon):
@@ -42,13 +42,13 @@ def test_approximate_dp_composed(steps):
         mechanism = ja.ApproximateDP(level, delta)
         for epsilon in (0.0, 0.3 * level * steps, 2 * level * steps):
             truth = approximate_dp_delta(level, delta, steps, epsilon)
-            assert_holds(ja.delta(mechanism, steps, epsilon, points=POINTS), truth)
+            assert_holds(ja.prv.delta(mechanism, steps, epsilon, points=POINTS), truth)
 
 
 def test_epsilon_of_approximate_dp_composed():
     for level, delta, steps in ((0.1, 1e-9, 100), (0.5, 1e-6, 10), (1.0, 1e-3, 200)):
         wanted = 2 * steps * delta
-        bounds = ja.epsilon(ja.ApproximateDP(level, delta), steps, wanted, points=POINTS)
+        bounds = ja.prv.epsilon(ja.ApproximateDP(level, delta), steps, wanted, points=POINTS)
         assert bounds.upper < float("inf")
         assert_inverts(bounds, lambda e, row=(level, delta, steps): approximate_dp_delta(*row, e), wanted)
 
@@ -68,5 +68,5 @@ def test_discrete_laplace_composed(steps):
             truth = finite_delta(*merged, steps, epsilon)
             # What the enumeration cuts off weighs e^-150.
             assert_holds(
-                ja.delta(ja.DiscreteLaplace(scale, sensitivity=2), steps, epsilon, points=POINTS), truth, 1e-50
+                ja.prv.delta(ja.DiscreteLaplace(scale, sensitivity=2), steps, epsilon, points=POINTS), truth, 1e-50
             )

@@ -24,17 +24,17 @@ def test_gaussians_of_very_different_noise(steps):
     mu = total_mu(noise, steps)
     for deviations in (-0.3, 1.0, 5.0, 15.0):  # delta from 0.6 down to 1e-51
         epsilon = max(float(mu**2 / 2 + deviations * mu), 0.0)
-        bounds = ja.delta(ja.Gaussian(np.array(noise)), np.array(steps), epsilon, points=POINTS)
+        bounds = ja.prv.delta(ja.Gaussian(np.array(noise)), np.array(steps), epsilon, points=POINTS)
         assert_holds(bounds, gaussian_delta(mu, epsilon))
         assert deviations > 1 or bounds.gap < 0.1
 
 
 def test_order_and_grouping_do_not_matter():
     noise, rate, steps = np.array([0.8, 5.0]), np.array([0.01, 1.0]), np.array([1000, 20])
-    sequence = ja.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 1.5, points=POINTS)
-    turned = ja.delta(ja.PoissonSubsampledGaussian(noise[::-1], rate[::-1]), steps[::-1], 1.5, points=POINTS)
+    sequence = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 1.5, points=POINTS)
+    turned = ja.prv.delta(ja.PoissonSubsampledGaussian(noise[::-1], rate[::-1]), steps[::-1], 1.5, points=POINTS)
     parts = ja.PoissonSubsampledGaussian(0.8, 0.01), ja.PoissonSubsampledGaussian(5.0, 1.0)
-    together = ja.delta(parts, (1000, 20), 1.5, points=POINTS)
+    together = ja.prv.delta(parts, (1000, 20), 1.5, points=POINTS)
     assert_overlap(sequence, turned, together)
     assert sequence.gap < 0.1
 
@@ -42,7 +42,7 @@ def test_order_and_grouping_do_not_matter():
 def test_rare_and_certain_sampling():
     # Between what one of them costs and what both would, were all of it certain.
     mechanism = ja.PoissonSubsampledGaussian(np.array([1.0, 4.0]), np.array([1e-4, 1.0]))
-    both = ja.delta(mechanism, np.array([1000, 9]), 1.0, points=POINTS)
+    both = ja.prv.delta(mechanism, np.array([1000, 9]), 1.0, points=POINTS)
     assert float(gaussian_delta(0.75, 1.0)) <= both.upper
     assert both.lower <= float(gaussian_delta(total_mu((4.0, 1.0), (9, 1000)), 1.0))
     # With one more step of the rare one the divergence changes by at most its share of sampled batches.
@@ -52,15 +52,15 @@ def test_rare_and_certain_sampling():
 
 def test_equal_mechanisms_in_a_sequence_are_a_composition():
     row = ja.PoissonSubsampledGaussian(np.full(2, 1.0), np.full(2, 0.01))
-    apart = ja.delta(row, np.array([600, 400]), 0.5, points=POINTS)
-    assert_overlap(apart, ja.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 1000, 0.5, points=POINTS))
+    apart = ja.prv.delta(row, np.array([600, 400]), 0.5, points=POINTS)
+    assert_overlap(apart, ja.prv.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 1000, 0.5, points=POINTS))
     assert apart.gap < 0.1
 
 
 def test_counts_of_zero_cost_nothing():
     mechanism = ja.PoissonSubsampledGaussian(np.array([0.1, 2.0]), np.array([1.0, 1.0]))
     for steps in ([0, 16], [0, 0]):
-        bounds = ja.delta(mechanism, np.array(steps), 1.0, points=POINTS)
+        bounds = ja.prv.delta(mechanism, np.array(steps), 1.0, points=POINTS)
         mu = np.sqrt(steps[1]) / 2
         assert_holds(bounds, gaussian_delta(mu, 1.0) if mu else 0.0)
 
@@ -84,14 +84,14 @@ def laplace_and_gaussian_delta(scale, noise, epsilon):
 def test_laplace_with_gaussian_against_quadrature(scale, noise):
     for epsilon in (0.0, 0.7, 2.0, 6.0):
         truth = laplace_and_gaussian_delta(scale, noise, epsilon)
-        both = ja.delta((ja.Laplace(scale), ja.Gaussian(noise)), (1, 1), epsilon, points=POINTS)
+        both = ja.prv.delta((ja.Laplace(scale), ja.Gaussian(noise)), (1, 1), epsilon, points=POINTS)
         assert_holds(both, truth, 1e-20)
     assert both.upper < 1
 
 
 def test_inside_transformations():
     noise, steps = np.array([[0.6, 50.0], [2.0, 3.0]]), np.array([[1, 4000], [5, 7]])
-    run = jax.jit(jax.vmap(lambda s, k: ja.epsilon(ja.Gaussian(s), k, 1e-6, points=POINTS)))
+    run = jax.jit(jax.vmap(lambda s, k: ja.prv.epsilon(ja.Gaussian(s), k, 1e-6, points=POINTS)))
     bounds = jax.tree.map(np.asarray, run(jnp.asarray(noise, jnp.float32), jnp.asarray(steps)))
     for i in range(2):
         mu = float(total_mu([float(np.float32(s)) for s in noise[i]], [int(k) for k in steps[i]]))
@@ -101,10 +101,10 @@ def test_inside_transformations():
 
 def test_shapes_that_do_not_match_are_refused():
     with pytest.raises(ValueError, match="steps of shape"):
-        ja.epsilon(ja.Gaussian(np.ones(3)), np.ones(2), 1e-5)
+        ja.prv.epsilon(ja.Gaussian(np.ones(3)), np.ones(2), 1e-5)
     with pytest.raises(ValueError, match="vmap"):
-        ja.epsilon(ja.Gaussian(np.ones((2, 3))), 1, 1e-5)
+        ja.prv.epsilon(ja.Gaussian(np.ones((2, 3))), 1, 1e-5)
     with pytest.raises(ValueError, match="tuple with one number for each"):
-        ja.epsilon((ja.Gaussian(1.0), ja.Laplace(1.0)), 3, 1e-5)
+        ja.prv.epsilon((ja.Gaussian(1.0), ja.Laplace(1.0)), 3, 1e-5)
     with pytest.raises(ValueError, match="holds nothing"):
-        ja.epsilon((), (), 1e-5)
+        ja.prv.epsilon((), (), 1e-5)

@@ -23,9 +23,9 @@ def test_values_known_to_160_bits(points):
     for row in TRUTHS:
         mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
         options = {"relation": row["direction"], "points": points}
-        assert_holds(ja.delta(mechanism, row["k"], row["eps"], **options), row["delta"], 1e-15)
+        assert_holds(ja.prv.delta(mechanism, row["k"], row["eps"], **options), row["delta"], 1e-15)
         # The table's delta is rounded to a double; epsilon moves by less than that relative to its own size.
-        assert_holds(ja.epsilon(mechanism, row["k"], row["delta"], **options), row["eps"], 1e-14)
+        assert_holds(ja.prv.epsilon(mechanism, row["k"], row["delta"], **options), row["eps"], 1e-14)
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.1, 1.0, 37.0, 100.0, 1e4])
@@ -37,10 +37,10 @@ def test_gaussian_against_the_closed_form(noise_multiplier):
             continue
         for deviations in (0.0, 0.3, 3.0, 8.0, 21.0):  # delta from 0.5 down to 1e-99
             epsilon = float(mu**2 / 2 + deviations * mu)
-            bounds = ja.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**10)
+            bounds = ja.prv.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**10)
             assert_holds(bounds, gaussian_delta(mu, epsilon))
             wanted = float(gaussian_delta(mu, epsilon))
-            inverse = ja.epsilon(ja.Gaussian(noise_multiplier), steps, wanted, points=2**10)
+            inverse = ja.prv.epsilon(ja.Gaussian(noise_multiplier), steps, wanted, points=2**10)
             assert_inverts(inverse, lambda e, mu=mu: gaussian_delta(mu, e), wanted)
 
 
@@ -60,20 +60,20 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     truth = saddlepoint_delta(noise, rate, steps, epsilon, direction)
     assume(1e-30 < truth < 1)  # nan where the contour integral did not settle
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
-    assert_holds(ja.delta(mechanism, steps, epsilon, relation=direction, points=points), truth, 1e-9)
+    assert_holds(ja.prv.delta(mechanism, steps, epsilon, relation=direction, points=points), truth, 1e-9)
 
 
 @pytest.mark.parametrize("points", [192, 384, 3072])
 def test_sizes_of_three_times_a_power_of_two(points):
     for epsilon in (0.0, 1.5, 5.0, 20.0):  # delta from 0.38 down to 1e-89
         truth = gaussian_delta(1, epsilon)
-        assert_holds(ja.delta(ja.Gaussian(10.0), 100, epsilon, points=points), truth)
-        inverse = ja.epsilon(ja.Gaussian(10.0), 100, float(truth), points=points)
+        assert_holds(ja.prv.delta(ja.Gaussian(10.0), 100, epsilon, points=points), truth)
+        inverse = ja.prv.epsilon(ja.Gaussian(10.0), 100, float(truth), points=points)
         assert_inverts(inverse, lambda e: gaussian_delta(1, e), float(truth))
     assert inverse.gap < 2 * (192 / points) ** 2
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
     truth = saddlepoint_delta(1.0, 0.01, 10_000, 6.0, "remove")
-    assert_holds(ja.delta(mechanism, 10_000, 6.0, relation="remove", points=points), truth, 1e-9)
+    assert_holds(ja.prv.delta(mechanism, 10_000, 6.0, relation="remove", points=points), truth, 1e-9)
 
 
 def test_published_values():
@@ -81,9 +81,9 @@ def test_published_values():
         mechanism = ja.PoissonSubsampledGaussian(row["noise_multiplier"], row["sampling_rate"])
         options = {"relation": row["relation"], "points": 2**10}
         if row["quantity"] == "epsilon":
-            bounds = ja.epsilon(mechanism, row["steps"], row["delta"], **options)
+            bounds = ja.prv.epsilon(mechanism, row["steps"], row["delta"], **options)
         else:
-            bounds = ja.delta(mechanism, row["steps"], row["epsilon"], **options)
+            bounds = ja.prv.delta(mechanism, row["steps"], row["epsilon"], **options)
         if row["kind"] == "mpmath_ground_truth":
             assert_holds(bounds, row["value"])
         elif row["kind"] == "prv_upper_bound_regression":
@@ -98,14 +98,14 @@ def test_published_values():
 
 def test_disputed_published_value_against_the_contour_integral():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.02)
-    bounds = ja.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**10)
+    bounds = ja.prv.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**10)
     assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.upper), "remove") <= 1e-6
     assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.lower), "remove") >= 1e-6
 
 
 def test_tiny_delta_where_absolute_errors_would_swamp_it():
     truth = gaussian_epsilon(1.0, 1e-120)
-    bounds = ja.epsilon(ja.Gaussian(10.0), 100, 1e-120)
+    bounds = ja.prv.epsilon(ja.Gaussian(10.0), 100, 1e-120)
     assert_holds(bounds, truth, 1e-13)
     assert bounds.gap < 1e-3
 
@@ -118,6 +118,6 @@ def test_tiny_delta_where_absolute_errors_would_swamp_it():
     ],
 )
 def test_what_cannot_be_bounded_costs_everything(mechanism, steps):
-    assert ja.epsilon(mechanism, steps, 1e-5, points=2**8).upper > 100
-    assert ja.delta(mechanism, steps, 1.0, points=2**8).upper > 0.01
-    assert ja.epsilon(mechanism, steps, 1e-5, points=2**8).lower >= 0
+    assert ja.prv.epsilon(mechanism, steps, 1e-5, points=2**8).upper > 100
+    assert ja.prv.delta(mechanism, steps, 1.0, points=2**8).upper > 0.01
+    assert ja.prv.epsilon(mechanism, steps, 1e-5, points=2**8).lower >= 0

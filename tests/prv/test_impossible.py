@@ -15,8 +15,8 @@ POINTS = 2**10
 @pytest.mark.parametrize("mechanism", [ja.Gaussian(0.0), ja.Laplace(0.0), ja.PoissonSubsampledGaussian(0.0, 0.1)])
 def test_no_noise(mechanism):
     for steps in (1, 5):
-        epsilon = ja.epsilon(mechanism, steps, 1e-5, points=POINTS)
-        delta = ja.delta(mechanism, steps, 1.0, points=POINTS)
+        epsilon = ja.prv.epsilon(mechanism, steps, 1e-5, points=POINTS)
+        delta = ja.prv.delta(mechanism, steps, 1.0, points=POINTS)
         assert epsilon.upper == np.inf
         assert delta.upper == 1
         assert epsilon.lower >= 0
@@ -26,10 +26,10 @@ def test_no_noise(mechanism):
 
 
 def test_infinite_losses_above_delta_have_no_epsilon():
-    bounds = ja.epsilon(ja.ApproximateDP(0.5, 1e-3), 10, 1e-3, points=POINTS)
+    bounds = ja.prv.epsilon(ja.ApproximateDP(0.5, 1e-3), 10, 1e-3, points=POINTS)
     assert bounds.upper == np.inf
     assert bounds.lower == np.inf  # ten times 1e-3 is more than delta, for sure
-    assert ja.epsilon(ja.ApproximateDP(0.5, 1e-3), 10, 2e-2, points=POINTS).upper < 5.1
+    assert ja.prv.epsilon(ja.ApproximateDP(0.5, 1e-3), 10, 2e-2, points=POINTS).upper < 5.1
 
 
 def test_delta_is_never_below_infinite_losses():
@@ -37,20 +37,20 @@ def test_delta_is_never_below_infinite_losses():
         with mpmath.workdps(40):
             infinite = 1 - (1 - mpmath.mpf(1e-6)) ** steps
         # At an epsilon beyond every finite loss nothing else is left.
-        assert_holds(ja.delta(ja.ApproximateDP(1e-12, 1e-6), steps, 1.0, points=POINTS), infinite)
+        assert_holds(ja.prv.delta(ja.ApproximateDP(1e-12, 1e-6), steps, 1.0, points=POINTS), infinite)
 
 
 def test_disjoint_outcomes():
     mechanism = ja.DiscretePair([0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5])
     for steps in (1, 3):
-        assert_holds(ja.delta(mechanism, steps, 3.0, points=POINTS), 1.0)
-        assert ja.epsilon(mechanism, steps, 0.5, points=POINTS).upper == np.inf
+        assert_holds(ja.prv.delta(mechanism, steps, 3.0, points=POINTS), 1.0)
+        assert ja.prv.epsilon(mechanism, steps, 0.5, points=POINTS).upper == np.inf
 
 
 @pytest.mark.parametrize("mechanism", [ja.PureDP(0.0), ja.DiscretePair([0.25, 0.75], [0.25, 0.75])])
 def test_what_says_nothing(mechanism):
     for steps in (1, 1000):
-        bounds = ja.delta(mechanism, steps, 0.0, points=POINTS)
+        bounds = ja.prv.delta(mechanism, steps, 0.0, points=POINTS)
         assert bounds.lower == 0
         assert bounds.upper < 1e-6
 
@@ -60,22 +60,22 @@ def test_the_greatest_number_of_steps():
         mu = mpmath.sqrt(2**53) / 10**8
         truth = gaussian_delta(mu, 1.0)
     # So many roundings add up to more than is to be told: the bracket says so, and holds.
-    assert_holds(ja.delta(ja.Gaussian(1e8), 2**53, 1.0, points=POINTS), truth)
-    many = ja.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 2**53, 1.0, points=POINTS)
+    assert_holds(ja.prv.delta(ja.Gaussian(1e8), 2**53, 1.0, points=POINTS), truth)
+    many = ja.prv.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 2**53, 1.0, points=POINTS)
     assert many.upper >= 1 - 1e-9
     with pytest.raises(ValueError, match="steps"):
-        ja.epsilon(ja.Gaussian(1.0), 2**53 + 2, 1e-5)
+        ja.prv.epsilon(ja.Gaussian(1.0), 2**53 + 2, 1e-5)
 
 
 def test_no_steps_cost_nothing():
     mechanism = ja.Gaussian(1.0)
-    for bounds in (ja.epsilon(mechanism, 0, 1e-5, points=POINTS), ja.delta(mechanism, 0, 0.0, points=POINTS)):
+    for bounds in (ja.prv.epsilon(mechanism, 0, 1e-5, points=POINTS), ja.prv.delta(mechanism, 0, 0.0, points=POINTS)):
         assert (bounds.lower, bounds.estimate, bounds.upper) == (0, 0, 0)
         assert bounds.converged
 
 
 def test_delta_of_zero_is_refused_with_a_reason():
     with pytest.raises(ValueError, match=r"delta = 0\.0 is not in \(0, 1\): give"):
-        ja.epsilon(ja.Gaussian(1.0), 1, 0.0)
-    traced = jax.jit(lambda d: ja.epsilon(ja.Gaussian(1.0), 1, d, points=POINTS))(0.0)
+        ja.prv.epsilon(ja.Gaussian(1.0), 1, 0.0)
+    traced = jax.jit(lambda d: ja.prv.epsilon(ja.Gaussian(1.0), 1, d, points=POINTS))(0.0)
     assert np.asarray(traced.upper) == np.inf

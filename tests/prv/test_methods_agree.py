@@ -18,7 +18,7 @@ def brackets(points, method):
         noise, rate, steps, delta = row
         mechanism = ja.PoissonSubsampledGaussian(noise, rate)
         return tuple(
-            ja.epsilon(mechanism, steps, delta, relation=relation, points=points, method=method)
+            ja.prv.epsilon(mechanism, steps, delta, relation=relation, points=points, method=method)
             for relation in ("remove", "add")
         )
 

@@ -130,7 +130,7 @@ def named(case):
 def test_delta_of_one_step(case):
     mechanism, relation, truth = case
     for epsilon in EPSILONS:
-        assert_holds(ja.delta(mechanism, 1, epsilon, relation=relation, points=POINTS), truth(epsilon))
+        assert_holds(ja.prv.delta(mechanism, 1, epsilon, relation=relation, points=POINTS), truth(epsilon))
 
 
 def test_every_mechanism_is_there():
@@ -143,4 +143,4 @@ def test_every_mechanism_is_there():
 def test_epsilon_of_one_step(case):
     mechanism, relation, truth = case
     for delta in (0.2, 1e-3, 1e-9):
-        assert_inverts(ja.epsilon(mechanism, 1, delta, relation=relation, points=POINTS), truth, delta)
+        assert_inverts(ja.prv.epsilon(mechanism, 1, delta, relation=relation, points=POINTS), truth, delta)

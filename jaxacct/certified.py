@@ -1,0 +1,152 @@
+"""The two verbs of the top level: the exact accountant, and the mesh where that one has not converged.
+
+Both give brackets of the same number, so the larger lower bound and the smaller upper bound hold together. The exact
+one is asked first: its brackets are a million times narrower and cost less. The mesh answers for everything.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike
+
+from jaxacct import prv, saddlepoint
+from jaxacct.bounds import Bounds
+from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.prv.accountant import check_options
+
+
+def epsilon(
+    mechanism: Any,
+    steps: Any,
+    delta: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float | None = None,
+    points: int | None = None,
+) -> Bounds:
+    """Returns certified bounds on epsilon of a composition, at ``delta``, by the best route there is.
+
+    Args:
+        mechanism: one mechanism (scalar fields) run ``steps`` times; or fields with one leading axis (m,), a sequence
+            composed together; or a tuple of mechanisms composed together. Batches are ``jax.vmap``.
+        steps: number of adaptive runs, whole and at least 0, of the shape () or (m,), or a tuple. May be traced.
+        delta (): failure probability in (0, 1). May be traced.
+        relation: neighbouring relation, one that the mechanisms support.
+        tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
+        points: size of its mesh instead, where it is asked.
+
+    Returns:
+        :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
+        of :mod:`jaxacct.saddlepoint` where it has converged, exact to about ten digits; so are derivatives, NaN
+        elsewhere. In a batch on a CPU each setting takes its own route; other devices take both for all: call
+        :mod:`jaxacct.saddlepoint` there.
+
+    Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
+    ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation
+    and the mechanisms' own sampling; rounding included. Invalid traced parameters and no noise give ``upper = inf``.
+
+    Raises:
+        ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
+            ``tolerance`` and ``points``.
+
+    Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
+
+    >>> from jaxacct import Gaussian
+    >>> bounds = epsilon(Gaussian(noise_multiplier=10.0), steps=100, delta=1e-5)
+    >>> f"{bounds.upper:.7f}", bool(bounds.gap < 1e-9)
+    ('4.3771781', True)
+    """
+    return _best("epsilon", mechanism, steps, delta, relation, tolerance, points)
+
+
+def delta(
+    mechanism: Any,
+    steps: Any,
+    epsilon: ArrayLike,
+    *,
+    relation: str = "add_or_remove",
+    tolerance: float | None = None,
+    points: int | None = None,
+) -> Bounds:
+    """Returns certified bounds on delta of a composition, at ``epsilon``, by the best route there is.
+
+    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta.
+    Where nothing is known ``upper`` is 1.
+
+    >>> from jaxacct import Gaussian
+    >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).upper:.7f}"
+    '0.1269367'
+    """
+    return _best("delta", mechanism, steps, epsilon, relation, tolerance, points)
+
+
+@in_float64
+def _best(
+    quantity: str,
+    mechanism: Any,
+    steps: Any,
+    value: ArrayLike,
+    relation: str,
+    tolerance: float | None,
+    points: int | None,
+) -> Bounds:
+    concrete = is_concrete(mechanism, steps, value)
+    check_options(tolerance, points, concrete=concrete)
+    exact = getattr(saddlepoint, quantity)(mechanism, steps, value, relation=relation)
+    if concrete:
+        if exact.converged:
+            return exact
+        mesh = getattr(prv, quantity)(mechanism, steps, value, relation=relation, tolerance=tolerance, points=points)
+        return outside(_narrower(exact, mesh))
+    leaves, structure = jax.tree.flatten((mechanism, steps, value))
+    return _traced(quantity, relation, points, structure, tuple(leaves))
+
+
+def _narrower(exact: Bounds, mesh: Bounds) -> Bounds:
+    """Returns what both brackets prove together."""
+    lower, upper = jnp.maximum(exact.lower, mesh.lower), jnp.minimum(exact.upper, mesh.upper)
+    return Bounds(
+        lower=lower,
+        estimate=jnp.where(exact.converged, exact.estimate, jnp.clip(mesh.estimate, lower, upper)),
+        upper=upper,
+        converged=exact.converged | mesh.converged,
+    )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
+def _traced(quantity: str, relation: str, points: int | None, structure: Any, leaves: tuple[Any, ...]) -> Bounds:
+    return _with_mesh(quantity, relation, points, structure, _exact(quantity, relation, structure, leaves), leaves)
+
+
+@_traced.defjvp
+def _traced_jvp(
+    quantity: str, relation: str, points: int | None, structure: Any, primals: Any, tangents: Any
+) -> tuple[Bounds, Bounds]:
+    exact, tangent = jax.jvp(functools.partial(_exact, quantity, relation, structure), primals, tangents)
+    return _with_mesh(quantity, relation, points, structure, exact, *primals), tangent
+
+
+def _exact(quantity: str, relation: str, structure: Any, leaves: tuple[Any, ...]) -> Bounds:
+    return getattr(saddlepoint, quantity)(*jax.tree.unflatten(structure, leaves), relation=relation)
+
+
+def _with_mesh(
+    quantity: str, relation: str, points: int | None, structure: Any, exact: Bounds, leaves: tuple[Any, ...]
+) -> Bounds:
+    """Returns the exact accountant's bracket, narrowed by the mesh where that has not converged."""
+
+    def narrowed(exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+        def both() -> Bounds:
+            arguments = jax.tree.unflatten(structure, leaves)
+            return _narrower(exact, getattr(prv, quantity)(*arguments, relation=relation, points=points))
+
+        with jax.enable_x64(True):
+            return jax.lax.cond(exact.converged, lambda: exact, both)
+
+    # One after the other, so that only those that need it take the mesh.
+    one_by_one = jax.default_backend() == "cpu"
+    return (jax.custom_batching.sequential_vmap(narrowed) if one_by_one else narrowed)(exact, leaves)

@@ -1,0 +1,34 @@
+"""Float32 beside float64 on random settings: what it claims to have converged is right, and it claims most of them."""
+
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct import saddlepoint
+
+
+def test_float32_is_right_where_it_says_so():
+    random = np.random.default_rng(5)
+    converged, claimed, worst = 0, 0, 0.0
+    for _ in range(150):
+        noise, rate = np.exp(random.uniform(np.log([0.5, 1e-3]), np.log([8.0, 0.2])))
+        steps, epsilon = round(np.exp(random.uniform(np.log(30), np.log(1e6)))), np.exp(random.uniform(-4, 2.5))
+        run = ja.PoissonSubsampledGaussian(noise, rate), steps, epsilon
+        exact = saddlepoint.delta(*run, relation="remove")
+        single = saddlepoint.delta(*run, relation="remove", precision="float32")
+        # Below lie float32's subnormal numbers.
+        if not exact.converged or exact.estimate < 1e-30:
+            continue
+        converged += 1
+        if single.converged:
+            claimed += 1
+            worst = max(worst, abs(float(single.estimate) / exact.estimate - 1))
+    assert converged > 50
+    assert claimed >= 0.9 * converged
+    assert worst <= 1e-3
+
+
+@pytest.mark.parametrize("precision", ["float16", None])
+def test_other_precisions_are_refused(precision):
+    with pytest.raises(ValueError, match="precision"):
+        saddlepoint.delta(ja.Gaussian(1.0), 1, 1.0, precision=precision)

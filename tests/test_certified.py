@@ -1,0 +1,45 @@
+"""The top level: the narrower of two brackets, by itself, concrete or traced."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxacct as ja
+
+
+def test_the_exact_accountant_answers_where_it_has_converged():
+    bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.0, 0.01), 10_000, 1e-5)
+    assert bounds.converged
+    assert bounds.lower <= 6.187712389971 <= bounds.upper
+    assert bounds.gap < 1e-11
+
+
+def test_the_mesh_answers_where_it_has_not():
+    mechanism = ja.PoissonSubsampledGaussian(1.0, 0.001)
+    assert not ja.saddlepoint.epsilon(mechanism, 10, 1e-5).converged
+    bounds = ja.epsilon(mechanism, 10, 1e-5, points=1024)
+    mesh = ja.prv.epsilon(mechanism, 10, 1e-5, points=1024)
+    assert bounds.upper <= mesh.upper
+    assert bounds.lower >= mesh.lower
+    assert bounds.lower <= bounds.estimate <= bounds.upper
+
+
+def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
+    def upper(noise_multiplier, sampling_rate, steps):
+        return ja.epsilon(ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, 1e-5, points=512).upper
+
+    batch = jnp.array([1.0, 1.0]), jnp.array([0.01, 0.001]), jnp.array([10_000.0, 10.0])
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(upper)))(*batch)
+    # The rates and noises above are those of float32.
+    for i, value in enumerate(values):
+        one = ja.epsilon(ja.PoissonSubsampledGaussian(*(x[i] for x in batch[:2])), batch[2][i], 1e-5, points=512)
+        assert float(value) == pytest.approx(one.upper, rel=1e-6)
+    assert float(slopes[0]) == pytest.approx(-11.906753, rel=1e-5)
+    assert np.isnan(slopes[1])
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 1e-3, "points": 512}, {"points": 100}, {"tolerance": -1.0}])
+def test_options_are_checked_by_either_route(options):
+    with pytest.raises(ValueError, match=r"tolerance|points"):
+        ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, **options)
