@@ -226,7 +226,8 @@ def _newton(
     return x, miss, here
 
 
-def _delta_above(mu: Array, epsilon: Array) -> Array:
+def delta_above(mu: Array, epsilon: Array) -> Array:
+    """Returns delta of scalars, rounded up; 1 where they are out of range. Inside the scope."""
     ordinary = (mu > 0) & (mu < jnp.inf) & (jnp.abs(epsilon) < jnp.inf)
     here = point(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, jnp.abs(epsilon), 1.0))
     gained = jnp.exp(here.log_delta + here.allowance)
@@ -250,7 +251,7 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
     return jnp.where(ordinary, jnp.maximum(mu - error, 0.0), 0.0)
 
 
-_QUANTITIES = {"delta": _delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
+_QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
 
 
 @in_float64

@@ -1,0 +1,163 @@
+"""Certified bounds on delta at many epsilons, from whichever accountant is sharpest, and what follows between them.
+
+As a function of x = e^eps delta is convex and falls, with slopes in [-1, 0]: it is the supremum of the lines 1 - f(a) -
+a x, f the trade-off function. So bounds at finitely many places bound it everywhere: from above by chords, from below
+by chords prolonged.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxacct import prv, saddlepoint, validation
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
+from jaxacct.prv.composition import directed_parts
+from jaxacct.saddlepoint.laws import has_law
+
+ACCOUNTANTS = ("best", "saddlepoint", "prv")
+
+BATCH = 32
+"""Epsilons of one call of the exact accountant: one size, so one compilation."""
+
+MESH_BATCH = 2 * BATCH
+"""The same of the accountant by meshes, which composes afresh in each call."""
+
+WIDE = 1e-6
+"""Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well."""
+
+POINTS = 2**13
+"""Mesh points of the accountant by meshes."""
+
+
+class Profile(NamedTuple):
+    """Bounds on delta at increasing epsilons, each (n,)."""
+
+    epsilon: Float[Array, " n"]
+    lower: Float[Array, " n"]
+    upper: Float[Array, " n"]
+
+
+def has_laws(mechanism: Any, steps: Any, relation: str) -> bool:
+    """Returns whether the exact accountant knows all losses of a composition."""
+    return all(has_law(pair) for parts in directed_parts(mechanism, steps, relation) for pair, _ in parts)
+
+
+@in_float64
+def certified(mechanism: Any, steps: Any, epsilons: Any, relation: str, accountant: str = "best") -> Profile:
+    """Returns the profile at ``epsilons`` (n,), at least 0 and increasing, of what :func:`jaxacct.prv.delta` takes.
+
+    "best" asks the exact accountant where it knows the losses, and meshes (:func:`jaxacct.prv.curve`) where it does
+    not or, outside a trace, where it did not converge; both brackets are valid, and so is what they share.
+    """
+    validation.check_one_of(accountant, "accountant", ACCOUNTANTS)
+    concrete = is_concrete(mechanism, steps, epsilons)
+    lower, upper = jnp.zeros(np.shape(epsilons)), jnp.ones(np.shape(epsilons))
+    exact = accountant == "saddlepoint" or (accountant == "best" and has_laws(mechanism, steps, relation))
+    if exact:
+        lower, upper = _exact(mechanism, steps, epsilons, relation)
+    missed = not exact if not concrete else bool(np.any(np.asarray(upper - lower) > WIDE * np.asarray(upper)))
+    if accountant == "prv" or (accountant == "best" and missed):
+        found = [
+            prv.curve(mechanism, steps, row, relation=relation, points=POINTS).delta
+            for row in _rows(epsilons, MESH_BATCH)
+        ]
+        below, above = (
+            jnp.concatenate(rows)[: len(lower)] for rows in zip(*((d.lower, d.upper) for d in found), strict=True)
+        )
+        lower, upper = jnp.maximum(lower, below), jnp.minimum(upper, above)
+    # Monotone, whatever the bounds of one place alone are.
+    lower = jax.lax.cummax(as_float64(lower), reverse=True)
+    return Profile(as_float64(epsilons), lower, jax.lax.cummin(as_float64(upper)))
+
+
+def _exact(mechanism: Any, steps: Any, epsilons: Any, relation: str) -> tuple[Array, Array]:
+    if not is_concrete(mechanism, steps, epsilons):
+        return _at(mechanism, steps, as_float64(epsilons), relation)
+    leaves = jax.tree.map(_float64_leaf, (mechanism, steps))
+    found = [_compiled_at(*leaves, row, relation) for row in _rows(epsilons, BATCH)]
+    lower, upper = (jnp.concatenate(rows)[: len(epsilons)] for rows in zip(*found, strict=True))
+    return lower, upper
+
+
+def _rows(epsilons: Any, size: int) -> list[Any]:
+    """Returns the epsilons in rows of one size, the last of them repeated; traced ones, of a known number, in one."""
+    if not is_concrete(epsilons):
+        return [epsilons]
+    values = np.asarray(epsilons, np.float64)
+    return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
+
+
+def _float64_leaf(leaf: Any) -> Any:
+    return np.asarray(leaf, np.float64)
+
+
+def _at(mechanism: Any, steps: Any, epsilons: Array, relation: str) -> tuple[Array, Array]:
+    def bounds(epsilon: Array) -> tuple[Array, Array]:
+        found = saddlepoint.delta(mechanism, steps, epsilon, relation=relation)
+        return as_float64(found.lower), as_float64(found.upper)
+
+    lower, upper = jax.lax.map(bounds, epsilons)
+    return lower, upper
+
+
+_compiled_at = functools.partial(jax.jit, static_argnames="relation")(_at)
+
+
+@in_float64
+def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str, accountant: str = "best") -> Array:
+    """Returns an upper bound on epsilon at ``delta``, ``inf`` where none is known: how far a profile has to go."""
+    concrete = is_concrete(mechanism, steps)
+    exact = accountant == "saddlepoint" or (accountant == "best" and has_laws(mechanism, steps, relation))
+    found = jnp.asarray(jnp.inf)
+    if exact:
+        found = as_float64(saddlepoint.epsilon(mechanism, steps, delta, relation=relation).upper)
+    if accountant != "saddlepoint" and (not exact or (concrete and not np.isfinite(found))):
+        found = as_float64(prv.epsilon(mechanism, steps, delta, relation=relation, points=POINTS).upper)
+    return found
+
+
+class Lines(NamedTuple):
+    """On each of n - 1 segments between neighbouring x = e^eps two lines below delta, by their values at its ends."""
+
+    from_left: tuple[Array, Array]
+    """Of the chord of the segment before, prolonged; the first segment has none, and 0 in its place."""
+    from_right: tuple[Array, Array]
+    """Of the chord of the segment after, prolonged; the last segment has the constant of its end."""
+    crossing: Array
+    """Where they cross, as a share of the segment's length in x: in [0, 1], one of the ends if they do not."""
+
+    def highest_crossing(self) -> Array:
+        """Returns the larger of the two lines where they cross."""
+        at = [first + self.crossing * (last - first) for first, last in (self.from_left, self.from_right)]
+        return jnp.maximum(*at) * (1 - 16 * UNIT_ROUNDOFF)
+
+
+def lines_below(profile: Profile) -> Lines:
+    """Returns two lines below delta on each segment, of which the larger is within second order of it.
+
+    With d_0, d_1 the values at x_0 < x_1 a convex function is at least d_1 + (x - x_1) (d_1 - d_0)/(x_1 - x_0) beyond
+    x_1, which rises in d_1 and falls in d_0; and likewise to the left of two places. Rounded down.
+    """
+    epsilon, lower, upper = profile
+    steps = jnp.diff(epsilon)
+    # Lengths in x over the value at the left end, and over that at the right one.
+    ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
+
+    def prolonged(inner: Array, outer: Array, ratio: Array) -> Array:
+        return inner - (outer - inner) * ratio - 16 * UNIT_ROUNDOFF * (inner + outer * ratio)
+
+    far_right = prolonged(lower[1:-1], upper[:-2], ahead[1:] / back[:-1])
+    far_left = prolonged(lower[1:-1], upper[2:], back[:-1] / ahead[1:])
+    zero = jnp.zeros(1)
+    left = jnp.concatenate([zero, lower[1:-1]]), jnp.concatenate([zero, far_right])
+    right = jnp.concatenate([jnp.maximum(far_left, lower[1:-1]), lower[-1:]]), lower[1:]
+    at_left, at_right = left[0] - right[0], left[1] - right[1]
+    crosses = at_left * at_right < 0
+    share = jnp.where(crosses, at_left / jnp.where(crosses, at_left - at_right, 1.0), 0.0)
+    return Lines(left, right, share)
