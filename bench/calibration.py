@@ -6,8 +6,9 @@ Random targets: epsilon in [0.3, 8], rate in [1e-3, 0.1], steps in [300, 1e5], a
 call answers them; how far each answer is above the least noise is bounded by the certified lower bound of epsilon at
 slightly less noise. Targets that the exact accountant does not certify are answered one by one by the mesh accountant.
 
-Wanted: every result within budget and within 1e-4 of the least noise, and 1000 times faster than the peer. The package
-riskcal, a peer for attack risks, is not among the peers: it was not at hand.
+Then targets of attack risk, beside riskcal: the same noise is wanted, sooner.
+
+Wanted: every result within budget and within 1e-4 of the least noise, and 1000 times faster than the peer.
 """
 
 from __future__ import annotations
@@ -57,6 +58,26 @@ for row in json.loads(sys.stdin.read()):
     print(json.dumps({"noise": noise, "seconds": time.perf_counter() - start}), flush=True)
 """
 
+RISKCAL = """
+import json, sys, time
+from riskcal.calibration import dpsgd
+for row in json.loads(sys.stdin.read()):
+    start = time.perf_counter()
+    run = dict(sample_rate=row["rate"], num_steps=row["steps"])
+    if "advantage" in row:
+        noise = dpsgd.find_noise_multiplier_for_advantage(row["advantage"], advantage_tol=1e-6, **run)
+    else:
+        noise = dpsgd.find_noise_multiplier_for_err_rates(row["fpr"], 1 - row["tpr"], beta_tol=1e-6, **run)
+    print(json.dumps({"noise": noise, "seconds": time.perf_counter() - start}), flush=True)
+"""
+
+ATTACKS: list[dict[str, Any]] = [
+    {"advantage": 0.1, "rate": 0.01, "steps": 10_000},
+    {"advantage": 0.02, "rate": 0.002, "steps": 10_000},
+    {"tpr": 0.05, "fpr": 0.01, "rate": 0.01, "steps": 10_000},
+    {"tpr": 0.3, "fpr": 0.1, "rate": 0.05, "steps": 1_000},
+]
+
 
 def targets(count: int, seed: int) -> np.ndarray:
     """Returns (count, 3): epsilon, rate, steps."""
@@ -92,14 +113,33 @@ def farthest(rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
     return np.min(np.where(exceeds, DISTANCES, np.inf), axis=1)
 
 
-def peer(python: str, rows: np.ndarray, seconds: float) -> list[dict[str, float]]:
+def peer(python: str, script: str, rows: list[Any], seconds: float) -> list[dict[str, float]]:
+    """Returns what the peer's script prints for each row; nothing where it fails or takes too long."""
     try:
         done = subprocess.run(
-            [python, "-c", PEER], input=json.dumps(rows.tolist()), capture_output=True, text=True, timeout=seconds
+            [python, "-c", script], input=json.dumps(rows), capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return []
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def attacks(python: str, console: Console) -> list[dict[str, Any]]:
+    """Returns noises and times for ATTACKS, ours and riskcal's."""
+    records = []
+    theirs = peer(python, RISKCAL, ATTACKS, 300.0)
+    for i, attack in enumerate(ATTACKS):
+        make = calibrate.noise_multiplier_for_advantage if "advantage" in attack else calibrate.noise_multiplier_for_tpr
+        levels = [attack[name] for name in ("advantage", "tpr", "fpr") if name in attack]
+        timing = measure(lambda call=make, a=attack, r=levels: call(*r, a["rate"], a["steps"]), repeats=5)
+        record = attack | {"noise": float(timing.result.value), "seconds": timing.warm}
+        text = f"{attack}: {record['noise']:.6f} in {report.seconds(timing.warm)}"
+        if i < len(theirs):
+            record["riskcal"] = theirs[i]
+            text += f"; riskcal {theirs[i]['noise']:.6f} in {report.seconds(theirs[i]['seconds'])}"
+        console.print(text)
+        records.append(record)
+    return records
 
 
 def main() -> None:
@@ -141,7 +181,7 @@ def main() -> None:
         f"{sum(m.status == Status.CONVERGED for m in mesh)} converged, {report.seconds(mesh_seconds)} each"
     )
     known = np.array([KNOWN, *rows[np.flatnonzero(result.status == Status.CONVERGED)[:2]]])
-    theirs = peer(arguments.peer_python, known, 120.0)
+    theirs = peer(arguments.peer_python, PEER, known.tolist(), 120.0)
     for row, their in zip(known, theirs, strict=False):
         own = float(calibrate.noise_multiplier(row[0], DELTA, row[1], row[2]).value)
         their["ours"] = own
@@ -150,7 +190,14 @@ def main() -> None:
             f"{their['noise']:.6f} in {report.seconds(their['seconds'])}, "
             f"{their['seconds'] / records[0]['seconds']:.0f} times ours"
         )
-    numbers = {"ours": records, "by_mesh_seconds": mesh_seconds, "dp-accounting": theirs, "known": known.tolist()}
+    risks = attacks(arguments.peer_python, console)
+    numbers = {
+        "attacks": risks,
+        "ours": records,
+        "by_mesh_seconds": mesh_seconds,
+        "dp-accounting": theirs,
+        "known": known.tolist(),
+    }
     report.write(arguments.json, numbers)
 
 

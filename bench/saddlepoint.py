@@ -120,7 +120,8 @@ def derivatives(count: int, console: Console) -> dict[str, Any]:
             found = np.array(gradient(*map(jnp.asarray, row)))
         sides = []
         for i in range(4):
-            step = 1e-3 * row[i]
+            # Steps are whole.
+            step = 1e-3 * row[i] if i != 2 else max(1.0, np.round(1e-3 * row[i]))
             # Five points: the error of three would be seen.
             values = [float(epsilon(*(row + np.eye(4)[i] * j * step)).estimate) for j in (-2, -1, 1, 2)]
             sides.append((8 * (values[2] - values[1]) - (values[3] - values[0])) / (12 * step))
