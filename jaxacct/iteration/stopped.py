@@ -268,7 +268,8 @@ def _stopped_delta(sgd: Any, epsilon: Array, *, method: str, log: bool) -> Array
 
 @kernel
 def _stopped_epsilon(sgd: Any, delta: Array, *, method: str) -> Array:
-    target = jnp.log(delta) * (1 + 4 * UNIT_ROUNDOFF)  # rounded down: it is negative
+    # Rounded down, by what the way back from the logarithm may round up as well.
+    target = jnp.log(delta) - UNIT_ROUNDOFF * (32 + 4 * jnp.abs(jnp.log(delta)))
     valid = is_valid(sgd) & (delta > 0) & (delta < 1)
     # Where theta(r0) alone has fallen to delta; Feldman's highest order gives at most (1 + log 1/delta) / (order - 1).
     ratio = first_ratio(sgd)

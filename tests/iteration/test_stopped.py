@@ -126,11 +126,27 @@ def test_no_bound_exceeds_one_noisy_gradient(lipschitz, noise):
 @pytest.mark.parametrize("method", ["contraction", "feldman", "best"])
 def test_epsilon_is_the_safe_end_of_delta(method):
     sgd = ProjectedNoisySGD(0.05, 1.0, 5.0, 100, smoothness=1.0)
-    target = np.array([1e-2, 1e-5, 1e-9, 1e-30, 0.5])
+    target = np.array([1e-2, 1e-5, 1e-9, 1e-30, 1e-4])
     epsilon = stopped_epsilon(sgd, target, method=method)
     assert np.all(stopped_delta(sgd, epsilon, method=method) <= target)
     nearer = stopped_delta(sgd, np.maximum(epsilon * (1 - 1e-6), 0), method=method)
     assert np.all((nearer > target) | (epsilon == 0))
+
+
+@pytest.mark.parametrize("method", ["contraction", "feldman"])
+def test_epsilon_of_large_deltas(method):
+    sgd = ProjectedNoisySGD(0.05, 2.0, 1.0, 100, smoothness=1.0)
+    target = np.array([0.3, 0.5, 0.7, 0.9, 1 - 1e-9])
+    epsilon = stopped_epsilon(sgd, target, method=method)
+    assert np.all(stopped_delta(sgd, epsilon, method=method) <= target)
+
+
+def test_logarithms_go_on_where_float64_ends():
+    sgd = ProjectedNoisySGD(0.05, 1.0, 5.0, 100)
+    epsilons = np.array([0.0, 1.0, 5.0, 10.0, 20.0])
+    logs = stopped_delta(sgd, epsilons, method="contraction", log=True)
+    assert np.exp(logs[:4]) == pytest.approx(stopped_delta(sgd, epsilons, method="contraction")[:4], rel=1e-12)
+    assert -2000 < logs[4] < -745
 
 
 def test_convexity_helps_and_its_absence_is_no_claim():
