@@ -18,7 +18,7 @@ from jaxacct.precision import log_complement
 from jaxacct.prv.composition import Part
 from jaxacct.saddlepoint.laws import Nodes, law_of, moments, precision
 
-FREQUENCIES = 512
+FREQUENCIES = 2048
 """Most nodes on one half of the line."""
 
 TILE = 8

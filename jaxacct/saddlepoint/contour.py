@@ -64,7 +64,7 @@ class Line(NamedTuple):
     amplitude: Array
     phase: Array
     error: Array
-    """Log of 1 plus the relative error of each node, as a complex number."""
+    """Relative error of each node, as a complex number."""
     value: Array
     """K(t) of the sum."""
     slope: Array
@@ -243,18 +243,30 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
     log_tail = jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
     log_modulus, phase, error = log_characteristic(parts, scans, order, spacing, tiles)
 
-    w = spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype)
-    # 1/(z (z + 1)).
-    amplitude = jnp.exp(log_modulus) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
-    counts = jnp.arange(FREQUENCIES) < tiles * TILE
+    blocks = -(-tiles * TILE // BLOCK)
+
+    def block(i: Array, filled: tuple[Array, ...]) -> tuple[Array, ...]:
+        at = BLOCK * i
+        of_sum = (jax.lax.dynamic_slice(values, (at,), (BLOCK,)) for values in (log_modulus, phase, error))
+        logs, turn, off = of_sum
+        index = at + jnp.arange(BLOCK)
+        w = spacing * (1 + index).astype(order.dtype)
+        # 1/(z (z + 1)).
+        amplitude = jnp.exp(logs) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
+        amplitude = jnp.where(index < tiles * TILE, amplitude, 0.0)
+        found = amplitude, turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order), jnp.expm1(off)
+        return tuple(jax.lax.dynamic_update_slice(old, new, (at,)) for old, new in zip(filled, found, strict=True))
+
+    nothing = jnp.zeros(FREQUENCIES, order.dtype)
+    amplitude, phase, error = jax.lax.fori_loop(0, blocks, block, (nothing, nothing, nothing))
     return Line(
         order=order,
         spacing=spacing,
-        w=w,
-        amplitude=jnp.where(counts, amplitude, 0.0),
-        phase=phase - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order),
+        w=spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype),
+        amplitude=amplitude,
+        phase=phase,
         error=error,
-        blocks=-(-tiles * TILE // BLOCK),
+        blocks=blocks,
         value=here.value,
         slope=here.slope,
         common_error=error_here + 4 * u,
@@ -290,8 +302,8 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     u = precision().roundoff
     turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
     at_zero = 1 / (line.order * (1 + line.order))
-    rounding = u * (8 * at_zero + 4 * FREQUENCIES * (at_zero + 2 * jnp.sum(line.amplitude)))
-    rounding = rounding + 2 * jnp.sum(line.amplitude * (jnp.expm1(line.error) + u * (16 + 4 * turns)))
+    rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * jnp.sum(line.amplitude)))
+    rounding = rounding + 2 * jnp.sum(line.amplitude * (line.error + u * (16 + 4 * turns)))
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
     relative = both * jnp.exp(-log_height) + line.common_error

@@ -33,12 +33,15 @@ NODES = 256
 PIECES = 12
 """Most pieces."""
 
-FINEST, COARSEST, COARSEST_ADD = 0.3, 0.5, 0.25
+FINEST, COARSEST = 0.3, 0.5
 """Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29.
 
-For "add" it is COARSEST_ADD, as high orders cost more there. For q = 1 it is COARSEST whatever s, for all is a normal
-density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25) = 1e-34.
+For q = 1 it is COARSEST whatever s, for all is a normal density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25) =
+1e-34. For "add" it is half as much, as high orders cost more there, but not below ``LEAST_ADD``, which leaves room for
+some of them.
 """
+
+LEAST_ADD = 0.09
 
 BEYOND = 14.0
 """Nats below the cut at which nodes end: what k steps leave out is k times as much as what one does."""
@@ -74,8 +77,9 @@ class LawOfSubsampledGaussian:
         steepest by order/s times the share of q e^u in r, which is at most q where z < 0.
         """
         s, q, removes = self._fields()
-        coarsest = jnp.where(removes, COARSEST, COARSEST_ADD)
-        spacing = jnp.where(q == 1, COARSEST, jnp.minimum(FINEST * s, coarsest))
+        spacing = jnp.minimum(FINEST * s, COARSEST)
+        finer = jnp.minimum(jnp.maximum(spacing / 2, LEAST_ADD), spacing)
+        spacing = jnp.where(q == 1, COARSEST, jnp.where(removes, spacing, finer))
         return jnp.maximum(NODES * spacing - 2 * precision().reach, 0.0), jnp.where(removes, 1.0, q) / s
 
     def largest_order(self) -> Array:
