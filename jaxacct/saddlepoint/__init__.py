@@ -3,7 +3,9 @@
 The cost does not depend on the number of steps; the answer is right to about ten digits, differentiable, and comes with
 a certified bracket in float64:
 
-* :mod:`.laws`: a loss as nodes, its moments without cancellation; :mod:`.subsampled_gaussian`, :mod:`.atoms`.
+* :mod:`.laws`: a loss as nodes, its moments without cancellation.
+* One module for each kind of loss: :mod:`.subsampled_gaussian`, :mod:`.shifted_noise`, :mod:`.laplace`,
+  :mod:`.without_replacement`, :mod:`.atoms`; :mod:`.panels`: what those with atoms and a density share.
 * :mod:`.contour`: the line through the saddle point, the rule on it, and a bound on each thing it leaves out.
 * :mod:`.solve`: the bracket of one direction; :mod:`.accountant`: what is called.
 """

@@ -29,6 +29,7 @@ from jaxacct.saddlepoint.panels import (
     CELLS,
     HIGHEST,
     LARGEST_POWER,
+    Stretches,
     argument,
     joined,
     least_pieces,
@@ -44,6 +45,9 @@ PANELS = 8
 """Panels of a piece, shared by the intervals between locations; the scan has SCAN times as many."""
 
 SCAN = 2
+
+SHARE_ROUNDING = 1e-9
+"""Relative error allowed for the masses of stretches: for differences of shares, and of losses, of 1e-6 and above."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,14 @@ class LawOfShiftedLaplace:
         s, locations, p, q = self.pair._fields()
         left, right = self._knots()
 
-        def row(x: Array, left: Array, right: Array) -> tuple[Array, ...]:
+        def row(x: Array, left: Array, right: Array) -> tuple[Array, Array]:
             heights = jax.vmap(lambda location: jnp.exp(-jnp.abs(x - location) / s))(locations)
-            sides = locations >= right, locations <= left
-            logs = [[jnp.log(jnp.matmul(jnp.where(side, w, 0.0), heights)) for side in sides] for w in (p, q)]
-            return tuple(above - below for above, below in logs)
+
+            def side(counts: Array, weights: Array) -> Array:
+                return jnp.log(jnp.matmul(jnp.where(counts, weights, 0.0), heights))
+
+            above, below = locations >= right, locations <= left
+            return side(above, p) - side(below, p), side(above, q) - side(below, q)
 
         return jax.vmap(row)(x, left, right)
 
@@ -141,15 +148,19 @@ class LawOfShiftedLaplace:
         s = self.pair._fields()[0]
         left, right = self._knots()
         log_total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
-        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + 1e-9
+        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + SHARE_ROUNDING
         width = (right - left) / CELLS
         x = jax.vmap(lambda start, width: start + width * jnp.arange(CELLS + 1))(left, width)
-        a, c = (jax.nn.sigmoid(logits) for logits in self._logits(x))
+        logits = self._logits(x)
+        a, c = (jax.nn.sigmoid(logit) for logit in logits)
+        # The loss rises by 2/scale times a - c. Near one the complements know the difference better.
+        over_a, over_c = (jax.nn.sigmoid(-logit) for logit in logits)
+        shares = jnp.maximum(jnp.where(c > 0.5, over_c - over_a, a - c), 0.0)
 
-        def row(x: Array, a: Array, c: Array, width: Array):
+        def row(x: Array, a: Array, c: Array, share: Array, width: Array) -> Stretches:
             losses, log_p, _ = self.pair.log_densities(x)
             log_weight = log_p + order * losses - log_total
-            log_rate = jnp.log(jnp.maximum(a - c, 0.0) * (2 / s))
+            log_rate = jnp.log(share * (2 / s))
             # The slope of the tilted density, less that of the rate, 1 - a - c.
             steepest = (1 + order) * (a[1:] - 0.5) - order * (c[:-1] - 0.5) - (1 - a[1:] - c[1:])
             flattest = (1 + order) * (a[:-1] - 0.5) - order * (c[1:] - 0.5) - (1 - a[:-1] - c[:-1])
@@ -158,6 +169,6 @@ class LawOfShiftedLaplace:
         ends = jnp.stack(self.pair._ends())
         losses, log_p, _ = self.pair.log_densities(ends)
         masses = jnp.exp(log_p + jnp.log(s) + order * losses - log_total)
-        parts = jax.vmap(row)(x, a, c, width)
+        parts = jax.vmap(row)(x, a, c, shares, width)
         parts = joined(*(jax.tree.map(lambda leaf, i=i: leaf[i], parts) for i in range(x.shape[0])))
         return log_decay(w, (losses, masses), parts, error)

@@ -54,7 +54,7 @@ differences that large are taken, keep the digits that are counted on."""
 RATIOS = np.geomspace(1.1, 60.0, 64)
 """Values of rho that the bound may use."""
 
-CELLS = 32
+CELLS = 64
 """Stretches of a density, a power of two: so that they can be merged in pairs."""
 
 LEVELS, POINTS_OF_LEVEL = 12, 6
@@ -164,6 +164,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         error (): relative error of the masses.
     """
     places, masses = atoms
+    error = jnp.minimum(error, 1.0)
     density = parts.density * (1 - error)
     # All as stretches; an atom is one of no length.
     lengths = jnp.concatenate([jnp.zeros_like(places), (parts.high - parts.low).reshape(-1)])

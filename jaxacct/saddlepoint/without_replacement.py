@@ -7,14 +7,15 @@ at most its value at Re u, and 1 - 4 a (1-a) sin(theta/2)^2 times that, squared;
 theta), which grows with a.
 
 The rule of :mod:`.panels` errs relative to a half's largest density, which its own moment bounds, because it does not
-fall too fast to the right. Let k be the steepest fall of the tilted density's logarithm at x = 1, which is also the
-fastest that the integrand grows to the left of it.
+fall too fast to the right.
 
-* Laplace noise, which ends at x = 2 with atoms of twice the density in u: a half loses no more than e^-(t + 1/2) a unit
-  of u. So the moment is at least the largest density times min(2, 1/(t + 1/2)).
-* Gaussian noise, in z = x/s: k = (1 + 2t)/s, and the second derivative is at least -c^2 = -(1 + t/s^2). So the moment
-  is at least the largest density times the integral of e^(-k z - c^2 z^2/2), which is at least 1/(k + c) (Mills'
-  ratio). At Im z = y the modulus of B is e^(y^2/2) times larger.
+* Laplace noise, which ends at x = 2 with atoms of twice the density in u: the logarithm's slopes are at most t + 1/2 in
+  u, so that the moment is at least the largest density times min(2, 1/(t + 1/2)), and an ellipse around a panel meets
+  densities larger by that slope where it reaches beyond the ends.
+* Gaussian noise, in z = x/s: at x = 1, where a = q, and left of it, the logarithm falls at most at k = (1 + 2tq)/s, the
+  rate at which densities may be larger there. Its second derivative is at least -c^2 = -(1 + t/s^2). So the moment is
+  at least the largest density times the integral of e^(-k z - c^2 z^2/2), which is at least 1/(k + c) (Mills' ratio).
+  At Im z = y the modulus of B is e^(y^2/2) times larger.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ MIDDLE = SHIFT / 2
 PANELS = 4
 """Panels of a piece, on either side."""
 
-SCAN = 16
+SCAN = 20
 """Panels of the scan, on either side."""
 
-WIDEST, WIDEST_TURN = 5.0, 6.4
-"""Largest width of the scan's panels, in z and in u: on an ellipse of ratio 2.3 the rule errs by e^-50 times e^4."""
+WIDEST, WIDEST_TURN = 4.0, 4.5
+"""Largest width of the scan's panels, in z and in u: for small rates the rule then errs by less than e^-46."""
+
+SHARE_ROUNDING = 1e-9
+"""Relative error allowed for the masses of stretches: for losses that differ by 1e-6 of the largest and above."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class LawWithoutReplacement:
         # The unit is that of u for Laplace noise, that of z for Gaussian.
         unit = self._rate() if is_laplace else 1 / s
         turn = 1.0 if is_laplace else SHIFT / s
-        fall = order + 0.5 if is_laplace else (1 + 2 * order) / s
+        fall = order + 0.5 if is_laplace else (1 + 2 * order * q) / s
         peak = jnp.maximum(0.5, fall) if is_laplace else fall + jnp.sqrt(1 + order / s**2)
 
         def growth(height: Array, beyond: Array) -> Array:
@@ -154,7 +158,7 @@ class LawWithoutReplacement:
         s, q = self.pair._fields()
         end, rate = self._end(order), self._rate()
         log_total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
-        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + 1e-9
+        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + SHARE_ROUNDING
         # Finer towards the middle, where the bulk of Gaussian noise is.
         fractions = jnp.linspace(0.0, 1.0, CELLS + 1) ** (1 if self._is_laplace() else 2)
         x = MIDDLE + (end - MIDDLE) * fractions

@@ -1,0 +1,275 @@
+"""The laws that the exact accountant inverts: moments, what they state of their errors, and of their decay."""
+
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from brackets import assert_holds, assert_overlap
+from oracle import gaussian_delta
+
+import jaxacct as ja
+from jaxacct import saddlepoint
+from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair, WithoutReplacementPair
+from jaxacct.saddlepoint.laws import has_law, law_of, moments
+from jaxacct.saddlepoint.subsampled_gaussian import STEEPEST
+
+FARTHER = np.array([1.0, 1.03, 1.3, 2.0, 7.0])
+PIECES = 8
+
+
+class Look(NamedTuple):
+    """What a law says of one order and one frequency; ``transform`` is E_t[e^(iwY)] at w FARTHER."""
+
+    largest_order: jax.Array
+    log_moment: jax.Array
+    slope: jax.Array
+    curvature: jax.Array
+    transform: jax.Array
+    error: jax.Array
+    log_envelope: jax.Array
+    left_out: jax.Array
+
+
+@jax.jit
+def look(pair, order, w):
+    law = law_of(pair)
+    scan = law.scan()
+    known = moments(scan, order)
+    window = law.window(order, scan)
+    pieces = [law.piece(window, i, PIECES) for i in range(PIECES)]
+    losses, log_p = (jnp.concatenate([getattr(nodes, name) for nodes in pieces]) for name in ("losses", "log_p"))
+    weights = jnp.exp(log_p + order * losses - known.value)
+    angles = jax.vmap(lambda w: w * losses)(w * FARTHER)
+    transform = jnp.matmul(jnp.cos(angles), weights) + 1j * jnp.matmul(jnp.sin(angles), weights)
+    error = jnp.exp(jax.vmap(lambda w: law.log_quadrature_error(order, w, law.step(window, PIECES)))(w * FARTHER))
+    envelope = law.log_envelope(order, w, law.piece(window, 0, 1))
+    left_out = jnp.exp(law.log_quadrature_error(order, jnp.zeros_like(w), scan.places[1] - scan.places[0]))
+    return Look(law.largest_order(), *known, transform, error, envelope, left_out)
+
+
+def looked(pair, order, w):
+    with jax.enable_x64(True):
+        reals = jax.tree.map(lambda leaf: np.asarray(leaf) if np.asarray(leaf).dtype == bool else jnp.asarray(
+            leaf, jnp.float64), pair)  # fmt: skip
+        return jax.tree.map(np.asarray, look(reals, jnp.float64(order), jnp.float64(w)))
+
+
+def three(scale, locations, p, q, noise):
+    return ShiftedNoisePair(scale, *(np.asarray(v, np.float64) for v in (locations, p, q)), noise)
+
+
+# All of one kind and noise have one shape, and so one program: locations without weight fill up.
+PAIRS = {
+    "gaussians-remove": three(0.9, [0, 1, 2.5], [0, 0.75, 0.25], [1, 0, 0], "gaussian"),
+    "gaussians-rare": three(1.0, [0, 1, 2], [0.98, 0.015, 0.005], [1, 0, 0], "gaussian"),
+    "gaussians-add": three(2.0, [0, -1, -3], [1, 0, 0], [0.8, 0.1, 0.1], "gaussian"),
+    "gaussians-replace": three(1.0, [0, 1, -1], [0.9, 0.1, 0], [0.9, 0, 0.1], "gaussian"),
+    "gaussians-all": three(3.0, [0, 1, -1], [0, 1, 0], [0, 0, 1], "gaussian"),
+    "laplace": three(1.0, [0, 1, 0], [0, 1, 0], [1, 0, 0], "laplace"),
+    "laplace-remove": three(0.3, [0, 1, 0], [0.98, 0.02, 0], [1, 0, 0], "laplace"),
+    "laplace-add": three(2.0, [0, -1, 0], [1, 0, 0], [0.7, 0.3, 0], "laplace"),
+    "laplace-replace": three(0.7, [0, 1, -1], [0.95, 0.05, 0], [0.95, 0, 0.05], "laplace"),
+    "fixed-gaussian": WithoutReplacementPair(1.0, 0.05, "gaussian"),
+    "fixed-gaussian-wide": WithoutReplacementPair(4.0, 0.4, "gaussian"),
+    "fixed-gaussian-all": WithoutReplacementPair(2.0, 1.0, "gaussian"),
+    "fixed-laplace": WithoutReplacementPair(0.8, 0.1, "laplace"),
+    "fixed-laplace-all": WithoutReplacementPair(2.0, 1.0, "laplace"),
+    "poisson-remove": SubsampledGaussianPair(1.0, 0.01, True),
+    "poisson-add": SubsampledGaussianPair(0.7, 0.3, False),
+    "poisson-all": SubsampledGaussianPair(2.0, 1.0, True),
+}
+
+
+def exact_moment(pair, z):
+    """E_P[e^(z Y)] in 20 digits, by tanh-sinh and Gauss rules between the points where a density is not smooth."""
+    if isinstance(pair, SubsampledGaussianPair):
+        s, q = pair.noise_multiplier, pair.sampling_rate
+        mixture = [(1 - mpmath.mpf(q), 0), (mpmath.mpf(q), 1)]
+        sides = (mixture, [(1, 0)]) if pair.removes else ([(1, 0)], mixture)
+        return whole(mpmath.mpf(s), *sides, z, "gaussian")
+    s = mpmath.mpf(pair.scale)
+    if isinstance(pair, ShiftedNoisePair):
+        sides = (
+            [(mpmath.mpf(w), mpmath.mpf(m)) for w, m in zip(weights, pair.locations, strict=True) if w > 0]
+            for weights in (pair.p_weights, pair.q_weights)
+        )
+        return whole(s, *sides, z, pair.noise)
+    q = mpmath.mpf(pair.sampling_rate)
+    mixture, base = [(1 - q, 0), (q, 2)], [(1, 0)]
+
+    def halves(x):
+        m, b = (density(x, side, s, pair.noise) for side in (mixture, base))
+        return m * (m / b) ** z + b * (m / b) ** -z
+
+    within = mpmath.erf(1 / (s * mpmath.sqrt(2))) if pair.noise == "gaussian" else -mpmath.expm1(-1 / s)
+    atom = (1 - q) * within
+    if pair.noise == "laplace":
+        return mpmath.quad(halves, mpmath.linspace(1, 2, 9)) + s * halves(2) + atom
+    end = 2 * (1 + mpmath.re(z)) + 10 * s
+    return mpmath.quad(halves, mpmath.linspace(1, end, 24), method="gauss-legendre") + atom
+
+
+def density(x, side, s, noise):
+    heights = [
+        w * (mpmath.npdf(x, m, s) if noise == "gaussian" else mpmath.exp(-abs(x - m) / s) / (2 * s)) for w, m in side
+    ]
+    return mpmath.fsum(heights)
+
+
+def whole(s, p, q, z, noise):
+    def tilted(x):
+        above, below = density(x, p, s, noise), density(x, q, s, noise)
+        return above * (above / below) ** z
+
+    knots = sorted({m for _, m in p} | {m for _, m in q})
+    if noise == "laplace":
+        pieces = [x for a, b in itertools.pairwise(knots) for x in mpmath.linspace(a, b, 9)[:-1]] + [knots[-1]]
+        return mpmath.quad(tilted, pieces, method="gauss-legendre") + s * (tilted(knots[0]) + tilted(knots[-1]))
+    low, high = knots[0] - 10 * s, knots[-1] + mpmath.re(z) * (knots[-1] - knots[0]) + 10 * s
+    return mpmath.quad(tilted, mpmath.linspace(low, high, 32), method="gauss-legendre")
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_moments_of_complex_order(name):
+    pair = PAIRS[name]
+    for order, turns in ((0.8, 1.5), (3.5, 6.0)):
+        w = float(turns / np.sqrt(looked(pair, order, 1.0).curvature))
+        found = looked(pair, order, w)
+        with mpmath.workdps(20):
+            whole_moment = exact_moment(pair, mpmath.mpf(order))
+            turned_moment = exact_moment(pair, mpmath.mpc(order, w))
+            log_moment, transform = float(mpmath.log(whole_moment)), complex(turned_moment / whole_moment)
+        assert order < found.largest_order
+        assert found.left_out < 1e-15
+        assert found.log_moment == pytest.approx(log_moment, rel=1e-12, abs=1e-15)
+        assert found.error[0] < 1e-9
+        assert abs(found.transform[0] - transform) <= found.error[0] + 1e-13 * (1 + turns)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_envelope_bounds_all_frequencies_from_there_on(name):
+    pair, random = PAIRS[name], np.random.default_rng(3)
+    counted, ratios = 0, []
+    for _ in range(40):
+        order = random.uniform(0.02, 6.0)
+        start = looked(pair, order, 1.0)
+        if order > start.largest_order:
+            continue
+        w = float(np.exp(random.uniform(np.log(0.01), np.log(60))) / np.sqrt(start.curvature))
+        found = looked(pair, order, w)
+        known = found.error < 1e-9
+        counted += np.sum(known)
+        modulus = np.abs(found.transform)
+        assert np.all((modulus <= np.exp(found.log_envelope) + found.error + 1e-13) | ~known)
+        if known[0] and 0.02 < modulus[0] < 0.995:
+            ratios.append(found.log_envelope / np.log(modulus[0]))
+    assert counted >= 100
+    # Of use, and not only right.
+    assert np.median(ratios) > 0.15
+    assert np.max(ratios) > 0.8
+
+
+def test_the_argument_of_a_turned_mixture():
+    p = np.linspace(0.0, 1.0, 1001)[:, None]
+    theta = np.linspace(0.0, STEEPEST, 500)[None, :]
+    margin = np.angle(1 - p + p * np.exp(1j * theta)) - p * np.sin(theta)
+    assert np.min(margin) >= -1e-15
+    assert np.max(margin) > 0.4
+
+
+CASES = [
+    (ja.PoissonSubsampledLaplace, (0.5, 4.0), 1000),
+    (ja.GaussianWithoutReplacement, (0.8, 4.0), 1000),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=["laplace", "fixed-gaussian"])
+def test_brackets_overlap_with_those_of_the_mesh(case):
+    make, scales, enough = case
+    random = np.random.default_rng(5)
+    converged = 0
+    for _ in range(8):
+        scale, rate = (np.exp(random.uniform(*np.log(ends))) for ends in (scales, (0.01, 0.5)))
+        steps = round(np.exp(random.uniform(np.log(10), np.log(20_000))))
+        mechanism = make(scale, rate)
+        (pair,) = mechanism.dominating_pairs("replace")
+        once = looked(pair, 1e-6, 1.0)
+        epsilon = float(steps * once.slope + random.uniform(0.5, 4.0) * np.sqrt(steps * once.curvature))
+        mesh = ja.prv.delta(mechanism, steps, epsilon, relation="replace", points=2**10)
+        exact = saddlepoint.delta(mechanism, steps, epsilon, relation="replace")
+        assert exact.lower <= mesh.upper
+        assert mesh.lower <= exact.upper
+        assert exact.converged or steps < enough, (mechanism, steps)
+        if exact.converged:
+            converged += 1
+            assert_overlap(exact, mesh)
+            assert exact.upper - exact.lower <= 1e-8 * exact.upper
+        else:
+            assert np.isnan(exact.estimate)
+    assert converged >= 2
+
+
+def test_a_mixture_of_two_is_a_poisson_sample():
+    for noise, rate, steps, epsilon in ((1.0, 0.01, 3000, 2.0), (2.0, 0.2, 50, 1.0), (0.7, 0.3, 20, 20.0)):
+        mixture = saddlepoint.delta(
+            ja.GaussianMixture(noise, [0.0, 1.0], [1 - rate, rate]), steps, epsilon, relation="remove"
+        )
+        sample = saddlepoint.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, epsilon, relation="remove")
+        assert mixture.converged
+        assert_overlap(mixture, sample)
+        assert mixture.estimate == pytest.approx(float(sample.estimate), rel=1e-11)
+
+
+def test_a_batch_of_everyone_is_the_mechanism_itself():
+    """A rate of one: the halves and the atom of nothing make up Gaussian, or Laplace, noise of a shift of two."""
+    for noise, steps in ((3.0, 100), (10.0, 3000)):
+        with mpmath.workdps(40):
+            mu = 2 * mpmath.sqrt(steps) / noise
+            epsilon = float(mu**2 / 2 + mu)
+            truth = gaussian_delta(mu, epsilon)
+        bounds = saddlepoint.delta(ja.GaussianWithoutReplacement(noise, 1.0), steps, epsilon, relation="replace")
+        assert bounds.converged
+        assert_holds(bounds, truth)
+        assert bounds.estimate == pytest.approx(float(truth), rel=1e-10)
+    for scale, steps, epsilon in ((2.0, 300, 110.0), (10.0, 5000, 90.0)):
+        batch = saddlepoint.delta(ja.LaplaceWithoutReplacement(scale, 1.0), steps, epsilon, relation="replace")
+        # The same shape as the subsampled one, at a rate of one.
+        whole = saddlepoint.delta(ja.PoissonSubsampledLaplace(scale, 1.0), steps, epsilon, relation="replace")
+        assert batch.converged
+        assert_overlap(batch, whole)
+        assert batch.estimate == pytest.approx(float(whole.estimate), rel=1e-10)
+
+
+def test_few_steps_of_a_loss_with_atoms_say_so():
+    bounds = saddlepoint.delta(ja.PoissonSubsampledLaplace(1.0, 0.1), 3, 0.2, relation="replace")
+    assert not bounds.converged
+    assert np.isnan(bounds.estimate)
+    assert 0 <= bounds.lower < bounds.upper <= 1
+
+
+def test_infinite_and_finite_atoms_beside_a_gaussian():
+    """(epsilon, delta)-DP: everything is told with probability delta, else the loss is +-epsilon."""
+    run = (ja.Gaussian(10.0), ja.ApproximateDP(0.3, 1e-4))
+    with mpmath.workdps(40):
+        told, mu = mpmath.mpf(1e-4), mpmath.mpf(1)
+        true = 1 / (1 + mpmath.exp(-mpmath.mpf(0.3)))
+        parts = [
+            p * gaussian_delta(mu, 1.0 - loss) for p, loss in ((true, mpmath.mpf(0.3)), (1 - true, -mpmath.mpf(0.3)))
+        ]
+        truth = told + (1 - told) * mpmath.fsum(parts)
+    assert_holds(saddlepoint.delta(run, (100, 1), 1.0), float(truth), 1e-14)
+
+
+def test_where_there_is_no_law():
+    (pair,) = ja.DiscreteGaussian(1.0).dominating_pairs()
+    (laplace,) = ja.Laplace(1.0).dominating_pairs()
+    assert not has_law(pair)
+    assert not has_law(laplace)  # float32 is ambient here
+    bounds = saddlepoint.epsilon(ja.Laplace(1.0), 1000, 1e-5, precision="float32")
+    assert (bounds.lower, bounds.upper, bool(bounds.converged)) == (0, np.inf, False)
+    with pytest.raises(TypeError, match="no moments of complex order"):
+        law_of(pair)
