@@ -16,11 +16,11 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 
-ROUNDS = 12
-"""Most evaluations; one to three are usual. Where many are needed the bounds are rough, and more are of no use."""
+ROUNDS = 20
+"""Most evaluations; one to three are usual, ten where the guess was far off."""
 
-ENOUGH = 5
-"""Evaluations after which any setting that passed will do."""
+ENOUGH = 12
+"""Evaluations after which any setting that passed will do: where so many are needed the bounds are rough."""
 
 PADDING = 0.02
 """Share of a step by which it goes farther, to the safe side: what the slope may be off by."""
@@ -28,8 +28,11 @@ PADDING = 0.02
 LEAST_PADDING = 2e-10
 """Smallest addition to u. It grows eightfold with each evaluation, so that roundings cannot keep the search awake."""
 
-LONGEST = 1.0
+LONGEST = 0.5
 """Longest step in u, and the first where nothing is known is ``FIRST_RETREAT``, each further one four times longer."""
+
+SMALLEST = 1e-300
+"""What counts as this much at least, so that there is a logarithm: an epsilon of 0 passes any budget."""
 
 FIRST_RETREAT, RETREATS = 0.02, 4
 
@@ -77,7 +80,7 @@ def search(
     *,
     ends: tuple[Array, Array],
     tolerance: float,
-    logarithmic: bool,
+    largest: float,
     whole: bool = False,
 ) -> Found:
     """Returns about the least setting in ``ends`` at which ``evaluate`` certifies at most ``target``.
@@ -86,16 +89,15 @@ def search(
         evaluate: the certified bounds at a value, decreasing in the setting.
         value_of: the value of a setting u: ``exp(u)`` or ``exp(-u)``; what is evaluated and returned is the value.
         start (): the first setting.
-        slope (): derivative in u of what is compared, roughly.
+        slope (): derivative in u of the logarithm of what is compared, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
         target (): the budget.
         ends: smallest and largest setting.
         tolerance: distance from the least, in u, at which to stop.
-        logarithmic: whether logarithms are compared (for delta) or the numbers themselves (for epsilon).
+        largest: what an upper bound is that says nothing: 1 for delta, inf for epsilon.
         whole: whether values are whole numbers, ``exp(-u)`` rounded down; then the search ends at neighbours.
     """
-    measure = jnp.log if logarithmic else (lambda x: x)
-    aim, (least, most) = measure(target), ends
+    aim, (least, most) = measured(target), ends
 
     def snapped(setting: Array) -> Array:
         return -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + 1e-12))) if whole else setting
@@ -107,12 +109,12 @@ def search(
         u, found = state.setting, state.found
         value = value_of(u)
         bounds = evaluate(value)
-        high, low = measure(bounds.upper), measure(bounds.lower)
-        # An epsilon of 0 hides how far below 0 the curve is; an upper bound of 1 or inf says nothing.
-        known = jnp.isfinite(high) & ~(logarithmic & (bounds.upper >= 1))
+        high, low = measured(bounds.upper), measured(bounds.lower)
+        known = bounds.upper < largest
         passes = known & (bounds.upper <= target)
         secant = (high - state.height) / (u - state.last)
-        usable = known & (logarithmic | (high > 0)) & jnp.isfinite(secant) & (secant < 0)
+        # An epsilon of 0 hides how far below 0 the curve is.
+        usable = known & (bounds.upper > SMALLEST) & jnp.isfinite(secant) & (secant < 0)
         usable = usable & (jnp.abs(high - state.height) > 10 * (high - low))
         slope = jnp.where(usable, secant, state.slope)
         is_slope = state.is_slope | usable
@@ -126,8 +128,10 @@ def search(
         bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
         padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
         ahead = u + jnp.clip(step + padding, -LONGEST, LONGEST)
-        retreats = state.retreats + ~known
-        ahead = jnp.where(known, ahead, u + FIRST_RETREAT * 4.0**state.retreats)
+        retreats = state.retreats + (~known & jnp.isinf(state.found.setting))
+        # Where nothing is known: to what passed, or away from what costs more.
+        retreat = jnp.where(jnp.isfinite(best.setting), (u + best.setting) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
+        ahead = jnp.where(known, ahead, retreat)
         ahead = _between(snapped(jnp.clip(ahead, least, most)), bad, best.setting, whole)
         at_end = passes & (u <= least) | ~passes & (u >= most)
         blurred = (high - low) / -slope
@@ -148,6 +152,11 @@ def search(
     zero = jnp.zeros(start.shape, int)
     state = _State(zero, first, slope, is_slope, jnp.nan * start, jnp.nan * start, zero, -nothing, found, never)
     return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
+
+
+def measured(level: Array) -> Array:
+    """Returns the logarithm of an epsilon or delta: it is nearly linear in u."""
+    return jnp.log(jnp.maximum(level, SMALLEST))
 
 
 def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:

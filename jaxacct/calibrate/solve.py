@@ -138,12 +138,12 @@ def searched(
         evaluate,
         functools.partial(value_of, config.unknown),
         near.setting + 0.5 * config.tolerance,
-        near.slope / near.order if is_epsilon else near.slope,
+        near.slope / (near.order * given.epsilon) if is_epsilon else near.slope,
         near.settled,
         given.epsilon if is_epsilon else given.delta,
         ends=(as_float64(ends[0]), as_float64(ends[1])),
         tolerance=config.tolerance,
-        logarithmic=not is_epsilon,
+        largest=jnp.inf if is_epsilon else 1.0,
         whole=config.unknown == "steps",
     )
 
