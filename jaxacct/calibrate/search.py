@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from jaxacct.bounds import Bounds
 
@@ -154,7 +154,7 @@ def search(
     return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
 
 
-def measured(level: Array) -> Array:
+def measured(level: ArrayLike) -> Array:
     """Returns the logarithm of an epsilon or delta: it is nearly linear in u."""
     return jnp.log(jnp.maximum(level, SMALLEST))
 

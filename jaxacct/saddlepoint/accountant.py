@@ -34,7 +34,8 @@ def epsilon(
         steps: likewise. May be traced.
         delta (): failure probability in (0, 1). May be traced.
         relation: neighbouring relation, one that the mechanisms support.
-        precision: "float64", or "float32" for devices without it: estimates right to about 1e-3 of delta, no bracket.
+        precision: "float64", or "float32" for devices without it: estimates right to about 1e-3 of delta, no bracket;
+            for Gaussian noise, sampled or not, and finite pairs.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of scalars: NumPy ones, or JAX ones inside a trace. Its cost does not depend on

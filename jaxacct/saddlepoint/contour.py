@@ -141,7 +141,7 @@ def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]
 
 
 def saddle_point(
-    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, by_delta: Array | bool
+    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, *, by_delta: Array | bool
 ) -> tuple[Array, Array]:
     """Returns an order near the saddle point for ``epsilon``, and whether it lies among the orders that are known.
 
@@ -161,7 +161,7 @@ def saddle_point(
             by_delta, -(order**2) * bend, falls
         )
 
-    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
         i, low, high, order, _ = state
         value, slope = excess(order)
         # NaN counts as beyond.
@@ -170,7 +170,9 @@ def saddle_point(
         inside = (newton >= low) & (newton <= high) & (i >= BISECTIONS)
         # Newton's steps that gain little from one side are relieved by a bisection now and then.
         inside = inside & (i % 4 != 0)
-        return i + 1, low, high, jnp.where(inside, newton, jnp.sqrt(low * high)), jnp.abs(value) < ROUGHLY
+        met = jnp.abs(value) < ROUGHLY
+        ahead = jnp.where(inside, newton, jnp.sqrt(low * high))
+        return i + 1, low, high, jnp.where(met, order, ahead), met
 
     start = jnp.asarray(0), least, largest, jnp.sqrt(least * largest), jnp.asarray(False)
     _, low, high, order, met = jax.lax.while_loop(lambda state: ~state[-1] & (state[0] < STEPS), step, start)

@@ -54,7 +54,7 @@ def line_for(
     Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead.
     """
     scans = scanned(parts)
-    saddle, known = saddle_point(parts, scans, epsilon, log_delta, by_delta)
+    saddle, known = saddle_point(parts, scans, epsilon, log_delta, by_delta=by_delta)
     rungs = rungs_at(parts, scans, saddle)
     order, here, _ = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
     at_saddle, reached, _ = log_normal_delta(here, order)

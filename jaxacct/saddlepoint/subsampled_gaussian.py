@@ -36,7 +36,7 @@ PIECES = 12
 FINEST, COARSEST = 0.3, 0.5
 """Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29.
 
-For q = 1 it is COARSEST whatever s, for all is a normal density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25) =
+For q = 1 it is COARSEST whatever s, for all is a normal density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25),
 1e-34. For "add" it is half as much, as high orders cost more there, but not below ``LEAST_ADD``, which leaves room for
 some of them.
 """

@@ -17,7 +17,9 @@ def test_pure_dp_composed(steps):
         pair = randomized_response(level, 2)
         for share in (0.0, 0.1, 0.5, 0.9):
             epsilon = share * level * steps
-            assert_holds(ja.prv.delta(ja.PureDP(level), steps, epsilon, points=POINTS), finite_delta(*pair, steps, epsilon))
+            assert_holds(
+                ja.prv.delta(ja.PureDP(level), steps, epsilon, points=POINTS), finite_delta(*pair, steps, epsilon)
+            )
 
 
 @pytest.mark.parametrize("steps", [2, 30, 200])

@@ -112,7 +112,10 @@ def test_one_compilation_serves_all_values():
         (lambda: ja.prv.epsilon(ja.Gaussian(jnp.ones((2, 3))), 1, 1e-5), ["(2, 3)", "vmap"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, np.full(2, 1e-5)), ["(2,)", "scalar", "vmap"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, method="exact"), ["method = 'exact'", "'recursive'"]),
-        (lambda: jax.jit(lambda s: ja.prv.epsilon(ja.Gaussian(s), 1, 1e-5, tolerance=0.1))(1.0), ["tolerance", "points"]),
+        (
+            lambda: jax.jit(lambda s: ja.prv.epsilon(ja.Gaussian(s), 1, 1e-5, tolerance=0.1))(1.0),
+            ["tolerance", "points"],
+        ),
     ],
 )
 def test_bad_input_is_named_with_a_remedy(call, words):

@@ -95,7 +95,7 @@ def test_what_has_not_converged_says_so():
         assert not bounds.converged
         assert np.isnan(bounds.estimate)
         assert bounds.upper >= ja.prv.epsilon(mechanism, steps, 1e-6, points=1024).lower
-    unknown = saddlepoint.epsilon(ja.Laplace(1.0), 10, 1e-6)
+    unknown = saddlepoint.epsilon(ja.DiscreteGaussian(1.0), 10, 1e-6)
     assert (unknown.lower, unknown.upper, bool(unknown.converged)) == (0, np.inf, False)
 
 
