@@ -62,11 +62,11 @@ class Gain(NamedTuple):
 
 
 @jax.jit
-def summarize(profile: Profile, rate: Array, known: Array, nothing: Array) -> tuple[GaussianSummary, tuple[Gain, Gain]]:
+def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSummary, tuple[Gain, Gain]]:
     """Returns the summary, and what each segment asks of mu and adds to the regret."""
     lines = lines_below(profile)
     of_mu, most, least, missed = _needed(profile, lines, rate)
-    most = jnp.where(nothing, 0.0, jnp.where(known, most, jnp.inf))
+    most = jnp.where(known, jnp.where(profile.upper[0] > 0, most, 0.0), jnp.inf)
     least = jnp.minimum(least, most)
     above, below = _excess(most, profile, lines)
     above = jnp.where(jnp.isnan(above), 1.0, above)

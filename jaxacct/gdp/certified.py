@@ -72,9 +72,9 @@ def certified_mu(
     * No mu below ``mu.lower`` is below f at all those rates; a difference of ``regret.lower`` occurs.
 
     For :class:`~jaxacct.Gaussian` mechanisms mu is exact, ``delta`` and the regret are 0. Where nothing is known (no
-    noise, more than ``fpr`` of infinite losses, invalid traced values) ``mu.upper`` is ``inf``, ``delta`` and the
-    regret 1. Inside a trace the grid is not refined, and an exact accountant that does not converge is not replaced: if
-    ``mu.upper`` is ``inf`` there, accountant="prv" will do.
+    noise, hardly any finite losses, invalid traced values; inside a trace, any infinite losses) ``mu.upper`` is
+    ``inf``, ``delta`` and the regret are 1. Inside a trace the grid is not refined, and an exact accountant that does
+    not converge is not replaced: if ``mu.upper`` is ``inf`` there, accountant="prv" will do.
 
     Formal guarantee: the above, rounding included; proofs in :mod:`jaxacct.gdp.certificate`.
 
@@ -86,7 +86,7 @@ def certified_mu(
     >>> from jaxacct import PoissonSubsampledGaussian
     >>> found = certified_mu(PoissonSubsampledGaussian(9.4, 0.328), steps=2000)
     >>> print(f"{found.mu.upper:.4f} {found.regret.upper:.5f}")
-    1.5685 0.00103
+    1.5685 0.00102
     """
     check(mechanism, steps)
     _check_rate(fpr)
@@ -94,17 +94,17 @@ def certified_mu(
     squares = _squares(mechanism, steps, relation)
     if squares is not None:
         return outside(_exact_summary(squares))
-    last = largest_epsilon(mechanism, steps, fpr, relation, accountant)
+    last = largest_epsilon(mechanism, steps, fpr, relation)
     end = _end(last, rate)
     if not is_concrete(mechanism, steps, fpr):
         sound = jnp.isfinite(last) & (rate > 0) & (rate <= LARGEST_RATE)
         profile = certified(mechanism, steps, jnp.where(sound, end, 1.0) * _grid(POINTS), relation, accountant)
-        return outside(summarize(profile, rate, sound, last <= 0)[0])
+        return outside(summarize(profile, rate, sound)[0])
     known = bool(np.isfinite(last))
     grid = (float(end) if known else 1.0) * _grid(FIRST)
     profile = certified(mechanism, steps, grid, relation, accountant) if known else _unknown(grid)
     for spent in range(ROUNDS + 1):
-        summary, gains = summarize(_padded(profile), rate, known, last <= 0)
+        summary, gains = summarize(_padded(profile), rate, known)
         gaps = float(summary.mu.gap), float(summary.regret.upper - summary.regret.lower)
         if not known or all(gap <= wanted for gap, wanted in zip(gaps, TOLERANCES, strict=True)) or spent == ROUNDS:
             break

@@ -60,8 +60,8 @@ def mu(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", method: s
     batches of fixed size, Dong, Roth and Su (2022), "Gaussian differential privacy", Corollary 5.4.
 
     >>> from jaxacct import PoissonSubsampledGaussian
-    >>> print(f"{mu(PoissonSubsampledGaussian(1.1, 256 / 60000), steps=14062):.4f}")
-    0.5734
+    >>> print(f"{mu(PoissonSubsampledGaussian(1.1, 256 / 60000), steps=14063):.4f}")
+    0.5736
     """
     check(mechanism, steps)
     if method is not None:
@@ -77,8 +77,8 @@ def epsilon(
     Arguments, errors and source are those of :func:`mu`; ``delta`` () is in (0, 1).
 
     >>> from jaxacct import PoissonSubsampledGaussian
-    >>> print(f"{epsilon(PoissonSubsampledGaussian(1.1, 256 / 60000), steps=14062, delta=1e-5):.3f}")
-    2.318
+    >>> print(f"{epsilon(PoissonSubsampledGaussian(1.1, 256 / 60000), steps=14063, delta=1e-5):.3f}")
+    2.324
     """
     validation.check_delta(delta)
     return gaussian_epsilon(mu(mechanism, steps, relation=relation, method=method), delta)

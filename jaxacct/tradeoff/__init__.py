@@ -1,1 +1,31 @@
-"""f-DP."""
+"""f-DP: the least false-negative rate of any attack as a function of its false-positive rate.
+
+* :mod:`.composed`: certified curves of compositions, and the risks that follow: :func:`curve`, :func:`advantage`,
+  :func:`true_positive_rate`, :func:`bayes_risk`. ``lower`` of a curve is what protects.
+* :mod:`.closed`: f_{epsilon,delta}, G_mu and Id, elementwise.
+* :mod:`.polygons`: curves as arrays: conversions to and from delta(epsilon), subsampling, inverse, double conjugate,
+  and the mechanism of a polygon, by which curves are composed.
+* :mod:`.profile`: certified deltas at many epsilons, and between them.
+"""
+
+from jaxacct.tradeoff.closed import approximate_dp, gaussian, perfect
+from jaxacct.tradeoff.composed import advantage, bayes_risk, curve, true_positive_rate
+from jaxacct.tradeoff.polygons import at, convex_minorant, from_delta, inverse, pair, subsampled, symmetrized, to_delta
+
+__all__ = [
+    "advantage",
+    "approximate_dp",
+    "at",
+    "bayes_risk",
+    "convex_minorant",
+    "curve",
+    "from_delta",
+    "gaussian",
+    "inverse",
+    "pair",
+    "perfect",
+    "subsampled",
+    "symmetrized",
+    "to_delta",
+    "true_positive_rate",
+]

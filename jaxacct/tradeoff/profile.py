@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import prv, saddlepoint, validation
+from jaxacct import prv, rdp, saddlepoint, validation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
 from jaxacct.prv.composition import directed_parts
+from jaxacct.prv.kernel import infinite_mass
 from jaxacct.saddlepoint.laws import has_law
 
 ACCOUNTANTS = ("best", "saddlepoint", "prv")
@@ -30,6 +31,9 @@ MESH_BATCH = 2 * BATCH
 
 WIDE = 1e-6
 """Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well."""
+
+LARGEST_MASS = 0.6
+"""Probability of infinite losses up to which a profile is asked for: half as much again is a delta below 1."""
 
 POINTS = 2**13
 """Mesh points of the accountant by meshes."""
@@ -110,16 +114,26 @@ _compiled_at = functools.partial(jax.jit, static_argnames="relation")(_at)
 
 
 @in_float64
-def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str, accountant: str = "best") -> Array:
-    """Returns an upper bound on epsilon at ``delta``, ``inf`` where none is known: how far a profile has to go."""
-    concrete = is_concrete(mechanism, steps)
-    exact = accountant == "saddlepoint" or (accountant == "best" and has_laws(mechanism, steps, relation))
-    found = jnp.asarray(jnp.inf)
-    if exact:
-        found = as_float64(saddlepoint.epsilon(mechanism, steps, delta, relation=relation).upper)
-    if accountant != "saddlepoint" and (not exact or (concrete and not np.isfinite(found))):
-        found = as_float64(prv.epsilon(mechanism, steps, delta, relation=relation, points=POINTS).upper)
+def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str) -> Array:
+    """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, ``inf`` where none is known.
+
+    By Rényi divergences, which need not be sharp here. Where losses may be infinite delta ends at their probability:
+    outside a trace, the epsilon at half as much again, by meshes.
+    """
+    found = as_float64(rdp.epsilon(mechanism, steps, delta, relation=relation))
+    if is_concrete(mechanism, steps, delta) and not np.isfinite(found):
+        mass = max(float(infinite_mass(parts)[1]) for parts in directed_parts(mechanism, steps, relation))
+        if 0 < mass < LARGEST_MASS:
+            level = max(1.5 * mass, float(np.asarray(delta)))
+            found = as_float64(prv.epsilon(mechanism, steps, level, relation=relation, points=POINTS).upper)
     return found
+
+
+@in_float64
+def infinite_share(mechanism: Any, steps: Any, relation: str) -> Array:
+    """Returns a lower bound on the probability of an infinite loss, which delta does not fall below."""
+    masses = [infinite_mass(parts)[0] for parts in directed_parts(mechanism, steps, relation)]
+    return functools.reduce(jnp.maximum, masses)
 
 
 class Lines(NamedTuple):
