@@ -1,0 +1,61 @@
+"""The figures and tables of the papers that this library builds on, computed anew.
+
+Each paper has a file with a tuple ``EXHIBITS``; a new one is added to :data:`PAPERS`.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+from jaxacct import validation
+from jaxacct.figures import asoodeh, bu, ghazi
+from jaxacct.figures.draw import draw, require_matplotlib
+from jaxacct.figures.exhibits import Chart, Curve, Exhibit, Table, write_csv, write_markdown
+
+__all__ = ["EXHIBITS", "Chart", "Curve", "Exhibit", "Table", "require_matplotlib", "selected", "write"]
+
+PAPERS = (bu, asoodeh, ghazi)
+
+EXHIBITS: dict[str, Exhibit] = {exhibit.name: exhibit for paper in PAPERS for exhibit in paper.EXHIBITS}
+"""Every figure and table, by name."""
+
+
+def selected(names: Sequence[str] | None = None) -> list[Exhibit]:
+    """Returns the exhibits of these names, or all; raises ValueError where one is unknown.
+
+    >>> [exhibit.name for exhibit in selected(["asoodeh-stopped-5"])]
+    ['asoodeh-stopped-5']
+    """
+    for name in names or ():
+        validation.check_one_of(name, "name", tuple(EXHIBITS))
+    return [EXHIBITS[name] for name in names] if names else list(EXHIBITS.values())
+
+
+def write(exhibit: Exhibit, folder: str | os.PathLike[str], *, pictures: bool = True) -> list[pathlib.Path]:
+    """Computes an exhibit, writes its files into ``folder``, which is made if missing, and returns their paths.
+
+    Args:
+        exhibit: one of :data:`EXHIBITS`.
+        folder: where to; the files are ``NAME.csv``, and ``NAME.md`` for a table, ``NAME.png`` for a figure.
+        pictures: whether to draw; without, matplotlib is not needed.
+
+    Raises ModuleNotFoundError, before anything is computed, where a picture is wanted and matplotlib is missing.
+    """
+    folder = pathlib.Path(folder)
+    if pictures:
+        require_matplotlib()
+    content = exhibit.build()
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = folder / f"{exhibit.name}.csv"
+    write_csv(content, numbers)
+    if isinstance(content, Table):
+        text = folder / f"{exhibit.name}.md"
+        write_markdown(content, text)
+        return [numbers, text]
+    if not pictures:
+        return [numbers]
+    picture = folder / f"{exhibit.name}.png"
+    draw(content, picture)
+    return [numbers, picture]

@@ -1,0 +1,79 @@
+"""The command that computes the papers' figures and tables: its list, its files, and numbers against arithmetic."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from jaxacct import figures
+from jaxacct.figures import Chart, Curve, Table
+from jaxacct.figures.exhibits import write_csv, write_markdown
+
+
+def jaxacct(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "jaxacct.cli", "figures", *arguments],
+        capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "80"},
+    )  # fmt: skip
+
+
+def corollary(epsilon, rate, noise):
+    """Delta of the corollary as printed, T = 100, L = 1, by arithmetic of 40 digits."""
+    with mp.workdps(40):
+        tail = lambda x: mp.erfc(x / mp.sqrt(2)) / 2  # noqa: E731
+        e, rate, noise = mp.mpf(epsilon), mp.mpf(rate), mp.mpf(noise)
+        theta = lambda r: tail(e / r - r / 2) - mp.exp(e) * tail(e / r + r / 2)  # noqa: E731
+        return float(theta(2 / noise) / (100 * (1 - theta((1 + 2 * rate) / (rate * noise)))))
+
+
+def test_one_figure_from_the_command_line(tmp_path):
+    done = jaxacct("--out", str(tmp_path / "new"), "--only", "asoodeh-stopped-5", "--json")
+    assert done.returncode == 0, done.stderr
+    numbers, picture = json.loads(done.stdout)["written"]["asoodeh-stopped-5"]
+    with open(numbers, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 50
+    for row in rows[::10]:
+        exact = corollary(float(row["epsilon"]), 0.05, 5.0)
+        assert float(row["delta_contraction"]) == pytest.approx(exact, rel=1e-11)
+        assert float(row["delta_best"]) <= float(row["delta_recursive"]) <= float(row["delta_contraction"])
+        assert float(row["delta_best"]) <= float(row["delta_moments"]) <= float(row["delta_feldman"])
+    # The reference: for large epsilon e^-O(epsilon) against e^-O(epsilon^2).
+    feldman, contraction = (
+        np.array([float(row[f"delta_{name}"]) for row in rows]) for name in ("feldman", "contraction")
+    )
+    assert contraction[-1] < 1e-6 * feldman[-1]
+    with open(picture, "rb") as file:
+        assert file.read(4) == b"\x89PNG"
+
+
+def test_list_names_every_exhibit_in_80_columns():
+    done = jaxacct("--list")
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in figures.EXHIBITS)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_an_unknown_name_is_an_error():
+    done = jaxacct("--only", "figure-99")
+    assert done.returncode == 2
+    assert "figure-99" in done.stderr
+    assert "asoodeh-stopped-5" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_numbers_read_back_exactly_and_tables_round_bounds_up(tmp_path):
+    chart = Chart("t", "x", "x", "y", np.array([0.1, 2.0]), [Curve("a", "a", np.array([1 / 3, np.inf]))])
+    write_csv(chart, tmp_path / "c.csv")
+    assert (tmp_path / "c.csv").read_text() == "x,a\n0.1,0.3333333333333333\n2.0,inf\n"
+    table = Table(
+        "T", ("name", "upper", "mu"), [("m", 1.23401, 0.12349), (None, np.inf, 2.0)], {"upper": 2, "mu": 2}, ("upper",)
+    )
+    write_markdown(table, tmp_path / "t.md")
+    assert "| m | 1.24 | 0.12 |" in (tmp_path / "t.md").read_text()
+    assert "|  | inf | 2.00 |" in (tmp_path / "t.md").read_text()
