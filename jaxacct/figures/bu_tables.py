@@ -1,7 +1,7 @@
 """Settings and printed figures of Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy".
 
-A row's number of steps follows from its epochs: T = epochs / p, which the paper says in the note of Table 1 ("the number
-of epochs is equal to p T"). It is whole for no row of Tables 1 to 4 but the one with p = 1/80.
+A row's number of steps follows from its epochs: T = epochs / p, which the paper says in the note of Table 1 ("the
+number of epochs is equal to p T"). It is whole for no row of Tables 1 to 4 but the one with p = 1/80.
 """
 
 from __future__ import annotations
