@@ -1,0 +1,84 @@
+"""The Rényi divergence of one run of a mechanism and of compositions, at a vector of orders."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxacct.batching import stack
+from jaxacct.convert.kernels import kernel
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
+from jaxacct.mechanisms.protocol import directions, sequence
+from jaxacct.precision import as_float64
+from jaxacct.rdp.closed_forms import CLOSED_FORMS
+from jaxacct.rdp.orders import Kinds
+from jaxacct.rdp.subsampled_gaussian import log_moments
+
+ALLOWANCE = 1e-10
+"""Relative amount by which every divergence is rounded up, for quadrature and rounding.
+
+The largest error in 150,000 random settings (s in [0.01, 1000], q in [1e-12, 1], orders to 1100, both directions) was
+7e-12, near s = 0.1 with q = 1e-12; for s above 0.15 it was 2e-13. tests/test_cumulants.py and tests/test_rdp.py measure
+it again.
+"""
+
+FLOOR = 2.0**-960
+"""Smallest divergence reported for a run: below it (q under 1e-144) squares of q lose their digits to underflow."""
+
+
+def single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
+    """Returns the divergence of one run, rounded up."""
+    closed = CLOSED_FORMS.get(type(mechanism))
+    if closed is not None:
+        return _rounded_up(closed(mechanism, orders, relation), orders)
+    # Of adding and removing an example the latter costs more (Mironov, Talwar and Zhang 2019, Theorem 5).
+    if isinstance(mechanism, PoissonSubsampledGaussian) and directions(mechanism, relation)[0] == "remove":
+        pair = mechanism.dominating_pairs("remove")[0]
+        s, q = jnp.broadcast_arrays(as_float64(mechanism.noise_multiplier), as_float64(mechanism.sampling_rate))
+        valid = pair.is_valid() & (orders > 1)
+        s, q = jnp.where(pair.is_valid(), s, 1.0), jnp.where(pair.is_valid(), q, 1.0)
+        moments = log_moments(s, q, jnp.where(orders > 1, orders, 2.0), kinds)
+        return _rounded_up(jnp.where(valid, moments, jnp.nan) / (orders - 1), orders)
+    pairs = mechanism.dominating_pairs(relation)
+    if len({jax.tree.structure(pair) for pair in pairs}) > 1:
+        return functools.reduce(jnp.maximum, (_directed(pair, orders) for pair in pairs))
+    # Directions of one kind run as one batch: half the code to compile.
+    batch = stack(*pairs)
+    return jnp.max(jax.vmap(lambda pair: _directed(pair, orders))(batch), axis=0)
+
+
+def _directed(pair: DominatingPair, orders: Array) -> Array:
+    divergence = pair.cumulant(orders - 1) / (orders - 1)
+    known = pair.is_valid() & (pair.infinite_mass() == 0)
+    return _rounded_up(jnp.where(known, divergence, jnp.nan), orders)
+
+
+def _rounded_up(divergence: Array, orders: Array) -> Array:
+    """Returns the divergence with the allowance for its errors; ``inf`` for NaN and where the order is none."""
+    raised = jnp.maximum(divergence * (1 + ALLOWANCE), FLOOR)
+    return jnp.where((orders > 1) & (divergence >= 0), raised, jnp.inf)
+
+
+def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: Kinds) -> Array:
+    """Returns the divergence of the composition; the rounding of its sums is far inside ALLOWANCE."""
+    if isinstance(mechanism, (tuple, list)):
+        parts = (total(part, count, orders, relation, kinds) for part, count in zip(mechanism, steps, strict=True))
+        return sum(parts, jnp.zeros(orders.shape, jnp.float64))
+    steps = as_float64(steps)
+    if steps.ndim:
+        parts = sequence(mechanism, len(steps))
+        return jnp.sum(jax.vmap(lambda m, k: total(m, k, orders, relation, kinds))(parts, steps), axis=0)
+    counted = (steps >= 0) & (jnp.floor(steps) == steps)
+    some = jnp.where(counted & (steps < jnp.inf), steps * single(mechanism, orders, relation, kinds), jnp.inf)
+    return jnp.where(steps == 0, 0.0, some)
+
+
+@kernel(static=2)
+def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
+    """Returns :func:`total`, compiled once for each shape, relation and kinds."""
+    return total(mechanism, steps, as_float64(orders), relation, kinds)
