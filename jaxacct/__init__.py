@@ -9,7 +9,7 @@ True
 import importlib
 from typing import Any
 
-from jaxacct import calibrate, filters, prv, rdp, saddlepoint
+from jaxacct import calibrate, convert, filters, gdp, iteration, prv, rdp, saddlepoint, tradeoff
 from jaxacct.bounds import Bounds
 from jaxacct.certified import delta, epsilon
 from jaxacct.mechanisms import (
@@ -48,12 +48,16 @@ __all__ = [
     "PureDP",
     "RandomizedResponse",
     "calibrate",
+    "convert",
     "delta",
     "epsilon",
     "filters",
+    "gdp",
+    "iteration",
     "prv",
     "rdp",
     "saddlepoint",
+    "tradeoff",
     "train",
 ]
 

@@ -125,4 +125,4 @@ def test_calibrate_says_what_is_wrong_with_its_input(arguments, words):
 def test_help_names_every_command():
     done = jaxacct("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("epsilon", "delta", "calibrate", "train"))
+    assert all(command in done.stdout for command in ("epsilon", "delta", "calibrate", "train", "figures"))
