@@ -13,7 +13,10 @@ from jaxacct.convert.concentrated import (
     zcdp_to_epsilon,
     zcdp_to_rdp,
 )
-from jaxacct.convert.gaussian import dp_to_gdp, gdp_to_delta, gdp_to_epsilon, gdp_to_rdp
+from jaxacct.convert.gaussian import gaussian_delta as gdp_to_delta
+from jaxacct.convert.gaussian import gaussian_epsilon as gdp_to_epsilon
+from jaxacct.convert.gaussian import gaussian_mu as dp_to_gdp
+from jaxacct.convert.gaussian_renyi import gdp_to_rdp
 from jaxacct.convert.pure import pure_to_rdp, pure_to_zcdp
 from jaxacct.convert.renyi import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon
 

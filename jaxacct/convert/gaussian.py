@@ -1,236 +1,295 @@
-"""Gaussian differential privacy to (epsilon, delta) and back, by Bu, Dong, Long and Su (2020), equation 3.2.
+"""The Gaussian trade-off function and (epsilon, delta): delta from mu and epsilon, and both ways back.
 
-    delta = Phi(-a) - e^epsilon Phi(-b),   a = epsilon/mu - mu/2,   b = epsilon/mu + mu/2,
+A mu-GDP mechanism is as private as telling N(0, 1) from N(mu, 1), whose privacy loss at a point x drawn from the latter
+is mu x - mu^2/2. With t = eps/mu - mu/2 the loss exceeds eps for noise above t, by mu for each unit, so that
 
-a difference that cancels wherever delta is small beside its terms. With phi(a) = e^epsilon phi(b) and Mills' ratio
-R(x) = Phi(-x)/phi(x), the integral of e^(-x t - t^2/2) over t > 0, it is
+    delta = integral over s > 0 of phi(t + s) (1 - e^(-mu s)) = phi(t) J,   J = int e^(-t s - s^2/2) (1 - e^(-mu s)) ds.
 
-    delta = phi(a) (R(a) - R(b)) = phi(a) integral of e^(-a t - t^2/2) (1 - e^(-mu t)),
-    1 - delta = phi(a) (R(-a) + R(b)),
+The integrand has one sign, so nothing cancels however small mu or delta is; the usual form, Phi(-t) - e^eps
+Phi(-t - mu), is the difference of two numbers that may agree in all their digits. Where mu is large 1 is far above
+e^(-mu s), and J = R(t) - R(t + mu) with R the Mills ratio, J's limit for mu = inf. For t < -1/2, where delta is above
+0.38, it is taken from its complement, 1 - phi(t) (R(-t) + R(t + mu)).
 
-of which the first has a positive integrand and serves for a > -1/2, the second a sum of positive terms and serves
-below. The integrals are taken by the double exponential rule t = c e^(x - e^-x), c = 1/(1 + |rate|).
+The integrals end where t s + s^2/2 = REACH, which leaves out e^-38 = 3e-17 of them, and are taken by Gauss and
+Legendre's rule in the root of s. Its 32 nodes err by 2.5e-15 at most (tests/convert/test_gaussian.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import checked_orders
-from jaxacct.convert.roots import root
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
 
-_STEP = 1 / 12
-_X = np.arange(-4.2, 4.6, _STEP)
-NODES = np.exp(_X - np.exp(-_X))
-"""Where the double exponential rule looks, in units of c."""
-WEIGHTS = _STEP * NODES * (1 + np.exp(-_X))
-"""Its weights: 106 nodes leave 4e-15 of the integral, by comparison with 30 digits for rates to 1e5."""
+REACH = 38.0
+"""Nats by which the integrand has fallen where the integrals end."""
 
-SMALLEST_MU = 1e-30
-"""Below it 1 - e^(-mu t) is mu t to all digits."""
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+NODES, WEIGHTS = ((_POINTS + 1) / 2) ** 2, _WEIGHTS * (_POINTS + 1) / 2
+"""Nodes and weights on [0, 1], for a variable whose root is integrated over."""
 
-MARGIN = 64 * UNIT_ROUNDOFF
-"""Relative rounding of delta where its arguments are exact: quadrature and sums, five times what was measured."""
+DIRECT = -0.5
+"""Value of t below which delta is taken from its complement."""
 
-ROUNDS = 24
-"""Evaluations in the search for a root: 20 were enough in each of 100,000 settings.
+NEWTON = 60
+"""Most of Newton's steps. They run monotonically into the root; 25 is the most that random settings took."""
 
-mu from 1e-6 to 1000, delta from 1e-300 to 0.999.
-"""
-
-NUDGES = 2.0 ** np.arange(-50.0, -19.0, 2.0)
-"""Relative steps to the safe side of a root that are tried, until one is seen to be there."""
+LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
 
 
-def gdp_to_delta(mu: Float[ArrayLike, "*batch"], epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
-    """Returns delta(epsilon) of a mu-GDP mechanism, in [0, 1]; float64 (...).
+def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
+    """Returns the delta of a mu-GDP mechanism at ``epsilon``, rounded up; float64, of the arguments' common shape.
 
     Args:
-        mu (...): the Gaussian parameter, at least 0: as hard to tell apart as N(0, 1) and N(mu, 1).
-        epsilon (...): at least 0, of the same shape or a scalar.
+        mu (...): at least 0; ``inf`` gives 1.
+        epsilon (...): any real number, negative ones too; ``inf`` gives 0.
 
-    Formal guarantee: an upper bound, rounding included, above the exact value by a relative
-    1e-14 (1 + |a|) (1 + epsilon/mu + mu), a as in the module's formula; exact means attained by the Gaussian mechanism.
-    What is above 0 is reported as at least 2.2e-308. (A mu from a central limit theorem makes it an estimate.)
+    Formal guarantee: an upper bound on the exact value, above it by less than ``1e-13 (1 + eps/mu + mu)^2`` of it, or
+    by the smallest normal float64. Traced arguments out of range give 1. Derivatives are those of the exact value.
 
-    Raises ValueError where a concrete argument is negative; traced ones give 1.
+    Raises ValueError where a concrete mu is negative or NaN.
 
-    Source: Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy", equation 3.2; Balle and
-    Wang (2018), Theorem 8.
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Corollary 2.13; eq. 3.2 of Bu, Dong, Long and Su
+    (2020), "Deep learning with Gaussian differential privacy".
 
-    >>> float(gdp_to_delta(1.0, 1.0).round(6)), f"{gdp_to_delta(0.1, 3.5):.6e}"
-    (0.126937, '1.844236e-270')
+    >>> print(f"{gaussian_delta(1.0, 1.0):.8f} {gaussian_delta(0.1, 3.0):.4e}")
+    0.12693674 7.3048e-200
     """
-    validation.check_epsilon(epsilon)
-    _check_mu(mu)
-    return _gdp_to_delta(mu, epsilon)
+    check_mu(mu)
+    return _exact("delta", mu, epsilon)
 
 
-def gdp_to_epsilon(mu: Float[ArrayLike, "*batch"], delta: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
-    """Returns the least epsilon >= 0 of a mu-GDP mechanism at ``delta``; float64 (...).
+def gaussian_epsilon(mu: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
+    """Returns the epsilon of a mu-GDP mechanism at ``delta``, rounded up; float64, of the arguments' common shape.
 
     Args:
-        mu (...): at least 0.
-        delta (...): in (0, 1), of the same shape or a scalar.
+        mu (...): at least 0; ``inf`` gives ``inf``.
+        delta (...): in (0, 1), from 1e-300 up.
 
-    Formal guarantee: an upper bound, rounding included: :func:`gdp_to_delta` there is at most ``delta``. ``inf`` where
-    an argument is traced and invalid.
+    Formal guarantee: an upper bound on the exact value, above it by less than 1e-11 of it for mu in [1e-3, 1e3]; 0
+    where epsilon = 0 already has that delta. Traced arguments out of range give ``inf``. Derivatives are exact.
 
-    Raises ValueError where a concrete argument is out of range. Source: as :func:`gdp_to_delta`, inverted.
+    Raises ValueError where a concrete argument is out of range.
 
-    >>> round(float(gdp_to_epsilon(1.0, 1e-5)), 4), round(float(gdp_to_epsilon(1.0, 1e-300)), 4)
-    (4.3772, 37.4488)
+    Source: as for :func:`gaussian_delta`.
+
+    >>> print(f"{gaussian_epsilon(1.0, 1e-5):.8f}")
+    4.37717810
     """
+    check_mu(mu)
     validation.check_delta(delta)
-    _check_mu(mu)
-    return _gdp_to_epsilon(mu, delta)
+    return _exact("epsilon", mu, delta)
 
 
-def dp_to_gdp(epsilon: Float[ArrayLike, "*batch"], delta: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
-    """Returns the largest mu such that mu-GDP implies (epsilon, delta)-DP; float64 (...).
-
-    It says how much Gaussian noise a budget asks for, 1/mu; an (epsilon, delta)-DP mechanism need *not* be mu-GDP.
+def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
+    """Returns the largest mu whose mu-GDP mechanisms are (epsilon, delta)-DP, rounded down; float64.
 
     Args:
         epsilon (...): at least 0, finite.
-        delta (...): in (0, 1), of the same shape or a scalar.
+        delta (...): in (0, 1), from 1e-300 up; shapes broadcast.
 
-    Formal guarantee: a lower bound on that mu, rounding included, so that it keeps within the budget. 0 where an
-    argument is traced and invalid.
+    Formal guarantee: a mu-GDP mechanism with the mu returned is (epsilon, delta)-DP; it is less than 1e-11 of itself
+    below the largest such mu where epsilon is at most 1e3. (An (epsilon, delta)-DP mechanism is *not* mu-GDP: a single
+    point of the curve says nothing of the others.) Traced arguments out of range give 0. Derivatives are exact.
 
-    Raises ValueError where a concrete argument is out of range. Source: as :func:`gdp_to_delta`, solved for mu.
+    Raises ValueError where a concrete argument is out of range.
 
-    >>> round(float(dp_to_gdp(1.0, 1e-5)), 6)
-    0.268051
+    Source: as for :func:`gaussian_delta`.
+
+    >>> print(f"{gaussian_mu(4.0, 1e-5):.8f}")
+    0.92493090
     """
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
-    return _dp_to_gdp(epsilon, delta)
+    return _exact("mu", epsilon, delta)
 
 
-def gdp_to_rdp(
-    mu: Float[ArrayLike, "*batch"], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, "*batch orders"]:
-    """Returns the Rényi divergence of a mu-GDP mechanism at each order, ``order mu^2 / 2``; float64 (..., orders).
-
-    Formal guarantee: an upper bound, attained by the Gaussian mechanism; so mu-GDP implies (mu^2/2)-zCDP (Dong, Roth
-    and Su 2022, "Gaussian differential privacy", Corollary B.6). Raises ValueError where a concrete mu is negative or
-    an order is not above 1; traced ones give ``inf``.
-
-    >>> gdp_to_rdp(0.5, [2.0, 8.0]).round(9).tolist()
-    [0.25, 1.0]
-    """
-    _check_mu(mu)
-    return _gdp_to_rdp(mu, checked_orders(orders))
-
-
-def _check_mu(mu: ArrayLike) -> None:
+def check_mu(mu: ArrayLike, name: str = "mu") -> None:
+    """Raises where a concrete mu is negative or NaN."""
     seen = validation.concrete_value(mu)
     if seen is not None and not np.all(seen >= 0):
-        raise ValueError(f"mu = {mu} is not a Gaussian privacy parameter: give a number of at least 0.")
+        raise ValueError(f"{name} = {mu} is not a GDP parameter: give a number of at least 0 (a distance of means).")
 
 
-def log_delta(mu: Array, epsilon: Array) -> tuple[Array, Array]:
-    """Returns log delta for mu > 0 and epsilon >= 0, and a bound on its rounding; elementwise, in the float64 scope."""
-    ratio = epsilon / mu
-    a, b = ratio - mu / 2, ratio + mu / 2
-    distance = jnp.abs(a)
-    log_density = -0.5 * a**2 - 0.5 * jnp.log(2 * jnp.pi)
-    # Linear in mu where mu is tiny; there mu t would be flushed to zero.
-    held = jnp.maximum(mu, SMALLEST_MU)
-    apart = jnp.log(_integral(jnp.maximum(a, -0.5), lambda t: -jnp.expm1(-held[None] * t)))
-    apart = log_density + apart + jnp.log(mu / held)
-    mills = _integral(distance, jnp.ones_like) + _integral(b, jnp.ones_like)
-    near = log_complement(jnp.minimum(jnp.exp(log_density) * mills, 0.75))
-    value = jnp.where(a > -0.5, apart, near)
-    return value, MARGIN * (1 + (1 + distance) * (1 + b))
+class Point(NamedTuple):
+    """A point of the curve delta(epsilon; mu): scalars."""
+
+    log_delta: Array
+    allowance: Array
+    """Bound on the absolute error of ``log_delta``."""
+    by_epsilon: Array
+    """Derivative of log delta in epsilon, below 0."""
+    by_log_mu: Array
+    """Derivative of log delta in log mu, above 0."""
 
 
-def _integral(rate: Array, factor: Callable[[Array], Array]) -> Array:
-    """Returns the integral of ``factor(t) e^(-rate t - t^2/2)`` over t > 0, for rate >= -1/2."""
-    nodes = (slice(None),) + (None,) * rate.ndim
-    scale = 1 / (1 + jnp.abs(rate))[None]
-    t = jnp.asarray(NODES)[nodes] * scale
-    weights = jnp.asarray(WEIGHTS)[nodes] * scale
-    return jnp.sum(weights * factor(t) * jnp.exp(-t * (rate[None] + t / 2)), axis=0)
+def point(mu: Array, epsilon: Array) -> Point:
+    """Returns log delta and its slopes for scalars mu in (0, inf) and epsilon >= 0. Inside the float64 scope."""
+    # t errs by the rounding of its two terms, and log delta moves by less than |t| + 2 for each unit of t.
+    terms = epsilon / mu + mu / 2
+    t = epsilon / mu - mu / 2
+    rate = _mills(terms)
+    excess = _excess(jnp.maximum(t, DIRECT), mu)
+    log_density = -0.5 * t**2 - LOG_NORMAL
+    below = jnp.exp(log_density) * (_mills(jnp.maximum(-t, -DIRECT)) + rate)
+    direct = t < DIRECT
+    value = jnp.where(direct, jnp.log1p(-jnp.minimum(below, 0.99)), log_density + jnp.log(excess))
+    allowance = UNIT_ROUNDOFF * (128 + 4 * (jnp.abs(t) + 2) * terms + 2 * t**2 + 4 * jnp.abs(value))
+    density = jnp.where(direct, jnp.exp(log_density - value), 1 / excess)
+    return Point(value, allowance, -density * rate, density * mu)
 
 
-def _pair(first: Array, second: Array) -> tuple[Array, Array]:
-    shape = jnp.broadcast_shapes(jnp.shape(first), jnp.shape(second))
-    return jnp.broadcast_to(as_float64(first), shape), jnp.broadcast_to(as_float64(second), shape)
+def _length(t: Array) -> Array:
+    """Returns s with t s + s^2/2 = REACH."""
+    return 2 * REACH / (t + jnp.sqrt(t**2 + 2 * REACH))
 
 
-@kernel
-def _gdp_to_delta(mu: Array, epsilon: Array) -> Array:
-    mu, epsilon = _pair(mu, epsilon)
-    known = (mu > 0) & (mu < jnp.inf) & (epsilon >= 0) & (epsilon < jnp.inf)
-    value, error = log_delta(jnp.where(known, mu, 1.0), jnp.where(known, epsilon, 1.0))
-    bound = jnp.clip(jnp.exp(value + error), TINY, 1.0)
-    rest = jnp.where((epsilon == jnp.inf) & (mu < jnp.inf), TINY, 1.0)
-    return jnp.where((mu == 0) & (epsilon >= 0), 0.0, jnp.where(known, bound, jnp.where(mu > 0, rest, 1.0)))
+def _mills(t: Array) -> Array:
+    """Returns R(t) = Phi(-t)/phi(t) for t >= -1/2; 0 where t^2 overflows."""
+    length = _length(t)
+    s = length * NODES
+    return length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2))
 
 
-@kernel
-def _gdp_to_epsilon(mu: Array, delta: Array) -> Array:
-    mu, delta = _pair(mu, delta)
-    known = (mu > 0) & (mu < jnp.inf) & (delta > 0) & (delta < 1)
-    m, d = jnp.where(known, mu, 1.0), jnp.where(known, delta, 0.5)
-    log_target = jnp.log(d)
-
-    def epsilon_of(a: Array) -> Array:
-        return jnp.maximum(m * (a + m / 2), 0.0)
-
-    def excess(a: Array) -> Array:
-        value, error = log_delta(m, epsilon_of(a))
-        return value + error - log_target + MARGIN * jnp.abs(log_target)
-
-    # delta <= Phi(-a) <= e^(-a^2/2) for a >= 0.
-    low, high = -m / 2, jnp.sqrt(-2 * log_target) * (1 + MARGIN)
-    a = root(excess, high, low, ROUNDS)  # it falls: from the larger end to the smaller
-    nudges = jnp.asarray(NUDGES).reshape(-1, *(1,) * a.ndim) * (jnp.abs(a) + m + 1)[None]
-    tried = jnp.concatenate([low[None], jnp.minimum(a[None] + nudges, high[None])])
-    best = jnp.min(jnp.where(jax.vmap(excess)(tried) <= 0, tried, high[None]), axis=0)
-    bound = epsilon_of(best) * (1 + MARGIN)
-    return jnp.where((mu == 0) & (delta > 0) & (delta < 1), 0.0, jnp.where(known, bound, jnp.inf))
+def _excess(t: Array, mu: Array) -> Array:
+    """Returns the module's J for t >= -1/2."""
+    length = _length(t)
+    s = length * NODES
+    # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
+    resolved = mu * length < REACH / 2
+    # Over mu, lest it underflow: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
+    rate = jnp.where(mu * s > 1e-17, -jnp.expm1(-mu * s) / mu, s)
+    falls = jnp.where(resolved, rate, 1 / mu)
+    total = mu * (length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2) * falls))
+    return total - jnp.where(resolved, 0.0, _mills(jnp.minimum(t + mu, 1e300)))
 
 
-@kernel
-def _dp_to_gdp(epsilon: Array, delta: Array) -> Array:
-    epsilon, delta = _pair(epsilon, delta)
-    known = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
-    e, d = jnp.where(known, epsilon, 1.0), jnp.where(known, delta, 0.5)
-    log_target = jnp.log(d)
+def solve_epsilon(mu: Array, delta: Array) -> tuple[Array, Array]:
+    """Returns epsilon of scalars, mu in (0, inf) and delta in (0, 1), and a bound on its error. Inside the scope.
 
-    def excess(log_mu: Array) -> Array:
-        value, error = log_delta(jnp.exp(log_mu), e)
-        return value + error - log_target + MARGIN * jnp.abs(log_target)
-
-    # mu = sqrt(a^2 + 2 epsilon) - a. At the larger a delta(epsilon) <= e^(-a^2/2) = delta, at the smaller one
-    # 1 - delta(epsilon) <= 2 Phi(-|a|) <= e^(-a^2/2) = 1 - delta; and delta(epsilon) <= mu/sqrt(2 pi).
-    far = jnp.sqrt(-2 * log_target)
-    low = jnp.maximum(2 * e / (far + jnp.sqrt(far**2 + 2 * e)), 2 * d) * (1 - MARGIN)
-    back = -2 * log_complement(d)
-    high = (jnp.sqrt(back) + jnp.sqrt(back + 2 * e)) * (1 + MARGIN)
-    log_mu = root(excess, jnp.log(low), jnp.log(high), ROUNDS)
-    nudges = jnp.asarray(NUDGES).reshape(-1, *(1,) * log_mu.ndim) * (1 + jnp.abs(log_mu))[None]
-    tried = jnp.maximum(log_mu[None] - nudges, jnp.log(low)[None])
-    best = jnp.max(jnp.where(jax.vmap(excess)(tried) <= 0, tried, jnp.log(low)[None]), axis=0)
-    return jnp.where(known, jnp.exp(best) * (1 - MARGIN * (1 + jnp.abs(best))), 0.0)
+    In epsilon log delta falls and is concave, so Newton's steps from above run monotonically into the root. Without
+    its second term delta is larger: the start, where the first term alone is delta, lies above.
+    """
+    start = jnp.maximum(mu * (mu / 2 - ndtri(delta)), 0.0)
+    target = jnp.log(delta)
+    epsilon, miss, here = _newton(
+        lambda e: point(mu, e), lambda e, miss, here: jnp.maximum(e - miss / here.by_epsilon, 0.0), target, start
+    )
+    error = 2 * (here.allowance + jnp.abs(miss)) / -here.by_epsilon + 4 * UNIT_ROUNDOFF * epsilon
+    enough = (epsilon == 0) & (miss + here.allowance <= 0)
+    return epsilon, jnp.where(enough, 0.0, error)
 
 
-@kernel
-def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
-    mu, orders = as_float64(mu), as_float64(orders)
-    shape = (*mu.shape, *orders.shape)
-    mu = jnp.broadcast_to(mu[..., None], shape)
-    orders = jnp.broadcast_to(orders.reshape((1,) * (len(shape) - 1) + orders.shape), shape)
-    known = (mu >= 0) & (orders > 1) & (orders < jnp.inf)
-    return jnp.where(known, orders * mu**2 / 2 * (1 + MARGIN), jnp.inf)
+def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
+    """Returns mu of scalars, epsilon in [0, inf) and delta in (0, 1), and a bound on its error. Inside the scope.
+
+    As :func:`solve_epsilon`, in log mu, in which log delta rises and is concave: from below. Two starts lie below: mu
+    without delta's second term, and mu at epsilon = 0, which is at least sqrt(2 pi) delta.
+    """
+    z = -ndtri(delta)
+    root = jnp.sqrt(z**2 + 2 * epsilon)
+    first = jnp.where(z > 0, 2 * epsilon / (root + jnp.abs(z)), root + jnp.abs(z))
+    start = jnp.log(jnp.maximum(first, jnp.sqrt(2 * jnp.pi) * delta))
+    log_mu, miss, here = _newton(
+        lambda w: point(jnp.exp(w), epsilon), lambda w, miss, here: w - miss / here.by_log_mu, jnp.log(delta), start
+    )
+    error = 2 * (here.allowance + jnp.abs(miss)) / here.by_log_mu + 4 * UNIT_ROUNDOFF * (1 + jnp.abs(log_mu))
+    mu = jnp.exp(log_mu)
+    return mu, mu * error
+
+
+def _newton(
+    at: Callable[[Array], Point], step: Callable[[Array, Array, Point], Array], target: Array, start: Array
+) -> tuple[Array, Array, Point]:
+    """Returns where the steps come to rest, within the allowance or where they stop moving; what is missed there."""
+    nothing = jnp.zeros_like(start)
+    first = (jnp.int32(0), start, start + 1.0, nothing, Point(nothing, nothing, nothing, nothing))
+
+    def advance(state: tuple[Array, Array, Array, Array, Point]) -> tuple[Array, Array, Array, Array, Point]:
+        count, x, _, _, _ = state
+        here = at(x)
+        miss = here.log_delta - target
+        moved = jnp.where(jnp.abs(miss) <= here.allowance, x, step(x, miss, here))
+        # The last step does not move: what is returned belongs to where it is.
+        stays = jnp.isnan(moved) | (count >= NEWTON)
+        return count + 1, jnp.where(stays, x, moved), x, miss, here
+
+    _, x, _, miss, here = jax.lax.while_loop(
+        lambda state: (state[0] <= NEWTON) & (state[1] != state[2]), advance, first
+    )
+    return x, miss, here
+
+
+def delta_above(mu: Array, epsilon: Array) -> Array:
+    """Returns delta of scalars, rounded up; 1 where they are out of range. Inside the scope."""
+    ordinary = (mu > 0) & (mu < jnp.inf) & (jnp.abs(epsilon) < jnp.inf)
+    here = point(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, jnp.abs(epsilon), 1.0))
+    gained = jnp.exp(here.log_delta + here.allowance)
+    # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
+    found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
+    found = jnp.clip(found * (1 + 8 * UNIT_ROUNDOFF), TINY, 1.0)
+    none = jnp.where(epsilon == jnp.inf, 0.0, jnp.maximum(-jnp.expm1(epsilon), 0.0) * (1 + 8 * UNIT_ROUNDOFF))
+    known = (mu >= 0) & (mu < jnp.inf) & ~jnp.isnan(epsilon)
+    return jnp.where(ordinary, found, jnp.where(known, jnp.minimum(none, 1.0), 1.0))
+
+
+def _epsilon_above(mu: Array, delta: Array) -> Array:
+    valid = (delta > 0) & (delta < 1)
+    ordinary = valid & (mu > 0) & (mu < jnp.inf)
+    epsilon, error = solve_epsilon(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, delta, 0.5))
+    return jnp.where(ordinary, epsilon + error, jnp.where(valid & (mu == 0), 0.0, jnp.inf))
+
+
+def _mu_below(epsilon: Array, delta: Array) -> Array:
+    ordinary = (delta > 0) & (delta < 1) & (epsilon >= 0) & (epsilon < jnp.inf)
+    mu, error = solve_mu(jnp.where(ordinary, epsilon, 1.0), jnp.where(ordinary, delta, 0.5))
+    return jnp.where(ordinary, jnp.maximum(mu - error, 0.0), 0.0)
+
+
+_QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
+
+
+@in_float64
+def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
+    # Entered before the derivative's rule, which would take NumPy's float64 for float32.
+    return outside(_answer(quantity, first, second))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _each(quantity: str, first: Array, second: Array) -> Array:
+    return jnp.vectorize(_QUANTITIES[quantity])(first, second)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _answer(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
+    return _each(quantity, as_float64(first), as_float64(second))
+
+
+@_answer.defjvp
+def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+    """Differentiates delta in closed form, the other two by the implicit function."""
+    value = _answer(quantity, *primals)
+    with jax.enable_x64(True):
+        first, second = (as_float64(primal) for primal in primals)
+        found = as_float64(value)
+        mu, epsilon = {"delta": (first, second), "epsilon": (first, found), "mu": (found, first)}[quantity]
+        by_mu = jnp.exp(-0.5 * (epsilon / mu - mu / 2) ** 2 - LOG_NORMAL)
+        by_epsilon = -jnp.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2))
+        slopes = {
+            "delta": (by_mu, by_epsilon),
+            "epsilon": (-by_mu / by_epsilon, 1 / by_epsilon),
+            "mu": (-by_epsilon / by_mu, 1 / by_mu),
+        }[quantity]
+        # An epsilon of 0 stays where it is.
+        held = (found <= 0) if quantity == "epsilon" else False
+        moves = (as_float64(move) for move in tangents)
+        tangent = sum(slope * move for slope, move in zip(slopes, moves, strict=True))
+        return value, jnp.where(held, 0.0, tangent)

@@ -1,15 +1,15 @@
 """Gaussian differential privacy: the central-limit estimate of a composition's mu, and a certified one.
 
-* :mod:`.gaussian`: delta, epsilon and mu of a Gaussian trade-off function, exact and rounded to the safe side.
+* :mod:`jaxacct.convert.gaussian`: delta, epsilon and mu of a Gaussian trade-off function, rounded to the safe side.
 * :mod:`.clt`: the central-limit *estimate*, which can under-report; :mod:`.functionals`, the moments it is made of.
 * :mod:`.certified`: the least mu that is proved to lie below a composition's trade-off curve, and its regret;
   :mod:`.certificate`, the proof.
 """
 
+from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from jaxacct.gdp.certificate import GaussianSummary
 from jaxacct.gdp.certified import certified_mu
 from jaxacct.gdp.clt import clt_error, delta, epsilon, mu
-from jaxacct.gdp.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 __all__ = [
     "GaussianSummary",

@@ -33,7 +33,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from jaxacct.bounds import Bounds
-from jaxacct.gdp.gaussian import delta_above, solve_mu
+from jaxacct.convert.gaussian import delta_above, solve_mu
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
 from jaxacct.tradeoff.profile import Lines, Profile, lines_below
 

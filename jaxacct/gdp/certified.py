@@ -12,8 +12,8 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.convert.gaussian import solve_mu
 from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
-from jaxacct.gdp.gaussian import solve_mu
 from jaxacct.mechanisms import Gaussian
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv.composition import check

@@ -13,9 +13,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon
 from jaxacct.dominating_pairs.without_replacement import SHIFT
 from jaxacct.gdp.functionals import Functionals, functionals_of
-from jaxacct.gdp.gaussian import gaussian_delta, gaussian_epsilon
 from jaxacct.mechanisms import GaussianWithoutReplacement, PoissonSubsampledGaussian
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.prv.composition import check, directed_parts

@@ -10,7 +10,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.gdp.gaussian import check_mu
+from jaxacct.convert.gaussian import check_mu
 from jaxacct.precision import as_float64, in_float64, outside
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxacct import gdp
-from jaxacct.gdp import gaussian
+from jaxacct.convert import gaussian
 
 COUNT = 40
 """Settings of a test: one size, for each is compiled."""
