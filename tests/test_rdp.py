@@ -171,6 +171,10 @@ def test_continuous_orders_are_at_least_as_good_as_any_grid():
     grid, best = (rdp.epsilon(mechanism, 1000, 1e-5, orders=orders) for orders in (rdp.DEFAULT_ORDERS, "continuous"))
     between = rdp.epsilon(mechanism, 1000, 1e-5, orders=dense)
     assert grid * (1 - 2e-3) < best <= min(grid, between * (1 + 1e-7))
+    # Where the best order is sharpest, and the grid loses most.
+    sharp = PoissonSubsampledGaussian(3.23, 0.00058)
+    loss = rdp.epsilon(sharp, 218, 1e-5) / rdp.epsilon(sharp, 218, 1e-5, orders="continuous") - 1
+    assert 0.02 < loss < 0.04
     for mu in (0.01, 1.0, 30.0):
         best = rdp.epsilon(Gaussian(1 / mu), 1, 1e-6, orders="continuous")
         assert ja.convert.gdp_to_epsilon(mu, 1e-6) <= best <= rdp.epsilon(Gaussian(1 / mu), 1, 1e-6)

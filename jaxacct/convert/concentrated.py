@@ -177,7 +177,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     values = values.at[0].set(rdp[0])
     known = jnp.all((rdp >= 0) & (orders > 1)) & jnp.all(jnp.diff(x) > 0)
     rho = jnp.max(values) * (1 + MARGIN)
-    return jnp.where(known, rho, jnp.inf), orders[-1]
+    return jnp.where(known & ~jnp.isnan(rho), rho, jnp.inf), orders[-1]
 
 
 @kernel(static=1)

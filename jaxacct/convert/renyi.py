@@ -42,8 +42,9 @@ MARGIN = 32 * UNIT_ROUNDOFF
 FIRST_EPSILON_ROUNDS, FIRST_DELTA_ROUNDS, NEIGHBOURS = 0, 12, 5
 """Rounds of the optimal bound for all orders, and how many orders around the best of them get them all.
 
-In 300 compositions of subsampled Gaussians, with the default orders, the least epsilon was missed by at most 1e-5 of
-it, the least delta not at all; with every round for every order it takes 15 times longer.
+In 4,000 compositions of subsampled Gaussians, with the accountant's orders, the least epsilon was missed by 1.3e-5 of
+it at most for delta up to 1e-3 and by 2e-4 at 0.05, the least delta not at all. All rounds for all orders would take
+five times as long.
 """
 
 
@@ -62,8 +63,9 @@ def rdp_to_epsilon(
         method: one of :data:`METHODS`.
 
     Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
-    (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with one of these divergences, to
-    within rounding; the whole curve may allow less. ``inf`` where an argument is traced and invalid, 0 for a divergence
+    (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with the divergence of the best
+    order, to within rounding (the best of more than five orders may be missed by 1e-4 of epsilon); the whole curve may
+    allow less. ``inf`` where an argument is traced and invalid, 0 for a divergence
     of 0 at every order.
 
     Raises ValueError where a concrete argument is out of range.

@@ -102,8 +102,12 @@ def epsilon(
         orders (orders,): Rényi orders above 1; the best of them counts. "continuous" looks between the default ones as
             well, which takes a few times longer.
         relation: neighbouring relation, one that the mechanism supports.
-        conversion: a method of :func:`.convert.rdp_to_epsilon`. "optimal" (default) is never above "improved" (Canonne,
-            Kamath and Steinke; Balle et al.), nor that above "mironov"; see below.
+        conversion: a method of :func:`.convert.rdp_to_epsilon`: "optimal" (default), "closed", "improved" (Canonne,
+            Kamath and Steinke; Balle et al.) or "mironov", none below the one before it.
+
+    The default conversion takes 0.15 ms, as much as the curve itself, where "improved" takes a few microseconds. For
+    subsampled Gaussians (noise 0.5 to 8, rates 1e-4 to 0.2, up to 1e5 steps) it lowers epsilon by 1.4 % in the median
+    and by more than 40 % in one of four, those of few steps and a small epsilon; by nothing where epsilon is large.
 
     Formal guarantee: the composition is (epsilon, delta)-DP under ``relation`` and the mechanism's own sampling, for
     mechanisms whose *parameters* are fixed beforehand (for parameters chosen from results see

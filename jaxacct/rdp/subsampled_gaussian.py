@@ -40,7 +40,7 @@ REACH = 8.0
 CHUNK = 48
 """Nodes taken at once: enough for s > 1 and orders to 11. Of 16 to 64 the fastest on a CPU."""
 
-LENGTHS = (64, 256, LARGEST_WHOLE)
+LENGTHS = (64, 128, 256, 512, LARGEST_WHOLE)
 """Orders up to each of them are summed together, as many terms for one as for the largest of its group."""
 
 LEAST_NOISE = 0.2
