@@ -167,7 +167,9 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
         log_linear, log_missing = jnp.log(delta) + log_denominator, log_deficit(-log_t2, power)
         # e^(b rdp) - 1 = e^linear - (1 - B), two terms that stand two to one at worst where epsilon is 0.
         excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) - jnp.exp(jnp.minimum(log_missing, LARGEST))
-        log_moment = jnp.where(log_linear > LARGEST / 2, log_linear, jnp.log1p(jnp.maximum(excess, 0.0)))
+        # Where 1 is nothing beside them, without it.
+        vast = log_linear + log_complement(jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)))
+        log_moment = jnp.where(log_linear > LARGEST / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
         magnitude = 1 + jnp.abs(log_linear) + power * (jnp.abs(log_t1) + jnp.abs(log_t2) + epsilon)
         relative = jnp.where(log_linear > LARGEST / 2, MARGIN * magnitude, 4 * MARGIN * magnitude * log_moment)
         return jnp.maximum(log_moment - relative, 0.0) / power

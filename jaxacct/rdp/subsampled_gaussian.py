@@ -15,6 +15,7 @@ quadrature seeks out a window for each order and so serves any of them. Here
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -101,7 +102,8 @@ def _whole(s: Array, q: Array, orders: tuple[int, ...]) -> Array:
 
 def _sums(s: Array, q: Array, orders: list[int]) -> Array:
     k, a = np.arange(2.0, max(orders) + 1), np.array(orders, np.float64)
-    binomials = np.array([[math.log(math.comb(n, int(i))) if i <= n else -np.inf for i in k] for n in orders])
+    # The logarithm of C(a, k), for k > a that of 0.
+    binomials = np.stack([np.pad(_log_binomials(n), (0, max(orders) - n), constant_values=-np.inf) for n in orders])
     left_out = np.maximum(a[:, None] - k[None], 0.0)
     log_q, log_rest = jnp.log(q), log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))
     growth = k * (k - 1) / (2 * s**2)
@@ -113,13 +115,20 @@ def _sums(s: Array, q: Array, orders: list[int]) -> Array:
     top = jnp.maximum(*ends) + a * (math.log(2) / 2)
     weights = jnp.exp(binomials - top[:, None] + common[None] + left_out * log_rest)
     # Besides their sum, the mean growth and k of the terms that count.
-    mass, mean_growth, mean_k = (weights @ jnp.stack([jnp.ones_like(growth), growth, k + 0 * growth], axis=1)).T
+    columns = jnp.stack([jnp.ones_like(growth), growth, k + 0 * growth], axis=1)
+    mass, mean_growth, mean_k = jnp.matmul(weights, columns, precision=jax.lax.Precision.HIGHEST).T
     log_excess = top + jnp.log(mass)
     # A term's parts are rounded before they cancel: by a few units of their magnitude, on the average over the terms.
     magnitude = (mean_growth - mean_k * log_q) / mass - (a - mean_k / mass) * log_rest
     rounding = 8 * UNIT_ROUNDOFF * (1 + magnitude)
     moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
     return jnp.where(log_excess > 0, moment + rounding, moment * (1 + rounding))
+
+
+@functools.cache
+def _log_binomials(order: int) -> np.ndarray:
+    """Returns ``log C(order, k)`` for k from 2 to order."""
+    return np.array([math.log(math.comb(order, k)) for k in range(2, order + 1)])
 
 
 def _shared(s: Array, q: Array, orders: Array) -> Array:
