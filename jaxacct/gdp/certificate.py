@@ -13,7 +13,8 @@ G_mu(a) - a x. The mu found has two properties, for an i that is chosen for a0, 
 Let a* be where G_mu has slope -x_i. For a in [a*, 1/2], say, G_mu(a) is the supremum of 1 - delta_mu(x) - x a over x <=
 x_i, so by 1 it is at most f(a). On [a0, a*] it is below l: G_mu - l is convex, at most 0 at a0 by 2, and at a* as u <=
 delta_mu(x_i). On [0, a0] the same convex function is u at 0, so f >= l >= G_mu - u. By symmetry all this holds for
-large a, where the roles of the two errors are exchanged.
+large a, where the roles of the two errors are exchanged. (For i = 0 the line is its own mirror image: it is above G_mu
+at a0 and at the mirror image of that, and so between.)
 
 *Regret.* f(a + r) - r <= G_mu(a) for all a in [0, 1] exactly if delta_mu - delta <= r (1 + e^eps) for all real eps,
 for shifting f's graph by (-r, -r) adds r (1 + e^eps) to its profile. For a symmetric f this is the same for eps and
@@ -123,7 +124,8 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
         ]
     )
     reached = jnp.min(below) * (1 - 16 * UNIT_ROUNDOFF)
-    least = jnp.maximum(attained, _distance(reached, rate, -1.0))
+    # Where G_mu(a0) < a0 there is nothing left to cover.
+    least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * ndtri(rate) * (1 - 1e-12))
     # Where the last segment decides a0, so does its refinement.
     beside = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
     local = jnp.where(beside, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))

@@ -17,7 +17,7 @@ from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
 from jaxacct.mechanisms import Gaussian
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv.composition import check
-from jaxacct.tradeoff.profile import BATCH, Profile, certified, largest_epsilon
+from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon
 
 LEAST_RATE = 1e-10
 """Default of the least error rate that mu covers."""
@@ -101,10 +101,11 @@ def certified_mu(
         profile = certified(mechanism, steps, jnp.where(sound, end, 1.0) * _grid(POINTS), relation, accountant)
         return outside(summarize(profile, rate, sound)[0])
     known = bool(np.isfinite(last))
+    share = float(infinite_share(mechanism, steps, relation))
     grid = (float(end) if known else 1.0) * _grid(FIRST)
     profile = certified(mechanism, steps, grid, relation, accountant) if known else _unknown(grid)
     for spent in range(ROUNDS + 1):
-        summary, gains = summarize(_padded(profile), rate, known)
+        summary, gains = summarize(_padded(profile, share), rate, known)
         gaps = float(summary.mu.gap), float(summary.regret.upper - summary.regret.lower)
         if not known or all(gap <= wanted for gap, wanted in zip(gaps, TOLERANCES, strict=True)) or spent == ROUNDS:
             break
@@ -163,10 +164,14 @@ def _unknown(grid: np.ndarray) -> Profile:
     return Profile(jnp.asarray(grid), jnp.zeros(len(grid)), jnp.ones(len(grid)))
 
 
-def _padded(profile: Profile) -> Profile:
-    """Returns the profile with POINTS places: beyond the last one delta is between 0 and what it is there."""
+def _padded(profile: Profile, share: float) -> Profile:
+    """Returns the profile with POINTS places: beyond the last one delta falls, to ``share`` at least."""
     missing = POINTS - len(profile.epsilon)
-    more = profile.epsilon[-1] + np.arange(1.0, missing + 1), np.zeros(missing), np.full(missing, profile.upper[-1])
+    more = (
+        profile.epsilon[-1] + np.arange(1.0, missing + 1),
+        np.full(missing, share),
+        np.full(missing, profile.upper[-1]),
+    )
     return Profile(*(jnp.asarray(np.concatenate([values, added])) for values, added in zip(profile, more, strict=True)))
 
 

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import prv, rdp, saddlepoint, validation
+from jaxacct import prv, rdp, validation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
-from jaxacct.prv.composition import directed_parts
+from jaxacct.prv.composition import Part, directed_parts
 from jaxacct.prv.kernel import infinite_mass
 from jaxacct.saddlepoint.laws import has_law
+from jaxacct.saddlepoint.solve import delta_bounds
 
 ACCOUNTANTS = ("best", "saddlepoint", "prv")
 
@@ -32,8 +33,14 @@ MESH_BATCH = 2 * BATCH
 WIDE = 1e-6
 """Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well."""
 
+NOTHING = 1e-13
+"""Gap of delta that no mesh needs to close."""
+
 LARGEST_MASS = 0.6
 """Probability of infinite losses up to which a profile is asked for: half as much again is a delta below 1."""
+
+NEAR = 30.0
+"""Largest loss up to which all of the losses' range is a profile's."""
 
 POINTS = 2**13
 """Mesh points of the accountant by meshes."""
@@ -64,8 +71,10 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: str, accounta
     lower, upper = jnp.zeros(np.shape(epsilons)), jnp.ones(np.shape(epsilons))
     exact = accountant == "saddlepoint" or (accountant == "best" and has_laws(mechanism, steps, relation))
     if exact:
-        lower, upper = _exact(mechanism, steps, epsilons, relation)
-    missed = not exact if not concrete else bool(np.any(np.asarray(upper - lower) > WIDE * np.asarray(upper)))
+        lower, upper = _monotone(*_exact(mechanism, steps, epsilons, relation))
+    missed = not exact
+    if exact and concrete:
+        missed = bool(np.any(np.asarray(upper - lower) > np.maximum(WIDE * np.asarray(upper), NOTHING)))
     if accountant == "prv" or (accountant == "best" and missed):
         found = [
             prv.curve(mechanism, steps, row, relation=relation, points=POINTS).delta
@@ -74,18 +83,34 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: str, accounta
         below, above = (
             jnp.concatenate(rows)[: len(lower)] for rows in zip(*((d.lower, d.upper) for d in found), strict=True)
         )
-        lower, upper = jnp.maximum(lower, below), jnp.minimum(upper, above)
-    # Monotone, whatever the bounds of one place alone are.
-    lower = jax.lax.cummax(as_float64(lower), reverse=True)
-    return Profile(as_float64(epsilons), lower, jax.lax.cummin(as_float64(upper)))
+        lower, upper = _monotone(jnp.maximum(lower, below), jnp.minimum(upper, above))
+    return Profile(as_float64(epsilons), lower, upper)
+
+
+def _monotone(lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Returns the bounds that follow as delta falls, whatever those of one place alone are."""
+    return jax.lax.cummax(as_float64(lower), reverse=True), jax.lax.cummin(as_float64(upper))
 
 
 def _exact(mechanism: Any, steps: Any, epsilons: Any, relation: str) -> tuple[Array, Array]:
-    if not is_concrete(mechanism, steps, epsilons):
-        return _at(mechanism, steps, as_float64(epsilons), relation)
-    leaves = jax.tree.map(_float64_leaf, (mechanism, steps))
-    found = [_compiled_at(*leaves, row, relation) for row in _rows(epsilons, BATCH)]
-    lower, upper = (jnp.concatenate(rows)[: len(epsilons)] for rows in zip(*found, strict=True))
+    """Returns the exact accountant's bounds, the larger of the directions'."""
+    count = np.shape(epsilons)[0]
+    lower, upper = jnp.zeros(count), jnp.zeros(count)
+    for parts in directed_parts(mechanism, steps, relation):
+        # One program for all directions, relations and mechanisms of a kind: they differ in numbers only.
+        found = [_at(parts, as_float64(row)) for row in _rows(epsilons, BATCH)]
+        below, above = (jnp.concatenate(rows)[:count] for rows in zip(*found, strict=True))
+        lower, upper = jnp.maximum(lower, below), jnp.maximum(upper, above)
+    return lower, upper
+
+
+@jax.jit
+def _at(parts: tuple[Part, ...], epsilons: Array) -> tuple[Array, Array]:
+    def bounds(epsilon: Array) -> tuple[Array, Array]:
+        found = delta_bounds(parts, epsilon)
+        return found.lower, found.upper
+
+    lower, upper = jax.lax.map(bounds, epsilons)
     return lower, upper
 
 
@@ -97,36 +122,31 @@ def _rows(epsilons: Any, size: int) -> list[Any]:
     return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
 
 
-def _float64_leaf(leaf: Any) -> Any:
-    return np.asarray(leaf, np.float64)
-
-
-def _at(mechanism: Any, steps: Any, epsilons: Array, relation: str) -> tuple[Array, Array]:
-    def bounds(epsilon: Array) -> tuple[Array, Array]:
-        found = saddlepoint.delta(mechanism, steps, epsilon, relation=relation)
-        return as_float64(found.lower), as_float64(found.upper)
-
-    lower, upper = jax.lax.map(bounds, epsilons)
-    return lower, upper
-
-
-_compiled_at = functools.partial(jax.jit, static_argnames="relation")(_at)
-
-
 @in_float64
 def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str) -> Array:
     """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, ``inf`` where none is known.
 
     By Rényi divergences, which need not be sharp here. Where losses may be infinite delta ends at their probability:
-    outside a trace, the epsilon at half as much again, by meshes.
+    outside a trace, the largest finite loss if it is near, or else the epsilon at half as much again, by meshes.
     """
     found = as_float64(rdp.epsilon(mechanism, steps, delta, relation=relation))
-    if is_concrete(mechanism, steps, delta) and not np.isfinite(found):
-        mass = max(float(infinite_mass(parts)[1]) for parts in directed_parts(mechanism, steps, relation))
-        if 0 < mass < LARGEST_MASS:
-            level = max(1.5 * mass, float(np.asarray(delta)))
-            found = as_float64(prv.epsilon(mechanism, steps, level, relation=relation, points=POINTS).upper)
-    return found
+    if not is_concrete(mechanism, steps, delta) or np.isfinite(found):
+        return found
+    directions = directed_parts(mechanism, steps, relation)
+    mass = max(float(infinite_mass(parts)[1]) for parts in directions)
+    if not 0 < mass < LARGEST_MASS:
+        return found
+    largest = max(_largest_loss(parts) for parts in directions)
+    if largest < NEAR:
+        return as_float64(largest)
+    level = max(1.5 * mass, float(np.asarray(delta)))
+    return as_float64(prv.epsilon(mechanism, steps, level, relation=relation, points=POINTS).upper)
+
+
+def _largest_loss(parts: tuple[Part, ...]) -> float:
+    """Returns the supremum of the finite losses of a composition."""
+    suprema = [jnp.sum(counts * jax.vmap(lambda pair: pair.loss_range()[1])(pairs)) for pairs, counts in parts]
+    return float(sum(suprema, jnp.zeros(())))
 
 
 @in_float64
