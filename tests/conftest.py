@@ -1,6 +1,5 @@
 """Settings of the suite: a compilation cache that outlives a run, and rank promotion as an error."""
 
-import importlib.metadata
 import os
 import pathlib
 from collections.abc import Iterator
@@ -12,11 +11,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).pa
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Each pytest worker has one core; XLA's own threads would only fight over it.
-FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    # The older of its two code generators for CPUs compiles in half the time. A flag that is unknown ends the process.
-    FLAGS += " --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", FLAGS)
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 MAPPINGS = pathlib.Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
