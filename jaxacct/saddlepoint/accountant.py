@@ -142,7 +142,8 @@ def _answer_jvp(
         slopes = _slopes(quantity, relation, structure, leaves, bounds, decides)
         tangent = jnp.zeros_like(bounds.estimate)
         for slope, move in zip(slopes, moves, strict=True):
-            if np.result_type(move) != jax.dtypes.float0:
+            # A tangent may be a Python number; one of a whole number is nothing at all.
+            if getattr(move, "dtype", None) != jax.dtypes.float0:
                 tangent = tangent + jnp.sum(slope * jnp.asarray(move, slope.dtype))
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
     return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
