@@ -1,13 +1,15 @@
-"""Pytrees of one structure as one batch, for ``jax.vmap``."""
+"""Batches for ``jax.vmap``: pytrees of one structure as one, and how the entries of one are run."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 Tree = TypeVar("Tree")
+Result = TypeVar("Result")
 
 
 def stack(*trees: Tree) -> Tree:
@@ -17,3 +19,13 @@ def stack(*trees: Tree) -> Tree:
     [1.0, 2.0]
     """
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+
+
+def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns ``function``, whose batches a CPU works off one entry after the other; other devices side by side.
+
+    So the arrays of an entry stay in the cache, its loops end when it is done and not when the slowest is, and only the
+    branch that it takes is run. Batches may be traced after a scope is left: a function that needs one enters it.
+    """
+    wrapped: Any = jax.custom_batching.sequential_vmap
+    return wrapped(function) if jax.default_backend() == "cpu" else function

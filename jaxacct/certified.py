@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from jaxacct import prv, saddlepoint
+from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.precision import in_float64, is_concrete, outside
 from jaxacct.prv.accountant import check_options
@@ -147,6 +148,4 @@ def _with_mesh(
         with jax.enable_x64(True):
             return jax.lax.cond(exact.converged, lambda: exact, both)
 
-    # One after the other, so that only those that need it take the mesh.
-    one_by_one = jax.default_backend() == "cpu"
-    return (jax.custom_batching.sequential_vmap(narrowed) if one_by_one else narrowed)(exact, leaves)
+    return one_by_one(narrowed)(exact, leaves)

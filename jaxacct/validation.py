@@ -36,6 +36,12 @@ def _require(name: str, value: Any, holds: Callable[[np.ndarray], Any], reason: 
         raise ValueError(f"{name} = {shown} {reason}")
 
 
+def check_scalar(value: Any, name: str) -> None:
+    """Raises where a value, concrete or traced, has axes."""
+    if np.ndim(value):
+        raise ValueError(f"{name} of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
+
+
 def check_noise_multiplier(value: Any, name: str = "noise_multiplier") -> None:
     """Raises where a concrete noise multiplier is negative or NaN. Zero passes: it costs an infinite epsilon."""
     _require(

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import saddlepoint
+from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
@@ -75,26 +76,9 @@ def composition(unknown: str, given: Given, value: Any) -> tuple[PoissonSubsampl
 
 @in_float64
 def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
-    """Returns the result of one target, and the setting u that was guessed; batches one after the other on a CPU.
-
-    There each target ends its loops by itself; side by side, all would wait for the slowest.
-    """
-    numbers = Given(*(jnp.asarray(number, jnp.float64) for number in given))
-    if jax.default_backend() != "cpu":
-        return _calibrated(config, numbers)
-
-    @jax.custom_batching.custom_vmap
-    def one(*numbers: Array) -> tuple[Calibrated, Array]:
-        return _calibrated(config, Given(*numbers))
-
-    @one.def_vmap
-    @in_float64
-    def many(size: int, is_batched: Any, *numbers: Array) -> Any:
-        rows = [n if b else jnp.broadcast_to(n, (size, *n.shape)) for n, b in zip(numbers, is_batched, strict=True)]
-        found = jax.lax.map(lambda row: one(*row), tuple(rows))
-        return found, jax.tree.map(lambda _: True, found)
-
-    return one(*numbers)
+    """Returns the result of one target, and the setting u that was guessed."""
+    solve = one_by_one(in_float64(functools.partial(_calibrated, config)))
+    return solve(Given(*(jnp.asarray(number, jnp.float64) for number in given)))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -272,8 +272,7 @@ def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, qua
     validation.check_positive(tolerance, "tolerance")
     validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
     for name, value in given._asdict().items():
-        if np.ndim(value):
-            raise ValueError(f"{name} of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
+        validation.check_scalar(value, name)
     config = Config(unknown, quantity, relation, float(tolerance))
     result, start = calibrated(config, given)
     if not is_concrete(result):

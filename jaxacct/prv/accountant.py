@@ -134,8 +134,7 @@ def _bounds(
 ) -> Any:
     check(mechanism, steps)
     validation.check_one_of(method, "method", METHODS)
-    if np.ndim(value):
-        raise ValueError(f"delta or epsilon of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
+    validation.check_scalar(value, "delta or epsilon")
     concrete = is_concrete(mechanism, steps, value)
     check_options(tolerance, points, concrete=concrete)
     directions = directed_parts(mechanism, steps, relation)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.batching import one_by_one
 from jaxacct.cumulants import QUADRATURE_NODES, exp_remainder, log_moment_of_ratio, log_ratio
 from jaxacct.precision import UNIT_ROUNDOFF, in_float64, log_complement
 from jaxacct.rdp.orders import LARGEST_WHOLE, Kinds
@@ -54,17 +55,14 @@ SERIES = 0.1
 def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array, kinds: Kinds) -> Array:
     """Returns ``log E[r^a]`` for each of the orders a; scalars s and q, inside the float64 scope.
 
-    On a CPU a batch runs one setting after the other: its arrays stay in the cache, and each takes as many nodes as it
-    needs and not as many as the one that needs most. Invalid parameters give garbage.
+    Invalid parameters give garbage.
     """
 
     @in_float64
     def together(s: Array, q: Array, orders: Array) -> Array:
         return _log_moments(s, q, orders, kinds)
 
-    if jax.default_backend() == "cpu":
-        together = jax.custom_batching.sequential_vmap(together)
-    return together(noise_multiplier, sampling_rate, orders)
+    return one_by_one(together)(noise_multiplier, sampling_rate, orders)
 
 
 def _log_moments(s: Array, q: Array, orders: Array, kinds: Kinds) -> Array:

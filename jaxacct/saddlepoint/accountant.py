@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
-from jaxacct.batching import stack
+from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
 from jaxacct.precision import as_real, is_concrete, outside
 from jaxacct.prv.composition import check, directed_parts
@@ -80,8 +80,7 @@ def delta(
 def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relation: str, precision: str) -> Bounds:
     check(mechanism, steps)
     validation.check_one_of(precision, "precision", PRECISIONS)
-    if np.ndim(value):
-        raise ValueError(f"delta or epsilon of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
+    validation.check_scalar(value, "delta or epsilon")
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
@@ -95,10 +94,7 @@ def _answer(quantity: str, relation: str, precision: str, structure: Any, leaves
         with jax.enable_x64(precision == "float64"):
             return _decided(quantity, relation, jax.tree.unflatten(structure, leaves))[0]
 
-    # A core is fastest with one setting after the other: its arrays stay in the cache, and each takes as many nodes as
-    # it needs and not as many as the one that needs most.
-    one_by_one = jax.default_backend() == "cpu" and any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-    return jax.custom_batching.sequential_vmap(solved)(leaves) if one_by_one else solved(leaves)
+    return solved(leaves) if is_concrete(leaves) else one_by_one(solved)(leaves)
 
 
 def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Array]:
