@@ -1,0 +1,206 @@
+"""What one number says of a mechanism: its (epsilon, delta), its zCDP, its GDP. Mechanisms that have none are refused.
+
+These are what filters and odometers add up that track a single number. A subsampled Gaussian has no such number worth
+its name: its zCDP and GDP parameters are those of the Gaussian without sampling. Rényi filters are for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Float
+
+from jaxacct.convert.kernels import kernel
+from jaxacct.convert.pure import pure_to_zcdp
+from jaxacct.mechanisms import (
+    ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    PoissonSubsampledLaplace,
+    PureDP,
+    RandomizedResponse,
+)
+from jaxacct.mechanisms.protocol import directions
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+
+MARGIN = 64 * UNIT_ROUNDOFF
+"""Relative rounding of a handful of operations; of the normal quantile, good to 1e-15 in tests, too."""
+
+
+def mechanism_to_dp(
+    mechanism: Mechanism, *, relation: str = "add_or_remove"
+) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
+    """Returns an (epsilon, delta) of one run, for mechanisms that have a natural one: float64, of its batch shape.
+
+    Pure ones (:class:`.PureDP`, :class:`.RandomizedResponse`, Laplace noise, sampled or discrete) have delta 0;
+    :class:`.ApproximateDP` its own.
+
+    Formal guarantee: upper bounds, rounding included, for ``relation``; each run is (epsilon, delta)-DP. For delta = 0
+    the privacy loss is at most epsilon surely. ``inf`` for invalid traced parameters.
+
+    Raises ValueError for a mechanism without such a pair (Gaussian noise has a curve of them: give the one to be used
+    as :class:`.ApproximateDP`), and where a concrete field or the relation is not valid.
+
+    >>> from jaxacct import Laplace
+    >>> tuple(float(value) for value in mechanism_to_dp(Laplace(scale=4.0), relation="replace"))
+    (0.5000000000000036, 0.0)
+    """
+    _check(mechanism, relation)
+    if type(mechanism) not in _PURE:
+        raise ValueError(
+            f"{type(mechanism).__name__} has no epsilon of its own: give ja.ApproximateDP(epsilon, delta) with a pair "
+            "that it satisfies (ja.epsilon finds one), or use a Rényi filter or odometer."
+        )
+    delta = mechanism.delta if isinstance(mechanism, ApproximateDP) else 0.0
+    return _dp(_pure_epsilon(mechanism, relation), delta)
+
+
+def mechanism_to_zcdp(
+    mechanism: Mechanism, *, relation: str = "add_or_remove"
+) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
+    """Returns (rho, delta): one run is delta-approximately rho-zCDP; float64, of the mechanism's batch shape.
+
+    1/(2 s^2) for Gaussian noise, continuous or discrete, and epsilon tanh(epsilon/2) for an epsilon of
+    :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`).
+
+    Formal guarantee: upper bounds, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
+
+    Raises ValueError for a mechanism without such a number, and where a concrete field or the relation is not valid.
+
+    Source: Bun and Steinke (2016), "Concentrated differential privacy", Proposition 1.6 and Definition 8.1; discrete
+    Gaussian, Canonne, Kamath and Steinke (2020), Theorem 4.
+
+    >>> from jaxacct import Gaussian
+    >>> tuple(round(float(value), 9) for value in mechanism_to_zcdp(Gaussian(noise_multiplier=2.0)))
+    (0.125, 0.0)
+    """
+    mu_squared = _gaussian_mu_squared(mechanism, relation)
+    if mu_squared is not None:
+        return _halved(mu_squared)
+    epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
+    return pure_to_zcdp(epsilon), delta
+
+
+def mechanism_to_gdp(mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " ..."]:
+    """Returns mu: one run is mu-GDP; float64, of the mechanism's batch shape.
+
+    1/s for Gaussian noise. For a pure epsilon, twice the normal quantile of e^epsilon/(1 + e^epsilon): the trade-off
+    function of randomized response, which bounds that of every epsilon-DP mechanism from below, has its only vertex on
+    the Gaussian one's curve; lying on the convex curve's chords it is above it.
+
+    Formal guarantee: an upper bound, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
+
+    Raises ValueError for a mechanism that is not GDP or whose mu is not known, an (epsilon, delta) with delta above 0
+    among them, and where a concrete field or the relation is not valid.
+
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Theorem 1; the vertex as above.
+
+    >>> from jaxacct import Gaussian, PureDP
+    >>> [round(float(mechanism_to_gdp(each)), 6) for each in (Gaussian(2.0), PureDP(1.0))]
+    [0.5, 1.232035]
+    """
+    mu_squared = _gaussian_mu_squared(mechanism, relation)
+    if mu_squared is not None:
+        return _root(mu_squared)
+    if isinstance(mechanism, (ApproximateDP, DiscreteGaussian)):
+        raise ValueError(f"{type(mechanism).__name__} is not known to be GDP: use a zCDP or a Rényi filter.")
+    return _gdp_of_pure(mechanism_to_dp(mechanism, relation=relation)[0])
+
+
+def _check(mechanism: Mechanism, relation: str) -> None:
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(f"mechanism = {mechanism!r} is not a mechanism: give one, such as ja.Gaussian(2.0).")
+    mechanism.validate()
+    directions(mechanism, relation)
+
+
+def _shift(relation: str) -> float:
+    """Returns how far a query of sensitivity 1 moves between neighbours."""
+    return 2.0 if relation == "replace" else 1.0
+
+
+@in_float64
+def _gaussian_mu_squared(mechanism: Mechanism, relation: str) -> Any:
+    """Returns the square of the shift over the standard deviation of Gaussian noise; None for other mechanisms."""
+    _check(mechanism, relation)
+    if isinstance(mechanism, Gaussian):
+        return outside(_squared_ratio(_shift(relation), mechanism.noise_multiplier))
+    if isinstance(mechanism, DiscreteGaussian):
+        return outside(_squared_ratio(float(mechanism.sensitivity), mechanism.scale))
+    return None
+
+
+@in_float64
+def _pure_epsilon(mechanism: Any, relation: str) -> Any:
+    return _PURE[type(mechanism)](mechanism, _shift(relation))
+
+
+@kernel
+def _squared_ratio(shift: Array, scale: Array) -> Array:
+    ratio = (as_float64(shift) / scale) ** 2 * (1 + MARGIN)
+    return jnp.where((scale > 0) & (scale < jnp.inf), ratio, jnp.inf)
+
+
+@kernel
+def _noise_ratio(shift: Array, scale: Array) -> Array:
+    ratio = as_float64(shift) / scale * (1 + MARGIN)
+    return jnp.where((scale > 0) & (scale < jnp.inf), ratio, jnp.inf)
+
+
+@kernel
+def _amplified(epsilon: Array, rate: Array) -> Array:
+    """Returns log(1 + q (e^epsilon - 1)), rounded up: the largest ratio of (1 - q) Q + q P to Q, or of its inverse."""
+    small = jnp.log1p(rate * jnp.expm1(jnp.minimum(epsilon, 1.0)))
+    large = epsilon + jnp.log(rate + (1 - rate) * jnp.exp(-epsilon))
+    bound = jnp.where(epsilon < 1, small, large)
+    valid = (epsilon >= 0) & (epsilon < jnp.inf) & (rate > 0) & (rate <= 1)
+    return jnp.where(
+        valid, jnp.minimum(bound * (1 + 8 * MARGIN) + jnp.where(epsilon < 1, 0.0, MARGIN), epsilon), jnp.inf
+    )
+
+
+@kernel
+def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
+    epsilon, delta = jnp.broadcast_arrays(as_float64(epsilon), as_float64(delta))
+    valid = (epsilon >= 0) & (delta >= 0) & (delta <= 1)
+    return jnp.where(valid, epsilon, jnp.inf), jnp.where(valid, delta, 1.0)
+
+
+@kernel
+def _halved(mu_squared: Array) -> tuple[Array, Array]:
+    return as_float64(mu_squared) / 2, jnp.zeros(mu_squared.shape)
+
+
+@kernel
+def _root(mu_squared: Array) -> Array:
+    return jnp.sqrt(as_float64(mu_squared)) * (1 + MARGIN)
+
+
+@kernel
+def _gdp_of_pure(epsilon: Array) -> Array:
+    mu = -2 * ndtri(1 / (1 + jnp.exp(jnp.minimum(as_float64(epsilon), 700.0)))) * (1 + 8 * MARGIN)
+    # Where 1/2 and the probability nearly cancel the slope of the quantile bounds the error.
+    bound = jnp.where(epsilon < 700, jnp.maximum(mu + 16 * UNIT_ROUNDOFF, 0.0), jnp.inf)
+    return jnp.where(epsilon == 0, 0.0, jnp.where(epsilon > 0, bound, jnp.inf))
+
+
+def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> Any:
+    if shift != 1.0:
+        raise ValueError('relation = "replace" has no pure epsilon here for a sampled Laplace: use "add_or_remove".')
+    return _amplified(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
+
+
+_PURE: dict[type, Any] = {
+    PureDP: lambda mechanism, shift: mechanism.epsilon,
+    ApproximateDP: lambda mechanism, shift: mechanism.epsilon,
+    RandomizedResponse: lambda mechanism, shift: mechanism.epsilon,
+    Laplace: lambda mechanism, shift: _noise_ratio(shift, mechanism.scale),
+    DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
+    PoissonSubsampledLaplace: _subsampled_laplace,
+}
+"""The epsilon of each class; RandomizedResponse's is the log ratio of its probabilities, for any number of outcomes."""

@@ -1,0 +1,182 @@
+"""Filters that add up one number for each mechanism: zCDP's rho, or the square of GDP's mu, and a failure probability.
+
+Their budget is a number fixed in advance, so that the sum stays within it on every path and the theorem of one number
+applies to the whole, whatever was chosen adaptively: no order is selected, nothing is paid for adaptivity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from jaxacct import validation
+from jaxacct.ledger import Ledger
+from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.rounded_sum import ROUNDING, SMALLEST, RoundedSum
+
+MOST_STEPS = 2**31 - 1
+
+Cost = tuple[Array, ...]
+"""The numbers that one run of a mechanism adds; the last is its failure probability."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AdditiveState:
+    """What an additive filter has been given and has spent; float32 leaves.
+
+    Attributes:
+        budget (): the most that the numbers may sum to.
+        total (): what they sum to so far, rounded up.
+        delta_budget (): the most that the mechanisms' own failure probabilities may sum to.
+        delta_total (): what they sum to so far, rounded up.
+        log_inverse_delta (): log(1/delta) of the conversion to epsilon.
+    """
+
+    budget: RoundedSum
+    total: RoundedSum
+    delta_budget: RoundedSum
+    delta_total: RoundedSum
+    log_inverse_delta: RoundedSum
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class AdditiveFilter(Ledger):
+    """What the additive filters share; a subclass says what a mechanism costs and what its epsilon is."""
+
+    state: AdditiveState
+
+    def _cost(self, mechanism: Any, relation: str) -> Cost:
+        raise NotImplementedError
+
+    def spend(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> tuple[Bool[Array, ""], Self]:
+        """Returns whether ``steps`` runs of ``mechanism`` are granted, and the filter after them.
+
+        All of them or none: where it refuses, the new filter is the old one bit for bit. A mechanism whose fields have
+        one leading axis, with as many steps, or a tuple with a tuple of steps, is granted together. Invalid mechanisms
+        and traced steps that are no whole number are refused; concrete ones raise ValueError.
+        """
+        cost, delta = total_cost(lambda part: self._cost(part, relation), mechanism, steps)
+        granted, total, delta_total = _spend(self.state, cost, delta)
+        return granted, self._with(replace(self.state, total=total, delta_total=delta_total))
+
+    def would_grant(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> Bool[Array, ""]:
+        """Returns whether :meth:`spend` would grant, spending nothing."""
+        return self.spend(mechanism, steps, relation=relation)[0]
+
+    def remaining(self, mechanism: Any, *, relation: str = "add_or_remove") -> Int[Array, ""]:
+        """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
+
+        On the safe side: rounding may make it one too small, never too large.
+        """
+        return outside(_remaining(self.state, *self._cost(mechanism, relation)))
+
+    @property
+    def spent(self) -> Float[Array, ""]:
+        """The sum granted so far, rounded up; float64."""
+        return outside(_value(self.state.total))
+
+    @property
+    def budget(self) -> Float[Array, ""]:
+        """The most that is granted; float64."""
+        return outside(_value(self.state.budget))
+
+
+def total_cost(cost: Callable[[Any], Cost], mechanism: Any, steps: Any) -> Cost:
+    """Returns the numbers that a composition adds, rounded up; float64, of shape () each.
+
+    NaN, which every filter refuses and every odometer reads as inf, for traced steps that are no whole number.
+    """
+    if isinstance(mechanism, (tuple, list)):
+        if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
+            raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
+        parts = [total_cost(cost, part, count) for part, count in zip(mechanism, steps, strict=True)]
+        return _added(tuple(parts))
+    validation.check_steps(steps)
+    shape = mechanism.batch_shape
+    if len(shape) > 1 or np.shape(steps) != shape:
+        raise ValueError(
+            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: give one number of steps for "
+            "each mechanism of a sequence; batches are jax.vmap."
+        )
+    return _times(cost(mechanism), steps)
+
+
+@in_float64
+@jax.jit
+def _added(parts: tuple[Cost, ...]) -> Cost:
+    slack = 1 + len(parts) * ROUNDING
+    return tuple(jnp.sum(jnp.stack(list(map(as_float64, each)))) * slack for each in zip(*parts, strict=True))
+
+
+@in_float64
+@jax.jit
+def _times(cost: Cost, steps: ArrayLike) -> Cost:
+    steps = as_float64(steps)
+    whole = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps)
+    slack = 1 + (steps.size + 1) * ROUNDING
+
+    def total(each: ArrayLike) -> Array:
+        product = jnp.where(steps == 0, 0.0, steps * as_float64(each))
+        return jnp.sum(jnp.where(whole, product, jnp.nan)) * slack
+
+    return tuple(map(total, cost))
+
+
+def open_state(
+    budget: Float[Array, ""], delta: Float[Array, ""], delta_budget: Float[Array, ""], valid: Bool[Array, ""]
+) -> AdditiveState:
+    """Returns the state before the first release. Inside the float64 scope; where not ``valid`` it grants nothing."""
+    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + ROUNDING), jnp.inf)
+    return AdditiveState(
+        RoundedSum.below(jnp.where(valid, jnp.maximum(budget, 0.0), 0.0)),
+        RoundedSum.above(0.0),
+        RoundedSum.below(jnp.where(valid, delta_budget, 0.0)),
+        RoundedSum.above(0.0),
+        RoundedSum.above(log_inverse),
+    )
+
+
+_value = in_float64(RoundedSum.value)
+
+
+@in_float64
+@jax.jit
+def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Array, RoundedSum, RoundedSum]:
+    cost, delta = as_float64(cost), as_float64(delta)
+    new, new_delta = state.total.plus(cost), state.delta_total.plus(delta)
+    budget = state.budget.value()
+    fits = (new <= budget) & (new < jnp.inf) & (budget > 0) & (new_delta <= state.delta_budget.value())
+    granted = fits & (cost >= 0) & (delta >= 0)
+    return (
+        granted,
+        state.total.replaced(new, granted & (cost != 0)),
+        state.delta_total.replaced(new_delta, granted & (delta != 0)),
+    )
+
+
+@in_float64
+@jax.jit
+def _remaining(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array:
+    cost, delta = as_float64(cost), as_float64(delta)
+
+    def count(old: RoundedSum, budget: RoundedSum, each: Array) -> Array:
+        # n spends one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
+        most, have = budget.value(), old.value()
+        step = jnp.where(each > 0, each + 2 * SMALLEST, 1.0)
+        guess = jnp.clip(jnp.floor((most - have) / step), 0, MOST_STEPS)
+        best = jnp.zeros(())
+        for fewer in range(3):  # the guess may be off by its rounding
+            tried = jnp.maximum(guess - fewer, 0.0)
+            fits = (have + tried * step) * (1 + tried * 2.0**-46) <= most
+            best = jnp.maximum(best, jnp.where(fits, tried, 0.0))
+        return jnp.where(each == 0, MOST_STEPS, jnp.where(each > 0, best, 0.0))
+
+    left = jnp.minimum(count(state.total, state.budget, cost), count(state.delta_total, state.delta_budget, delta))
+    return jnp.where((state.budget.value() > 0) & (cost >= 0) & (delta >= 0), left, 0.0).astype(jnp.int32)

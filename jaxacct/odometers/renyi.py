@@ -1,0 +1,303 @@
+"""Odometers in Rényi divergence: upper bounds on the privacy loss that hold at every moment, for every mechanism.
+
+Let L_n be the privacy loss after n releases and S_n(a) the sum of their divergences of order a, each given its past.
+``exp((a - 1) (L_n - S_n(a)))`` is a nonnegative supermartingale started at 1, whatever is chosen adaptively.
+
+* :class:`RenyiOdometer`, Lécuyer's, keeps a row of filters of growing budgets and reads the first that has not refused.
+  By Ville's inequality, applied to the process stopped by the f-th filter, the loss exceeds ``budget_f + log(2 f^2
+  |orders|/delta)/(a - 1)`` before that filter refuses with probability at most delta/(2 f^2 |orders|); the sum over f
+  and the orders is below delta. (The paper shows it for the end of the interaction; this is for all times at once.)
+* :class:`VilleOdometer` needs no row of filters. The mean of those supermartingales over the orders is one, too, so by
+  Ville's inequality it ever reaches 1/delta with probability at most delta. The reading is the loss at which it would:
+
+      mean over a of exp((a - 1) (reading - S_n(a))) = 1/delta.
+
+  It is below ``S_n(a) + log(|orders|/delta)/(a - 1)`` for every a, hence below every reading of the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from jaxacct import rdp, validation
+from jaxacct.filters.renyi import checked_orders
+from jaxacct.ledger import Ledger
+from jaxacct.mechanisms import Mechanism
+from jaxacct.odometers.search import most_steps
+from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise
+
+LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
+"""1.25 to 10 by 0.25, 16 and 32: section 4.5 of the paper. Its authors' code and figures start at 2.25."""
+
+VILLE_ORDERS: tuple[float, ...] = tuple(round(1 + 0.05 * 1.35**j, 3) for j in range(36))
+"""1.05 to 1826, some near the best one for epsilon from 0.01 to 1000. They cost log(36) beside log(1/delta)."""
+
+NEWTON = 12
+"""Steps of Newton's method from above; a test compares with a bisection."""
+
+SLACK = 2.0**-46
+"""Relative rounding of a reading: some tens of operations in float64, and the sums' own, which are rounded up apart."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RenyiTotals:
+    """What a Rényi odometer has counted; float32 leaves.
+
+    Attributes:
+        total (orders,): the divergences' sums, rounded up.
+        log_inverse_delta (): log(1/delta), rounded up.
+    """
+
+    total: RoundedSum
+    log_inverse_delta: RoundedSum
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class _RenyiOdometer(Ledger):
+    state: RenyiTotals
+    orders: tuple[float, ...]
+
+    def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
+        """Returns the bound on the loss; inside the float64 scope."""
+        raise NotImplementedError
+
+    def curve(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " orders"]:
+        """Returns the RDP of one run of ``mechanism`` at the odometer's orders, for :meth:`spend_curve`.
+
+        A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
+        """
+        return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
+
+    def spend(
+        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
+    ) -> tuple[Bool[Array, ""], Self]:
+        """Returns whether ``steps`` runs of ``mechanism`` can be counted, and the odometer after them.
+
+        An odometer has no budget: it refuses only what has no finite divergence at any order (no noise, invalid traced
+        parameters, steps that are no whole number) and is the old one bit for bit then. Sequences as in
+        :func:`jaxacct.rdp.composed_curve`. Concrete invalid arguments raise ValueError.
+        """
+        return self._counted(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), 1)
+
+    def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
+        """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
+
+        A curve that was made less precise than float64 on its way is rounded up by its last bit.
+        """
+        validation.check_steps(steps)
+        return self._counted(curve, steps)
+
+    def _counted(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], Self]:
+        if np.shape(curve) != (len(self.orders),):
+            raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
+        granted, total = _spend(self.state.total, curve, steps)
+        return granted, self._with(replace(self.state, total=total))
+
+    def would_grant(
+        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
+    ) -> Bool[Array, ""]:
+        """Returns whether :meth:`spend` would count the runs, counting nothing."""
+        return self.spend(mechanism, steps, relation=relation)[0]
+
+    def remaining(
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
+    ) -> Int[Array, ""]:
+        """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, at most 2^30.
+
+        For the default epsilon that is the most there is, for an odometer has no budget. 0 for what cannot be counted.
+        """
+        validation.check_epsilon(epsilon)
+        return outside(_remaining(self, self.curve(mechanism, relation=relation), epsilon))
+
+    def epsilon(self) -> Float[Array, ""]:
+        """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
+        return outside(_epsilon(self))
+
+    @property
+    def spent(self) -> Float[Array, " orders"]:
+        """The Rényi divergence counted so far at each order, rounded up; float64."""
+        return outside(_value(self.state.total))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False)
+class RenyiOdometer(_RenyiOdometer):
+    """Reads, at every moment, a bound on the privacy loss of all releases so far: Lécuyer's doubling odometer.
+
+    Args:
+        delta (): failure probability; traced values out of range read inf.
+        orders: the Rényi orders tracked, each above 1; static. The paper's by default.
+        base: the first filter's budget at order a is ``base/(a - 1)``; static. None for the paper's, log(2 |orders|/
+            delta), which needs a concrete delta. A smaller one reads lower at first, and coarser steps later cost a
+            larger f.
+        growth: ratio of each filter's budget to the one before it, above 1; static.
+
+    A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``. :class:`VilleOdometer` reads less
+    for the same mechanisms; this one is for comparison with the paper.
+
+    Formal guarantee: however mechanisms are chosen from earlier results, for any two neighbours of the relation asked
+    for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta. What is released up to a
+    moment, itself chosen by looking at everything, at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
+
+    Raises ValueError where a concrete argument is out of range.
+
+    Source: Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", Theorem 2,
+    equation 5 and section 4.5; for all times at once, the module.
+
+    >>> import jaxacct as ja
+    >>> odometer = RenyiOdometer(delta=1e-6)
+    >>> _, odometer = odometer.spend(ja.PoissonSubsampledGaussian(1.0, 512 / 50_000), steps=98)
+    >>> round(float(odometer.epsilon()), 2)
+    4.15
+    """
+
+    base: float
+    growth: float
+
+    def __init__(
+        self,
+        delta: ArrayLike,
+        orders: Sequence[float] = LECUYER_ORDERS,
+        *,
+        base: float | None = None,
+        growth: float = 2.0,
+    ) -> None:
+        validation.check_delta(delta)
+        tried = checked_orders(orders)
+        if base is None:
+            seen = validation.concrete_value(delta)
+            if seen is None:
+                raise ValueError("base = None is made of delta, which is traced here: give base, a number.")
+            base = math.log(2 * len(tried) / float(seen))
+        validation.check_positive(base, "base")
+        if not 1 < growth < math.inf:
+            raise ValueError(f"growth = {growth} is no ratio of budgets: give a finite number above 1.")
+        self._fill(_opened(delta, len(tried)), tried, float(base), float(growth))
+
+    def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
+        powers = as_float64(self.orders) - 1
+        first = self.base / powers
+        grown = jnp.log(self.growth)
+
+        def budget(f: Array) -> Array:
+            return first * jnp.exp((f - 1) * grown)
+
+        # One lower and one higher, lest the logarithm's rounding pick a filter that has refused, or the next one.
+        guess = 1 + jnp.maximum(jnp.ceil(jnp.log(jnp.maximum(spent, first) / first) / grown), 0.0)
+        first_open = guess + 1
+        for f in (guess, jnp.maximum(guess - 1, 1.0)):
+            first_open = jnp.where(spent <= budget(f), f, first_open)
+        log_union = jnp.log(2.0 * len(self.orders)) + 2 * jnp.log(first_open) + self.state.log_inverse_delta.value()
+        return jnp.min((budget(first_open) + log_union / powers) * (1 + SLACK))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False)
+class VilleOdometer(_RenyiOdometer):
+    """Reads, at every moment, a bound on the privacy loss of all releases so far, by one mixture over Rényi orders.
+
+    Args:
+        delta (): failure probability; traced values out of range read inf.
+        orders: the Rényi orders tracked, each above 1; static.
+
+    A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``.
+
+    Formal guarantee: that of :class:`RenyiOdometer`, whose readings it never exceeds at the same orders.
+
+    Raises ValueError where a concrete argument is out of range.
+
+    Source: the module; Ville's inequality, as in Howard, Ramdas, McAuliffe and Sekhon (2020), "Time-uniform Chernoff
+    bounds via nonnegative supermartingales", and the method of mixtures.
+
+    >>> import jaxacct as ja
+    >>> odometer = VilleOdometer(delta=1e-6)
+    >>> _, odometer = odometer.spend(ja.PoissonSubsampledGaussian(1.0, 512 / 50_000), steps=98)
+    >>> round(float(odometer.epsilon()), 2)
+    2.42
+    """
+
+    def __init__(self, delta: ArrayLike, orders: Sequence[float] = VILLE_ORDERS) -> None:
+        validation.check_delta(delta)
+        tried = checked_orders(orders)
+        self._fill(_opened(delta, len(tried)), tried)
+
+    def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
+        powers = as_float64(self.orders) - 1
+        known = spent < jnp.inf
+        finite = jnp.where(known, spent, 0.0)
+        log_weight = jnp.where(known, -jnp.log(1.0 * len(self.orders)), -jnp.inf)
+        target = self.state.log_inverse_delta.value()
+        # A union bound over the orders is the start; Newton's steps on a convex function stay above its root.
+        alone = finite + (jnp.log(1.0 * len(self.orders)) + target) / powers
+        start = jnp.min(jnp.where(known, alone, jnp.inf)) * (1 + SLACK)
+
+        def log_mixture(loss: Array) -> tuple[Array, Array]:
+            logs = log_weight + powers * (loss - finite)
+            most = jnp.max(logs)
+            shares = jnp.exp(logs - most)
+            return most + jnp.log(jnp.sum(shares)), jnp.sum(shares * powers) / jnp.sum(shares)
+
+        def advance(_: Array, loss: Array) -> Array:
+            value, slope = log_mixture(loss)
+            return loss - jnp.maximum(value - target, 0.0) / slope
+
+        found = jax.lax.fori_loop(0, NEWTON, advance, jnp.where(start < jnp.inf, start, 1.0))
+        reading = found + SLACK * (found + (1 + target) / powers[0])
+        enough = log_mixture(reading)[0] >= target * (1 + 8 * ROUNDING)
+        return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
+
+
+_as_jax = in_float64(as_float64)
+_value = in_float64(RoundedSum.value)
+
+
+@in_float64
+def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
+    return _open(as_float64(delta), count)
+
+
+def _open_traced(delta: Array, count: int) -> RenyiTotals:
+    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + ROUNDING), jnp.inf)
+    return RenyiTotals(RoundedSum.above(jnp.zeros(count)), RoundedSum.above(log_inverse))
+
+
+_open = jax.jit(_open_traced, static_argnums=1)
+
+
+@in_float64
+@jax.jit
+def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
+    curve, steps = precise(curve), as_float64(steps)
+    added = jnp.where(steps == 0, 0.0, steps * curve)
+    new = total.plus(added)
+    whole = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps)
+    granted = whole & jnp.all(curve >= 0) & jnp.any(new < jnp.inf)
+    return granted, total.replaced(new, granted & (added != 0))
+
+
+@in_float64
+@jax.jit
+def _epsilon(odometer: _RenyiOdometer) -> Array:
+    spent = odometer.state.total.value()
+    reading = odometer._reading(spent)
+    return jnp.where(jnp.all(spent == 0), 0.0, jnp.where(jnp.isnan(reading), jnp.inf, jnp.maximum(reading, 0.0)))
+
+
+@in_float64
+@jax.jit
+def _remaining(odometer: _RenyiOdometer, curve: ArrayLike, epsilon: ArrayLike) -> Array:
+    curve, old = precise(curve), odometer.state.total.value()
+    possible = jnp.all(curve >= 0) & jnp.any(old + curve < jnp.inf)
+    return jnp.where(
+        possible, most_steps(lambda count, slack: odometer._reading((old + count * curve) * slack), epsilon), 0
+    )

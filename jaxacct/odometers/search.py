@@ -1,0 +1,33 @@
+"""How many steps an odometer's reading allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Int32
+
+from jaxacct.precision import as_float64
+
+BITS = 30
+
+
+def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> Int32[Array, ""]:
+    """Returns the most steps, below 2^30, whose reading is at most ``epsilon``; int32, inside the float64 scope.
+
+    Args:
+        reading: of a number of steps, and of a factor above 1 for what rounding adds when they come one by one (2^-47 +
+            2^-51 each); it rises with both. NaN counts as too large.
+        epsilon: traced or not.
+    """
+    epsilon = as_float64(epsilon)
+
+    def fits(count: Array) -> Array:
+        return reading(count, 1 + count * 2.0**-46) <= epsilon
+
+    def refine(index: Array, count: Array) -> Array:
+        more = count + jnp.exp2(as_float64(BITS - 1 - index))
+        return jnp.where(fits(more), more, count)
+
+    return jax.lax.fori_loop(0, BITS, refine, jnp.zeros(())).astype(jnp.int32)

@@ -1,0 +1,357 @@
+"""Odometers of one number: time-uniform bounds on the privacy loss of pure, approximate and concentrated mechanisms.
+
+The supermartingale. Let the i-th mechanism be rho_i-zCDP given its past, v_i = 2 rho_i, V the sum of the v_i and L the
+privacy loss. Then ``exp(b (L - V/2) - b^2 V/2)`` is a supermartingale started at 1 for every b > 0, for
+``E exp(b L_i) <= exp(b (b + 1) rho_i)``: around its drift V/2 the loss is sub-Gaussian with variance V. That drift is
+in every reading here, and must be: for randomized response the loss is a random walk of mean near epsilon^2/2 a step,
+and bounds without the drift are crossed almost surely in the end. Two special cases: epsilon-DP has rho = epsilon
+tanh(epsilon/2), v <= epsilon^2; the Gaussian mechanism v = 1/s^2. In what follows M = L - V/2.
+
+Failure probabilities. For fixed neighbours a delta_i-approximate mechanism can be simulated by one that says everything
+with probability delta_i and is concentrated otherwise. While the delta_i sum to at most delta'', the simulation ever
+says everything with probability at most delta''; beyond, the reading is inf. Where delta_i > 0 the statement is about
+the loss of that simulation, so that what is released up to a reading of at most epsilon is (epsilon, delta)-DP; for
+delta_i = 0 it is about the loss of the mechanisms themselves.
+
+The boundaries u, with P(M ever exceeds u(V)) <= delta', l = log(1/delta'):
+
+* Filter: a line. With b = 2 d the supermartingale is exp(2 d (M - d V)), so that M ever exceeds ``c + d V`` with
+  probability at most e^(-2 c d). Tangent to sqrt(2 l V) at V = y: c = sqrt(l y/2), d = sqrt(l/(2 y)).
+* Mixture: the supermartingales averaged over b, half-normal of variance 1/rho, are ``2 sqrt(rho/(V + rho))
+  exp(z^2/2) Phi(z)``, z = M/sqrt(V + rho). With x = sqrt((V + rho)/rho)/(2 delta') and z^2 = 2 log(1 + x) that is
+  (1 + x) Phi(z)/(x delta') >= 1/delta', for 1 - Phi(z) <= e^(-z^2/2) = 1/(1 + x).
+* Stitched: lines for V in geometric epochs, with the probabilities of a convergent series (Howard et al. 2021, equation
+  (2)): ``1.7 sqrt(V (log log(2 V/v0) + 0.72 log(5.2/delta')))`` with V raised to at least v0.
+* Rogers: for V in [1/n^2, 1] ``sqrt(2 V (1 + log(3)/2) m)``, else ``sqrt(2 (1/n^2 + V) (1 + log(1 + n^2 V)/2) m)``,
+  m = log(2 log2(n)/delta'). Cut [1/n^2, 1] into 2 log2(n) dyadic epochs, rounded up. Over one of them a line that
+  touches sqrt(2 k V) in its middle stays below 1.0151 times it, so that the first boundary lies above the line for
+  k = 1.503 m: an epoch costs e^(-1.503 m), all of them at most 0.6 delta' for n >= 4. The second lies above the mixture
+  that costs e^(-m) <= delta'/4, for m >= 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
+
+from jaxacct import convert, validation
+from jaxacct.filters.additive import Cost, total_cost
+from jaxacct.ledger import Ledger
+from jaxacct.odometers.search import most_steps
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.rounded_sum import ROUNDING, RoundedSum
+
+SLACK = 2.0**-46
+"""Relative rounding of a reading: some tens of operations in float64."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TimeUniformState:
+    """What a time-uniform odometer has counted; float32 leaves.
+
+    Attributes:
+        variance (): V, the sum of the v_i, rounded up.
+        drift (): what is added to the boundary, rounded up: V/2 or more.
+        delta_total (): the mechanisms' own failure probabilities, summed and rounded up.
+        delta_budget (): delta'', their most.
+        log_inverse_delta (): log(1/delta').
+        start (): the v_i of the first mechanism that was not free, 0 before it.
+    """
+
+    variance: RoundedSum
+    drift: RoundedSum
+    delta_total: RoundedSum
+    delta_budget: RoundedSum
+    log_inverse_delta: RoundedSum
+    start: Float32[Array, ""]
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class _TimeUniformOdometer(Ledger):
+    state: TimeUniformState
+
+    def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
+        """Returns u(V); inside the float64 scope."""
+        raise NotImplementedError
+
+    def _cost(self, mechanism: Any, relation: str) -> Cost:
+        """Returns v, the drift and the failure probability of one run."""
+        rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
+        return *_doubled(rho), delta
+
+    def spend(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> tuple[Bool[Array, ""], Self]:
+        """Returns whether ``steps`` runs of ``mechanism`` can be counted, and the odometer after them.
+
+        An odometer has no budget: it refuses only what has no finite cost (no noise, invalid traced parameters, steps
+        that are no whole number) and is the old one bit for bit then. Sequences and tuples as in the filters. Concrete
+        invalid arguments, and mechanisms without a number of that kind, raise ValueError.
+        """
+        first = mechanism[0] if isinstance(mechanism, (tuple, list)) else mechanism
+        cost = total_cost(lambda each: self._cost(each, relation), mechanism, steps)
+        granted, state = _spend(self.state, cost, self._cost(first, relation)[0])
+        return granted, self._with(state)
+
+    def would_grant(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> Bool[Array, ""]:
+        """Returns whether :meth:`spend` would count the runs, counting nothing."""
+        return self.spend(mechanism, steps, relation=relation)[0]
+
+    def remaining(
+        self, mechanism: Any, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
+    ) -> Int[Array, ""]:
+        """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, at most 2^30.
+
+        For the default epsilon that is the most there is, for an odometer has no budget. 0 for what cannot be counted.
+        """
+        validation.check_epsilon(epsilon)
+        return outside(_remaining(self, self._cost(mechanism, relation), epsilon))
+
+    def epsilon(self) -> Float[Array, ""]:
+        """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
+        return outside(_epsilon(self))
+
+    @property
+    def spent(self) -> Float[Array, ""]:
+        """V, the variance counted so far, rounded up; float64."""
+        return outside(_value(self.state.variance))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False)
+class FilterOdometer(_TimeUniformOdometer):
+    """Reads, at every moment, a bound on the privacy loss so far that is tightest where it reads ``epsilon``.
+
+    Args:
+        delta (): failure probability, all included; traced values out of range read inf.
+        epsilon: where the reading is as tight as a filter of that budget, above 0; static.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+
+    Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`. A pytree of float32 leaves; sums are rounded up.
+
+    Formal guarantee: however mechanisms are chosen from earlier results, for any two neighbours of the relation asked
+    for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta (where mechanisms fail with a
+    probability of their own, see the module). What is released up to a moment, itself chosen by looking at everything,
+    at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
+
+    Raises ValueError where a concrete argument is out of range.
+
+    Source: Whitehouse, Ramdas, Rogers and Wu (2023), "Fully-adaptive composition in differential privacy", filter
+    odometer; proof in the module.
+
+    >>> import jaxacct as ja
+    >>> _, odometer = FilterOdometer(delta=1e-6, epsilon=6.0).spend(ja.PureDP(0.1), steps=100)
+    >>> round(float(odometer.epsilon()), 3)
+    5.758
+    """
+
+    tightest_at: float
+
+    def __init__(self, delta: ArrayLike, epsilon: float = 1.0, mechanism_delta: ArrayLike = 0.0) -> None:
+        validation.check_positive(epsilon, "epsilon")
+        self._fill(_opened(delta, mechanism_delta), float(epsilon))
+
+    def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
+        log_inverse = self.state.log_inverse_delta.value()
+        root = 2 * self.tightest_at / (jnp.sqrt(2 * log_inverse + 2 * self.tightest_at) + jnp.sqrt(2 * log_inverse))
+        return jnp.sqrt(log_inverse / 2) * (root + variance / root)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False)
+class MixtureOdometer(_TimeUniformOdometer):
+    """Reads, at every moment, a bound on the privacy loss so far: the conjugate mixture.
+
+    Args:
+        delta (): failure probability, all included; traced values out of range read inf.
+        rho: of the mixture, above 0; static. The reading is tightest near V = rho (2 log(1/delta) + log log(1/delta)).
+            By default 0.04, for V around 1.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+
+    Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`.
+
+    >>> import jaxacct as ja
+    >>> _, odometer = MixtureOdometer(delta=1e-6).spend(ja.PureDP(0.1), steps=100)
+    >>> round(float(odometer.epsilon()), 3)
+    6.037
+    """
+
+    rho: float
+
+    def __init__(self, delta: ArrayLike, rho: float = 0.04, mechanism_delta: ArrayLike = 0.0) -> None:
+        validation.check_positive(rho, "rho")
+        self._fill(_opened(delta, mechanism_delta), float(rho))
+
+    def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
+        x = jnp.sqrt(variance / self.rho + 1) / 2 * jnp.exp(self.state.log_inverse_delta.value())
+        return jnp.sqrt(2 * jnp.log1p(x) * (variance + self.rho))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False)
+class StitchedOdometer(_TimeUniformOdometer):
+    """Reads, at every moment, a bound on the privacy loss so far that grows like sqrt(V log log V).
+
+    Args:
+        delta (): failure probability, all included; traced values out of range read inf.
+        start: v0, the variance from which on it is meant, above 0; static. By default the v of the first mechanism,
+            epsilon_1^2, as in the paper. That one was chosen before anything was released; so v0 is fixed in advance.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+
+    Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`; boundary, Howard, Ramdas, McAuliffe
+    and Sekhon (2021), "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation (2).
+
+    >>> import jaxacct as ja
+    >>> _, odometer = StitchedOdometer(delta=1e-6).spend(ja.PureDP(0.1), steps=100)
+    >>> round(float(odometer.epsilon()), 3)
+    6.58
+    """
+
+    given: float | None
+
+    def __init__(self, delta: ArrayLike, start: float | None = None, mechanism_delta: ArrayLike = 0.0) -> None:
+        if start is not None:
+            validation.check_positive(start, "start")
+        self._fill(_opened(delta, mechanism_delta), None if start is None else float(start))
+
+    def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
+        least = as_float64(start if self.given is None else self.given)
+        variance = jnp.maximum(variance, least)
+        epochs = jnp.log(jnp.log(2 * variance / least))
+        return 1.7 * jnp.sqrt(variance * (epochs + 0.72 * (math.log(5.2) + self.state.log_inverse_delta.value())))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False)
+class RogersOdometer(_TimeUniformOdometer):
+    """Reads, at every moment, a bound on the privacy loss so far: the first odometer, for comparison.
+
+    Args:
+        delta (): failure probability, all included; traced values out of range read inf.
+        examples: n, the size of the data set, at least 4; it sets the range of V, 1/n^2 to 1, that it is meant for;
+            static.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities (half of it in
+            the paper).
+
+    Takes the mechanisms of :func:`.convert.mechanism_to_dp`; V is the sum of the epsilon_i^2 and the drift that of
+    epsilon_i (e^epsilon_i - 1)/2. Guarantee and errors are those of :class:`FilterOdometer`.
+
+    Source: Rogers, Roth, Ullman and Vadhan (2016), "Privacy odometers and filters: pay-as-you-go composition", Theorem
+    6.5; proof of the constants in the module.
+
+    >>> import jaxacct as ja
+    >>> _, odometer = RogersOdometer(delta=1e-6, examples=1000).spend(ja.PureDP(0.1), steps=100)
+    >>> round(float(odometer.epsilon()), 3)
+    7.743
+    """
+
+    examples: int
+
+    def __init__(self, delta: ArrayLike, examples: int = 1000, mechanism_delta: ArrayLike = 0.0) -> None:
+        validation.check_whole(examples, "examples", 4, 2**53, "the number of examples in the data set")
+        self._fill(_opened(delta, mechanism_delta), int(examples))
+
+    def _cost(self, mechanism: Any, relation: str) -> Cost:
+        epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
+        return *_rogers_cost(epsilon), delta
+
+    def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
+        least = float(self.examples) ** -2
+        scale = math.log(2 * math.log2(self.examples)) + self.state.log_inverse_delta.value()
+        # The last epoch may end a rounding later: sums are rounded up, and the proof has a third of delta' to spare.
+        within = (variance >= least) & (variance <= 1 + 2.0**-30)
+        inside = 2 * variance * (1 + math.log(3) / 2) * scale
+        beyond = 2 * (least + variance) * (1 + jnp.log1p(variance / least) / 2) * scale
+        return jnp.sqrt(jnp.where(within, inside, beyond))
+
+
+_value = in_float64(RoundedSum.value)
+
+
+@in_float64
+@jax.jit
+def _doubled(rho: ArrayLike) -> tuple[Array, Array]:
+    rho = as_float64(rho)
+    return 2 * rho, rho
+
+
+@in_float64
+@jax.jit
+def _rogers_cost(epsilon: ArrayLike) -> tuple[Array, Array]:
+    epsilon = as_float64(epsilon)
+    return epsilon**2 * (1 + 4 * UNIT_ROUNDOFF), epsilon * jnp.expm1(epsilon) / 2 * (1 + 16 * UNIT_ROUNDOFF)
+
+
+def _opened(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
+    validation.check_delta(delta)
+    validation.check_probability(own, "mechanism_delta")
+    kept, whole = validation.concrete_value(own), validation.concrete_value(delta)
+    if kept is not None and whole is not None and not kept < whole:
+        raise ValueError(f"mechanism_delta = {own} leaves nothing of delta = {delta} for the loss: give less.")
+    return _open(delta, own)
+
+
+@in_float64
+@jax.jit
+def _open(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
+    delta, own = as_float64(delta), as_float64(own)
+    left = jnp.where(own == 0, delta, (delta - own) * (1 - ROUNDING))
+    valid = (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
+    log_inverse = jnp.where(valid, -jnp.log(jnp.where(valid, left, 0.5)) * (1 + ROUNDING), jnp.inf)
+    nothing = RoundedSum.above(0.0)
+    kept = RoundedSum.below(jnp.where(valid, own, 0.0))
+    return TimeUniformState(nothing, nothing, nothing, kept, RoundedSum.above(log_inverse), jnp.zeros((), jnp.float32))
+
+
+@in_float64
+@jax.jit
+def _spend(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array, TimeUniformState]:
+    added = [as_float64(each) for each in cost]
+    old = (state.variance, state.drift, state.delta_total)
+    new = [total.plus(each) for total, each in zip(old, added, strict=True)]
+    granted = jnp.array(True)
+    for each, total in zip(added, new, strict=True):
+        granted = granted & (each >= 0) & (total < jnp.inf)
+    sums = [total.replaced(value, granted & (each != 0)) for total, value, each in zip(old, new, added, strict=True)]
+    # Of a sequence in one call the first free of cost cannot be told apart: its first entry counts, all at once.
+    step = jnp.ravel(as_float64(first))[0]
+    opens = granted & (state.start == 0) & (added[0] > 0)
+    chosen = jnp.where(step > 0, step, added[0]).astype(jnp.float32)
+    start = jnp.where(opens, jnp.maximum(chosen, jnp.float32(2.0**-100)), state.start)
+    return granted, replace(state, variance=sums[0], drift=sums[1], delta_total=sums[2], start=start)
+
+
+def _read(odometer: _TimeUniformOdometer, variance: Array, drift: Array, delta: Array, start: Array) -> Array:
+    state = odometer.state
+    reading = (odometer._boundary(variance, start) + drift) * (1 + SLACK)
+    within = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
+    known = within & (reading >= 0)
+    return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))
+
+
+@in_float64
+@jax.jit
+def _epsilon(odometer: _TimeUniformOdometer) -> Array:
+    state = odometer.state
+    variance, drift, delta = (total.value() for total in (state.variance, state.drift, state.delta_total))
+    return _read(odometer, variance, drift, delta, as_float64(state.start))
+
+
+@in_float64
+@jax.jit
+def _remaining(odometer: _TimeUniformOdometer, cost: Cost, epsilon: ArrayLike) -> Array:
+    state = odometer.state
+    each = [as_float64(value) for value in cost]
+    old = [total.value() for total in (state.variance, state.drift, state.delta_total)]
+    start = jnp.where(state.start > 0, as_float64(state.start), each[0])
+    possible = (each[0] >= 0) & (each[0] < jnp.inf) & (each[2] >= 0)
+
+    def reading(count: Array, slack: Array) -> Array:
+        now = [(have + count * more) * slack for have, more in zip(old, each, strict=True)]
+        return _read(odometer, now[0], now[1], now[2], start)
+
+    return jnp.where(possible, most_steps(reading, epsilon), 0)

@@ -1,0 +1,83 @@
+"""Running sums that never fall below the exact ones, kept in float32 leaves.
+
+What a filter or an odometer has spent must survive ``jit``, ``scan``, casts of nothing and checkpoints of a float32
+program, and 10^6 small spends. It is a pair of float32 numbers, 48 bits, read and added to in float64 and rounded up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Float32
+
+from jaxacct.precision import as_float64
+
+SMALLEST = 2.0**-126
+"""Smallest normal float32: below it XLA may flush to zero, so a positive remainder is never stored as less."""
+
+ROUNDING = 2.0**-51
+"""Four units of float64 roundoff: covers the at most three roundings of ``old + steps * cost``, all terms >= 0."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RoundedSum:
+    """An array of numbers, each the sum of two float32 ones, for use inside the float64 scope.
+
+    Attributes:
+        high (...): the number in float32.
+        low (...): what is missing of it, rounded up.
+    """
+
+    high: Float32[Array, " ..."]
+    low: Float32[Array, " ..."]
+
+    @classmethod
+    def above(cls, value: ArrayLike) -> RoundedSum:
+        """Returns the least representable sum that is at least ``value``; above it by a relative 2^-47 at most.
+
+        ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of casts as excess precision.
+        """
+        value = as_float64(value)
+        high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
+        rest = jnp.where(jnp.isinf(high), 0.0, value - high)
+        low = jax.lax.reduce_precision(rest, 8, 23)
+        rounded = jnp.where(low < rest, jnp.nextafter(low.astype(jnp.float32), jnp.float32(jnp.inf)), low)
+        low32 = jnp.where(jnp.abs(rest) < SMALLEST, jnp.where(rest > 0, SMALLEST, 0.0), rounded)
+        return cls(high.astype(jnp.float32), low32.astype(jnp.float32))
+
+    @classmethod
+    def below(cls, value: ArrayLike) -> RoundedSum:
+        """Returns the largest representable sum that is at most ``value``."""
+        opposite = cls.above(-as_float64(value))
+        return cls(-opposite.high, -opposite.low)
+
+    def value(self) -> Float[Array, " ..."]:
+        """Returns the numbers in float64, exactly."""
+        if self.high.dtype != jnp.float32 or self.low.dtype != jnp.float32:
+            raise TypeError(
+                f"the state of a filter or odometer came back as {self.high.dtype}: keep its leaves float32 "
+                "(exclude it from casts to a training precision, which would drop what has been spent)."
+            )
+        high = self.high.astype(jnp.float64)
+        return jnp.where(jnp.isinf(high), high, high + self.low.astype(jnp.float64))
+
+    def plus(self, added: Float[Array, " ..."]) -> Float[Array, " ..."]:
+        """Returns the numbers with ``added`` >= 0, rounded up, in float64; unchanged where nothing is added."""
+        old = self.value()
+        return jnp.where(added == 0, old, (old + added) * (1 + ROUNDING))
+
+    def replaced(self, new: Float[Array, " ..."], where: ArrayLike) -> RoundedSum:
+        """Returns the sum with ``new``, rounded up, in the places ``where``, and bit for bit as it is elsewhere."""
+        up = RoundedSum.above(new)
+        return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))
+
+
+def precise(curve: ArrayLike) -> Array:
+    """Returns ``curve`` in float64, rounded up by its last bit where it came in less. Inside the float64 scope."""
+    curve = jnp.asarray(curve)
+    if curve.dtype == jnp.float64:
+        return curve
+    return as_float64(curve) * (1 + float(jnp.finfo(curve.dtype).eps)) + SMALLEST
