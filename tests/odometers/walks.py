@@ -1,0 +1,65 @@
+"""Exact probabilities for randomized response, whose privacy loss is a random walk: +-epsilon_i at each release.
+
+Under P the loss of an epsilon-DP randomized response is +epsilon with probability e^epsilon/(1 + e^epsilon). What an
+adversary can reach who chooses each epsilon_i from the walk so far is a maximum over choices: dynamic programming.
+"""
+
+import numpy as np
+
+
+def up(epsilon):
+    """Probability of a loss of +epsilon."""
+    return 1 / (1 + np.exp(-epsilon))
+
+
+def crossing_constant(epsilon, readings):
+    """Probability that the walk of steps epsilon ever exceeds readings[n - 1] after n steps, for any n."""
+    rounds = len(readings)
+    p = up(epsilon)
+    # mass[k]: the walk stands at (2k - n) epsilon and has never crossed.
+    mass, crossed = np.array([1.0]), 0.0
+    for n in range(1, rounds + 1):
+        new = np.zeros(n + 1)
+        new[1:] += p * mass
+        new[:-1] += (1 - p) * mass
+        over = (2 * np.arange(n + 1) - n) * epsilon > readings[n - 1]
+        crossed += new[over].sum()
+        new[over] = 0.0
+        mass = new
+    return crossed
+
+
+def best_adversary(unit, multiples, counts, value):
+    """Returns the largest expected value that choosing the epsilons adaptively and stopping at any time reaches.
+
+    Args:
+        unit: the epsilons are ``unit`` times one of two ``multiples``.
+        multiples: two whole numbers.
+        counts: the most uses of each, (m, n).
+        value: ``value(i, j)`` of stopping after i uses of the first and j of the second, an array over the walk's
+            position -reach..reach in units; -inf where those uses are not granted.
+    """
+    reach = multiples[0] * counts[0] + multiples[1] * counts[1]
+    best = {}
+    chances = [up(unit * multiple) for multiple in multiples]
+    for i in range(counts[0], -1, -1):
+        for j in range(counts[1], -1, -1):
+            here = value(i, j).copy()
+            for choice, (a, b) in enumerate(((i + 1, j), (i, j + 1))):
+                if a > counts[0] or b > counts[1]:
+                    continue
+                later, step = best[a, b], multiples[choice]
+                go_on = np.full_like(here, -np.inf)
+                # Positions out of reach after so few uses hold nothing of meaning; the start is in the middle.
+                go_on[step:-step] = chances[choice] * later[2 * step :] + (1 - chances[choice]) * later[: -2 * step]
+                here = np.maximum(here, go_on)
+            best[i, j] = here
+        for j in range(counts[1] + 1):
+            best.pop((i + 1, j), None)
+    return best[0, 0][reach]
+
+
+def positions(unit, multiples, counts):
+    """The walk's positions, in units of loss, as ``best_adversary`` numbers them."""
+    reach = multiples[0] * counts[0] + multiples[1] * counts[1]
+    return unit * np.arange(-reach, reach + 1)
