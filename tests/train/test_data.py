@@ -1,12 +1,18 @@
-"""Loaders on small made-up files, sound and damaged."""
+"""Loaders of images on small made-up files, sound and damaged, and what every data set has to be."""
 
 import gzip
+import pathlib
 import struct
 
 import numpy as np
 import pytest
 
-from jaxacct.train.data import MNIST_FILES, Dataset, load, read_idx
+from jaxacct.train import Dataset, load
+from jaxacct.train.datasets import LOADERS, cifar
+from jaxacct.train.datasets.dataset import hold_out
+from jaxacct.train.datasets.idx import FILES, read_idx
+
+REAL = pathlib.Path(__file__).parents[3] / "shared" / "data"
 
 
 def idx(array):
@@ -16,7 +22,7 @@ def idx(array):
 @pytest.fixture
 def mnist(tmp_path):
     rng = np.random.default_rng(0)
-    for part, stem in MNIST_FILES.items():
+    for part, stem in FILES.items():
         shape = (6, 28, 28) if part.endswith("inputs") else (6,)
         array = rng.integers(0, 10 if len(shape) == 1 else 256, shape, dtype=np.uint8)
         if part.startswith("train"):
@@ -26,66 +32,115 @@ def mnist(tmp_path):
     return tmp_path
 
 
-def test_mnist_plain_and_compressed(mnist):
-    dataset = load("mnist", mnist)
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_idx_images_plain_and_compressed(mnist, name):
+    dataset = load(name, mnist)
+    assert dataset.name == name
     assert dataset.train_inputs.shape == (6, 28, 28, 1)
     assert dataset.train_inputs.dtype == np.float32
-    assert 0 <= dataset.train_inputs.min() <= dataset.train_inputs.max() <= 1
+    raw = read_idx(mnist / FILES["test_inputs"], 3)
+    np.testing.assert_allclose(dataset.test_inputs[..., 0] * 255, raw, atol=1e-4)
     assert dataset.test_labels.dtype == np.int32
 
 
-def test_mnist_missing_file(mnist):
-    (mnist / MNIST_FILES["test_labels"]).unlink()
-    with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte.*missing.*data-dir"):
-        load("mnist", mnist)
+def test_held_out_of_the_training_files(mnist):
+    for part in ("test_inputs", "test_labels"):
+        (mnist / FILES[part]).unlink()
+    dataset = load("mnist", mnist, test_size=2)
+    assert (len(dataset.train_labels), len(dataset.test_labels)) == (4, 2)
+    with pytest.raises(ValueError, match=r"test_size = 6 of the 6 examples"):
+        load("mnist", mnist, test_size=6)
+    with pytest.raises(ValueError, match=r"test_size = 0"):
+        load("mnist", mnist, test_size=0)
 
 
-def test_mnist_truncated_and_foreign_files(mnist):
-    path = mnist / MNIST_FILES["test_inputs"]
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    with pytest.raises(ValueError, match=r"t10k-images.*cut short"):
+def test_a_missing_file(mnist):
+    (mnist / FILES["test_labels"]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte.*missing.*data-dir.*ossci-datasets"):
         load("mnist", mnist)
-    path.write_bytes(whole + b"x")
-    with pytest.raises(ValueError, match=r"cut short or damaged"):
-        load("mnist", mnist)
-    path.write_bytes(b"\x00\x00\x0d\x03" + whole[4:])
-    with pytest.raises(ValueError, match=r"not an IDX file of bytes with 3 dimensions"):
-        load("mnist", mnist)
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"starts with nothing"):
-        load("mnist", mnist)
-    path.write_bytes(gzip.compress(whole)[:-20])
-    with pytest.raises(ValueError, match=r"damaged gzip"):
-        read_idx(path, 3)
+    with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte.*zalandoresearch"):
+        load("fashion-mnist", mnist)
 
 
-def test_adult_with_and_without_its_own_test_file(tmp_path):
-    (tmp_path / "a9a").write_text("".join(f"{i % 2} 1:1 {i + 2}:0.5\n" for i in range(10)))
-    dataset = load("adult", tmp_path)
-    assert dataset.train_inputs.shape == (8, 123)
-    assert dataset.test_inputs.shape == (2, 123)
-    (tmp_path / "a9a.t").write_text("-1 3:1\n+1 4:1\n")
-    dataset = load("adult", tmp_path)
-    assert dataset.train_inputs.shape == (10, 123)
-    assert dataset.test_labels.tolist() == [0, 1]
+def resized(whole, shape):
+    return whole[:4] + struct.pack(">3I", *shape) + whole[16:]
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("damage", "words"),
     [
-        ("0 1:nan", r"line 2.*NaN"),
-        ("0 1:inf", r"line 2.*NaN"),
-        ("0 124:1", r"line 2.*feature 124"),
-        ("zero 1:1", r"line 2"),
-        ("0 1", r"line 2"),
-        ("7 1:1", r"labels"),
+        (lambda whole: whole[:-5], r"cut short"),
+        (lambda whole: whole + b"x", r"cut short or damaged"),
+        (lambda whole: whole[:7], r"cut short within its header"),
+        (lambda whole: b"\x00\x00\x0d\x03" + whole[4:], r"not an IDX file of bytes with 3 dimensions"),
+        (lambda whole: b"", r"starts with nothing"),
+        (lambda whole: gzip.compress(whole)[:-20], r"damaged gzip"),
+        (lambda whole: resized(whole, (2**32 - 1,) * 3), r"cut short or damaged"),  # whose size leaves 64 bits
+        (lambda whole: resized(whole[: 16 + 5 * 784], (5, 28, 28)), r"6 labels for the 5 images"),
     ],
 )
-def test_adult_damaged_lines(tmp_path, line, words):
-    (tmp_path / "a9a").write_text(f"0 1:1\n{line}\n1 2:1\n1 2:1\n1 2:1\n")
-    with pytest.raises(ValueError, match=words):
-        load("adult", tmp_path)
+def test_damaged_images(mnist, damage, words):
+    path = mnist / FILES["test_inputs"]
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=words) as raised:
+        load("mnist", mnist)
+    assert "t10k-images" in str(raised.value)
+    assert "https://" in str(raised.value)
+
+
+def test_a_label_that_is_no_digit(mnist):
+    (mnist / FILES["test_labels"]).write_bytes(idx(np.array([0, 1, 2, 11, 4, 5], np.uint8)))
+    with pytest.raises(ValueError, match=r"t10k-labels.*label 11 at example 3.*https"):
+        load("mnist", mnist)
+
+
+@pytest.fixture
+def cifar10(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar, "RECORDS", 3)
+    folder = tmp_path / cifar.FOLDER
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for name in (*cifar.TRAIN_FILES, cifar.TEST_FILE):
+        records = rng.integers(0, 256, (3, cifar.RECORD), dtype=np.uint8)
+        records[:, 0] = rng.integers(0, 10, 3)
+        (folder / name).write_bytes(records.tobytes())
+    return tmp_path
+
+
+def test_cifar(cifar10):
+    dataset = load("cifar10", cifar10)
+    assert dataset.train_inputs.shape == (15, 32, 32, 3)
+    assert dataset.test_inputs.shape == (3, 32, 32, 3)
+    raw = (cifar10 / cifar.FOLDER / "data_batch_2.bin").read_bytes()[:3073]
+    assert dataset.train_labels[3] == raw[0]
+    # Planes of red, green and blue, each row by row.
+    for row, column, channel in ((0, 0, 0), (0, 5, 1), (31, 2, 2)):
+        value = raw[1 + 1024 * channel + 32 * row + column]
+        assert dataset.train_inputs[3, row, column, channel] * 255 == pytest.approx(value, abs=1e-4)
+    inside = load("cifar10", cifar10 / cifar.FOLDER, test_size=4)
+    assert (len(inside.train_labels), len(inside.test_labels)) == (11, 4)
+
+
+def test_cifar_damaged(cifar10):
+    path = cifar10 / cifar.FOLDER / "data_batch_4.bin"
+    whole = path.read_bytes()
+    for damage in (whole[:-1], whole[: 2 * 3073], whole + b"x"):
+        path.write_bytes(damage)
+        with pytest.raises(ValueError, match=r"data_batch_4.bin is cut short or damaged.*cs.toronto.edu"):
+            load("cifar10", cifar10)
+    path.write_bytes(whole[:3073] + bytes([10]) + whole[3074:])
+    with pytest.raises(ValueError, match=r"data_batch_4.bin has the label 10 at record 1"):
+        load("cifar10", cifar10)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"data_batch_4.bin is missing.*cs.toronto.edu"):
+        load("cifar10", cifar10)
+
+
+def test_a_split_is_fixed_and_keeps_every_example():
+    inputs = np.arange(20, dtype=np.float32)[:, None]
+    first, second = (hold_out("mine", inputs, np.zeros(20, np.int32), 5, 1) for _ in range(2))
+    np.testing.assert_array_equal(first.test_inputs, second.test_inputs)
+    assert sorted(np.concatenate([first.train_inputs, first.test_inputs])[:, 0]) == list(range(20))
 
 
 def test_nan_in_the_data_is_found():
@@ -96,12 +151,30 @@ def test_nan_in_the_data_is_found():
         Dataset("mine", inputs, labels, inputs[:1], labels[:1], num_classes=2)
     with pytest.raises(ValueError, match=r"train_labels\[0\] = 5"):
         Dataset("mine", inputs[:1], labels[:1] + 5, inputs[:1], labels[:1], num_classes=2)
+    with pytest.raises(ValueError, match=r"test_labels has shape \(2,\)"):
+        Dataset("mine", inputs[:1], labels[:1], inputs[:1], labels[:2], num_classes=2)
 
 
-def test_unknown_name_and_missing_folder(tmp_path):
+@pytest.mark.parametrize("name", sorted(set(LOADERS) - {"digits"}))
+def test_no_folder_and_an_empty_one(name, tmp_path):
+    with pytest.raises(ValueError, match=r"data-dir.*https://"):
+        load(name)
+    with pytest.raises(FileNotFoundError, match=r"not a folder.*https://"):
+        load(name, tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"--data-dir needs.*https://"):
+        load(name, tmp_path)
+
+
+def test_an_unknown_name():
     with pytest.raises(ValueError, match=r"dataset = 'cifar'.*digits"):
         load("cifar")
-    with pytest.raises(ValueError, match=r"data-dir"):
-        load("mnist")
-    with pytest.raises(FileNotFoundError, match=r"not a folder"):
-        load("adult", tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
+def test_the_real_files():
+    digits = load("mnist", REAL / "mnist")
+    assert digits.train_inputs.shape == (60_000, 28, 28, 1)
+    assert np.bincount(digits.test_labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    adult = load("adult", REAL / "adult", test_size=3256)
+    assert adult.test_inputs.shape == (3256, 123)
+    assert 0.75 < 1 - adult.train_labels.mean() < 0.77
