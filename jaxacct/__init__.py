@@ -57,13 +57,14 @@ __all__ = [
     "prv",
     "rdp",
     "saddlepoint",
+    "sweep",
     "tradeoff",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the trainer when it is asked for: accounting alone need not wait for Flax and Optax."""
-    if name == "train":
-        return importlib.import_module("jaxacct.train")
+    """Imports trainer and sweeps when they are asked for: accounting alone need not wait for Flax, Optax and Rich."""
+    if name in ("sweep", "train"):
+        return importlib.import_module(f"jaxacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

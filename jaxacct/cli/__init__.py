@@ -11,7 +11,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from jaxacct.cli import accounting, calibration, figures, training
+from jaxacct.cli import accounting, calibration, figures, sweep, training
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one; anything else is a defect and shows its trace."""
@@ -45,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     accounting.add_parser(commands)
     calibration.add_parser(commands)
+    sweep.add_parser(commands)
     training.add_parser(commands)
     figures.add_parser(commands)
     return parser

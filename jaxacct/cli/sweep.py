@@ -1,0 +1,273 @@
+"""``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all cores, devices and hosts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+from typing import Any
+
+from jaxacct import strict_json
+from jaxacct.cli.accounting import SCOPE, rounded
+
+AXES = {
+    "noise-multiplier": "standard deviation of the noise over the clipping norm",
+    "scale": "scale of Laplace noise, for the mechanisms that have it",
+    "sampling-rate": "probability of each example to be in a batch, a fraction",
+    "steps": "number of noisy updates; a range is rounded to whole numbers",
+    "delta": "asks for epsilon; with --epsilon, and without noise, for the least noise multiplier",
+    "epsilon": "asks for delta",
+}
+MECHANISMS = (
+    "PoissonSubsampledGaussian", "Gaussian", "GaussianWithoutReplacement", "DiscreteGaussian", "Laplace",
+    "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
+)  # fmt: skip
+GUARANTEES = {
+    "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
+    "certified": "certified: lower <= truth <= upper, rounding included",
+}
+SHOWN = 20
+"""Entries printed."""
+
+WAIT = 120
+"""Seconds that processes wait for each other at the start, at least."""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the parser's subcommands."""
+    command = commands.add_parser(
+        "sweep",
+        help="epsilon, delta or the least noise of a whole grid of runs",
+        description="Certified bounds for every combination of the values given. Each axis is a number, numbers with "
+        "commas, or LOW:HIGH:COUNT[:log]. Finished parts are kept beside the result until that is whole.",
+        epilog="example: jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
+        "--steps 100,1000,10000 --delta 1e-5 --out sweep.npz",
+    )
+    for name, meaning in AXES.items():
+        command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
+    command.add_argument(
+        "--mechanism", metavar="NAMES", default=MECHANISMS[0],
+        help=f"one, or several with commas (default: {MECHANISMS[0]}): {', '.join(MECHANISMS)}",
+    )  # fmt: skip
+    command.add_argument(
+        "--mode", choices=tuple(GUARANTEES), default="certified",
+        help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by the mesh",
+    )  # fmt: skip
+    command.add_argument(
+        "--relation", choices=("add_or_remove", "add", "remove", "replace"), default="add_or_remove",
+        help="neighbouring relation (default: add_or_remove)",
+    )  # fmt: skip
+    command.add_argument("--tolerance", type=float, metavar="T", help="relative gap that the mesh aims at")
+    command.add_argument("--out", metavar="FILE", help="the results: .npz, .csv or .json")
+    command.add_argument("--plot", metavar="FILE", help="a heat map with contours, or a curve: .png, .svg or .pdf")
+    command.add_argument("--resume", action="store_true", help="go on from what an interrupted sweep to --out left")
+    command.add_argument("--json", action="store_true", help="print one JSON object; with the results, without --out")
+    command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
+    command.add_argument("--chunk", type=int, default=8192, metavar="N", help="entries between two savings (8192)")
+    hosts = command.add_argument_group("many hosts", "one process on each, with equal arguments and a shared --out")
+    hosts.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, free to listen on")
+    hosts.add_argument("--num-processes", type=int, metavar="N", help="number of processes")
+    hosts.add_argument("--process-id", type=int, metavar="I", help="number of this one, from 0")
+    hosts.add_argument(
+        "--patience", type=float, default=60.0, metavar="S", help="seconds of silence after which one is lost (60)"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sweeps, writes and prints the results, and returns the exit code."""
+    from jaxacct.sweep import HostLostError, draw
+    from jaxacct.sweep.quantities import quantity_of
+    from jaxacct.sweep.result import check_suffix
+
+    settings = _settings(arguments)
+    quantity = quantity_of(_quantity(arguments), arguments.mode, arguments.relation, arguments.tolerance)
+    quantity.check(settings)
+    out = None if arguments.out is None else pathlib.Path(arguments.out)
+    # What cannot be written should fail before hours of computing, not after them.
+    if out is not None:
+        check_suffix(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+    elif arguments.resume:
+        raise ValueError("--resume goes on from what a sweep to --out left: give --out.")
+    if arguments.plot is not None:
+        draw.require_matplotlib()
+        draw.check(settings.layout, settings.shape)
+    _use_all_cores(arguments.devices)
+    index, count = _join(arguments)
+    try:
+        return _sweep(arguments, quantity, settings, out, index, count)
+    except HostLostError as error:
+        print(f"jaxacct sweep: error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        if out is not None:
+            print("jaxacct sweep: finished parts are kept: give --resume to go on.", file=sys.stderr)
+        raise
+
+
+def _settings(arguments: argparse.Namespace) -> Any:
+    import jaxacct
+    from jaxacct import validation
+    from jaxacct.sweep import grid
+    from jaxacct.sweep.ranges import parsed
+
+    names = arguments.mechanism.split(",")
+    for name in names:
+        validation.check_one_of(name, "mechanism", MECHANISMS)
+    classes = [getattr(jaxacct, name) for name in names]
+    given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in AXES}
+    axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
+    return grid(classes[0] if len(classes) == 1 else classes, **axes)
+
+
+def _quantity(arguments: argparse.Namespace) -> str:
+    """Returns what is looked for: what is not given."""
+    if arguments.delta is None and arguments.epsilon is None:
+        raise ValueError("--delta is missing: give it for epsilon, --epsilon for delta, or both for the least noise.")
+    if arguments.delta is None:
+        return "delta"
+    if arguments.epsilon is None:
+        return "epsilon"
+    if arguments.noise_multiplier is not None:
+        raise ValueError("--noise-multiplier, --delta and --epsilon are all given: leave out what is looked for.")
+    return "noise_multiplier"
+
+
+def _use_all_cores(devices: int | None) -> None:
+    """Makes a CPU as many devices as it has cores; an application may choose what a library must leave alone."""
+    import jax
+
+    from jaxacct import validation
+
+    if devices is None:
+        if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+            return
+        devices = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    validation.check_whole(devices, "devices", 1, 4096, "a number of devices")
+    with contextlib.suppress(RuntimeError):  # something was computed before in this process: it keeps its devices
+        jax.config.update("jax_num_cpu_devices", devices)
+
+
+def _join(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Joins the other processes, if there are to be any; returns the number of this one, and how many there are."""
+    given = (arguments.coordinator, arguments.num_processes, arguments.process_id)
+    if given == (None, None, None):
+        return 0, 1
+    if None in given:
+        raise ValueError("--coordinator, --num-processes and --process-id belong together: give all three, or none.")
+    address, count, index = given
+    if ":" not in address:
+        raise ValueError(f"coordinator = {address}: give host and port of process 0, 10.0.0.1:1234, say.")
+    if count < 1 or not 0 <= index < count:
+        raise ValueError(f"process_id = {index} of {count}: give numbers from 0 to one below --num-processes.")
+    if arguments.out is None:
+        raise ValueError("several processes meet in a folder beside the result: give --out, on a disk that all see.")
+    import jax
+
+    wait = int(max(WAIT, arguments.patience))
+    try:
+        jax.distributed.initialize(address, count, index, initialization_timeout=wait)
+    except RuntimeError as error:
+        raise ValueError(
+            f"coordinator = {address}: not all of {count} processes met within {wait} s: start all of them, with the "
+            f"address of process 0 ({str(error).splitlines()[0]})."
+        ) from None
+    return index, count
+
+
+def _sweep(
+    arguments: argparse.Namespace, quantity: Any, settings: Any, out: pathlib.Path | None, index: int, count: int
+) -> int:
+    import jax
+
+    from jaxacct.sweep import draw, run
+    from jaxacct.sweep.shared import discard
+
+    folder = None if out is None else out.with_name(out.name + ".parts")
+    options = run.Options(
+        checkpoint=folder, resume=arguments.resume, chunk=arguments.chunk, patience=arguments.patience
+    )
+
+    output = os.dup(1) if count > 1 else None
+    if count > 1:  # what JAX sends messages with announces itself on standard output, which is for the results
+        os.dup2(2, 1)
+
+    def leave() -> None:
+        if output is None:
+            return
+        os.dup2(output, 1)
+        os.close(output)
+        # From here on no process needs another: none should be ended, or wait at its exit, because another has died.
+        jax.distributed.shutdown()
+
+    found = run.sweep(quantity, settings, options, leave)
+    if index > 0:
+        return 0
+    if out is not None and folder is not None:
+        found.save(out)
+        discard(folder, arguments.patience)
+    if arguments.plot is not None:
+        draw.picture(found, arguments.plot)
+    record = _record(arguments, found, out)
+    if arguments.json:
+        print(strict_json.dumps(record))
+    else:
+        _print(record, found)
+    return 0
+
+
+def _record(arguments: argparse.Namespace, found: Any, out: pathlib.Path | None) -> dict[str, Any]:
+    from jaxacct import __version__
+    from jaxacct.sweep.export import as_json
+
+    record = as_json(found)
+    results = {} if out is not None else {"results": record["results"]}
+    head = {name: value for name, value in record.items() if name != "results"}
+    return head | results | {
+        "out": None if out is None else str(out),
+        "plot": arguments.plot,
+        "guarantee": GUARANTEES[arguments.mode],
+        "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
+        "version": __version__,
+    }  # fmt: skip
+
+
+def _print(record: dict[str, Any], found: Any) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxacct.sweep.export import table
+
+    console = Console()
+    columns = table(found, np.arange(min(found.upper.size, SHOWN)))
+    names = [*found.axes, *(name for name in found.arrays if name not in ("estimate", "converged"))]
+    entries = Table(box=None, pad_edge=False)
+    for name in names:
+        entries.add_column(name.replace("_", " "), justify="right")
+    for i in range(len(columns["upper"])):
+        entries.add_row(*(_cell(name, columns[name].tolist()[i]) for name in names))
+    console.print(entries)
+    if found.upper.size > SHOWN:
+        console.print(f"... {found.upper.size - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
+    counts, rate = record["counts"], found.upper.size / found.seconds
+    summary = Table(show_header=False)
+    summary.add_column(style="bold")
+    summary.add_column(overflow="fold", max_width=60)
+    summary.add_row("entries", f"{counts['entries']:,} in {found.seconds:.1f} s, {rate:,.0f} a second")
+    summary.add_row("flagged", f"{counts['flagged']:,} not converged; {counts['prv']:,} answered by the mesh")
+    summary.add_row("guarantee", record["guarantee"])
+    summary.add_row("holds for", record["scope"])
+    for name in ("out", "plot"):
+        if record[name]:
+            summary.add_row("written to", record[name])
+    console.print(summary)
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return rounded("upper" if name in ("upper", "noise_multiplier") else name, value)

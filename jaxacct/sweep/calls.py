@@ -1,0 +1,101 @@
+"""What is called: sweeps for epsilon, for delta, and for the least noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxacct.sweep.quantities import quantity_of
+from jaxacct.sweep.result import Sweep
+from jaxacct.sweep.run import Options, sweep
+from jaxacct.sweep.settings import Settings
+
+
+def epsilon(
+    settings: Settings,
+    *,
+    mode: str = "certified",
+    relation: str = "add_or_remove",
+    tolerance: float | None = None,
+    **options: Any,
+) -> Sweep:
+    """Returns bounds on epsilon for every entry of a grid or table.
+
+    Args:
+        settings: of :func:`grid` or :func:`rows`, with the mechanism's fields, ``steps`` and ``delta``.
+        mode: "certified": the exact accountant, then :func:`jaxacct.prv.epsilon` for the entries that this leaves open,
+            one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
+        relation: neighbouring relation, one that the mechanisms support.
+        tolerance: relative gap that the mesh aims at.
+        **options: how it is run; none changes a result.
+
+            * ``checkpoint``: folder that keeps every finished chunk; a call with the same arguments and ``resume`` goes
+              on from there, on any number of devices and processes. Needed with several processes: all must see it.
+            * ``resume`` (False): whether to go on from what ``checkpoint`` holds; otherwise a folder in use is refused.
+            * ``chunk`` (8192): entries of a chunk.
+            * ``memory`` (2**30): bytes that a device's program may take: how many entries run side by side.
+            * ``devices`` (all of this process): which to use. A CPU is one device, and uses one core, unless
+              ``jax.config.update("jax_num_cpu_devices", n)`` was called before anything was computed.
+            * ``patience`` (60): seconds without a sign of life after which another process counts as lost.
+            * ``show_progress`` (True): whether to show a bar on standard error, where that is a terminal.
+
+    Returns:
+        :class:`Sweep`: arrays of the shape of the grid, or (n,) of the rows. No entry is dropped: those that have not
+        converged are flagged. In a process group (``jax.distributed.initialize``) every process returns all of it.
+
+    Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
+    inf where nothing is known. Chunks, devices, processes and interruptions change no bit of a result (on one kind of
+    device and one version).
+
+    Raises:
+        ValueError: settings out of range or not those of the mechanism, an option out of range, a checkpoint of
+            another sweep.
+        HostLostError: another process failed or fell silent; finished chunks are kept.
+
+    Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
+
+    >>> from jaxacct.sweep import grid
+    >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5))
+    >>> found.upper.round(4).tolist(), bool(found.converged.all())
+    ([[6.1877, 15.0525], [2.0746, 4.4022]], True)
+    """
+    return sweep(quantity_of("epsilon", mode, relation, tolerance), settings, Options(**options))
+
+
+def delta(
+    settings: Settings,
+    *,
+    mode: str = "certified",
+    relation: str = "add_or_remove",
+    tolerance: float | None = None,
+    **options: Any,
+) -> Sweep:
+    """Returns bounds on delta for every entry of a grid or table.
+
+    Args, guarantee, errors and source are those of :func:`epsilon`, with ``epsilon`` among the settings in delta's
+    place; ``**options`` likewise. ``upper`` is 1 where nothing is known.
+    """
+    return sweep(quantity_of("delta", mode, relation, tolerance), settings, Options(**options))
+
+
+def noise_multiplier(
+    settings: Settings,
+    *,
+    mode: str = "certified",
+    relation: str = "add_or_remove",
+    tolerance: float | None = None,
+    **options: Any,
+) -> Sweep:
+    """Returns the least noise multiplier of a Poisson-subsampled Gaussian for every budget of a grid or table.
+
+    Args, errors and ``**options`` are those of :func:`epsilon`; the settings are ``sampling_rate``, ``steps``,
+    ``epsilon`` and ``delta``, and ``tolerance`` is that of :func:`jaxacct.calibrate.noise_multiplier`.
+
+    Returns:
+        :class:`Sweep` with the further array "noise_multiplier"; its bounds are those of the epsilon reached.
+
+    Formal guarantee: a finite noise multiplier satisfies its budget, ``upper <= epsilon``; "converged" says whether it
+    is within the tolerance of the least. It is inf, with ``upper`` inf, where nothing is certified.
+
+    Source: :func:`jaxacct.calibrate.noise_multiplier`.
+    """
+    return sweep(quantity_of("noise_multiplier", mode, relation, tolerance), settings, Options(**options))

@@ -1,0 +1,94 @@
+"""What a sweep has done so far, on disk: a folder with a description and one file for each finished chunk.
+
+Chunks are files of their own, written whole: processes never write the same one at a time with different content, and
+what a killed process leaves is what it finished. A file that cannot be read counts as not finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from jaxacct.sweep.files import write_whole
+
+DESCRIPTION = "sweep.json"
+
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+"""What reading a damaged file raises."""
+
+
+class Checkpoint:
+    """The folder of one sweep; ``description`` is what must be equal for results to be of the same sweep."""
+
+    def __init__(self, folder: str | os.PathLike[str], description: dict[str, Any]) -> None:
+        self.folder = pathlib.Path(folder)
+        self.description = description
+
+    def begin(self, size: int, chunk: int, *, resume: bool) -> int:
+        """Makes the folder, or takes up the one that is there; returns the entries of a chunk, which that one decides.
+
+        Raises ValueError where the folder holds another sweep, or this one and ``resume`` is false.
+        """
+        path = self.folder / DESCRIPTION
+        if not path.exists():
+            if self.folder.exists() and any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
+                raise ValueError(f"checkpoint = {self.folder} is a folder of something else: name one of its own.")
+            record = {**self.description, "entries": size, "chunk": chunk}
+            write_whole(path, lambda file: file.write(json.dumps(record, indent=1).encode()) and None)
+            return chunk
+        chunk = self.verified()
+        if not resume:
+            done = int(np.sum(self.finished(size, chunk)))
+            raise ValueError(
+                f"checkpoint = {self.folder} holds {done} of {-(-size // chunk)} chunks of this sweep: give resume "
+                "(--resume) to go on from there, or delete it to start afresh."
+            )
+        return chunk
+
+    def verified(self) -> int:
+        """Returns the entries of a chunk; raises ValueError where the folder is another sweep's."""
+        path = self.folder / DESCRIPTION
+        try:
+            record = json.loads(path.read_text())
+            chunk = int(record.pop("chunk"))
+        except (OSError, ValueError, KeyError, AttributeError):
+            raise ValueError(
+                f"checkpoint = {self.folder}: its {DESCRIPTION} is missing or damaged: name another folder, or delete "
+                "this one. With several processes, all must see the same folder."
+            ) from None
+        record.pop("entries", None)
+        differing = [name for name in self.description if record.get(name) != self.description[name]]
+        if differing:
+            here = self.description
+            told = "; ".join(f"{name} {record.get(name)!r} there, {here[name]!r} here" for name in differing)
+            raise ValueError(
+                f"checkpoint = {self.folder} is of another sweep ({told}): give the arguments that it was begun with, "
+                "or name another folder."
+            )
+        return chunk
+
+    def finished(self, size: int, chunk: int) -> np.ndarray:
+        """Returns for each chunk whether there is a file of it."""
+        return np.array([self._file(i).exists() for i in range(-(-size // chunk))])
+
+    def write(self, i: int, results: dict[str, np.ndarray]) -> None:
+        """Keeps the results of chunk ``i``; when this returns they are on the disk."""
+        write_whole(self._file(i), lambda file: np.savez(file, allow_pickle=False, **results))
+
+    def read(self, i: int, names: dict[str, np.dtype], count: int) -> dict[str, np.ndarray] | None:
+        """Returns the results of chunk ``i``, or None where there are none that can be read."""
+        try:
+            with np.load(self._file(i), allow_pickle=False) as stored:
+                results = {name: stored[name] for name in names}
+        except UNREADABLE:
+            return None
+        fits = all(len(value) == count and value.dtype == names[name] for name, value in results.items())
+        return results if fits else None
+
+    def _file(self, i: int) -> pathlib.Path:
+        return self.folder / f"chunk-{i:06d}.npz"

@@ -1,0 +1,152 @@
+"""What is computed for one entry of a sweep: compiled for all, and by the mesh for those that this leaves open."""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxacct import calibrate, prv, saddlepoint, validation
+from jaxacct.bounds import Bounds
+from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.protocol import directions
+from jaxacct.prv.accountant import DEFAULT_TOLERANCE
+from jaxacct.sweep.settings import Settings, check, fields_of
+
+MODES = ("saddlepoint", "certified")
+
+Entry = dict[str, Any]
+
+
+class Accountant(enum.IntEnum):
+    """Which accountant an entry's bracket is of.
+
+    ===========  ===============================================================================================
+    FAILED       the mesh raised an error; what the exact accountant said before is kept
+    NONE         none has an answer: the bracket says nothing
+    SADDLEPOINT  the exact one
+    PRV          the mesh, together with the exact one
+    ===========  ===============================================================================================
+    """
+
+    FAILED = -1
+    NONE = 0
+    SADDLEPOINT = 1
+    PRV = 2
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is looked for, and how.
+
+    Attributes:
+        name: "epsilon", "delta" or "noise_multiplier".
+        mode: "saddlepoint", or "certified": the mesh answers where the saddle point does not.
+        relation: neighbouring relation.
+        tolerance: of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh; of
+            :func:`jaxacct.calibrate.noise_multiplier`.
+    """
+
+    name: str
+    mode: str
+    relation: str
+    tolerance: float
+
+    def check(self, settings: Settings) -> None:
+        """Raises where the settings are not those of the quantity."""
+        validation.check_one_of(self.mode, "mode", MODES)
+        validation.check_positive(self.tolerance, "tolerance")
+        for mechanism in settings.mechanisms:
+            directions(mechanism, self.relation)  # type: ignore[arg-type]
+        if self.name == "noise_multiplier":
+            if settings.mechanisms != (PoissonSubsampledGaussian,):
+                raise ValueError(
+                    "mechanism: the least noise is looked for of PoissonSubsampledGaussian alone: leave mechanism out "
+                    "(a sampling_rate of 1 is the plain Gaussian mechanism)."
+                )
+            check(settings, ("epsilon", "delta"), unknown="noise_multiplier")
+        else:
+            check(settings, ("delta",) if self.name == "epsilon" else ("epsilon",))
+
+    @property
+    def arrays(self) -> dict[str, np.dtype]:
+        """Names and types of what an entry gives."""
+        names = ("noise_multiplier",) * (self.name == "noise_multiplier") + ("lower", "estimate", "upper")
+        return {name: np.dtype(np.float64) for name in names} | {
+            "converged": np.dtype(bool),
+            "accountant": np.dtype(np.int8),
+        }
+
+    @property
+    def worst(self) -> float:
+        """The upper bound where nothing is known."""
+        return 1.0 if self.name == "delta" else float("inf")
+
+    @property
+    def exact(self) -> Quantity:
+        """The quantity without what its compiled part does not depend on, so that one program serves all modes."""
+        calibrates = self.name == "noise_multiplier"
+        return replace(self, mode="saddlepoint", tolerance=self.tolerance if calibrates else 1.0)
+
+    def compiled(self, mechanism: type, entry: Entry) -> Entry:
+        """Returns what the exact accountant knows; ``entry`` is traced."""
+        if self.name == "noise_multiplier":
+            found = self._least_noise(entry)
+            settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
+            return {"noise_multiplier": found.value} | _answer(found.reached, settled, _by_saddlepoint(found.satisfied))
+        bounds = getattr(saddlepoint, self.name)(*self._arguments(mechanism, entry), relation=self.relation)
+        says = bounds.converged | (bounds.upper < self.worst) | (bounds.lower > 0)
+        return _answer(bounds, bounds.converged, _by_saddlepoint(says))
+
+    def by_mesh(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
+        """Returns what the mesh adds to what was found ``before``; the values of ``entry`` are concrete."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", prv.ToleranceWarning)  # each entry says itself whether it has converged
+            if self.name == "noise_multiplier":
+                try:
+                    found = self._least_noise(entry)
+                except ValueError:  # no noise is enough: the settings themselves were checked before
+                    return before
+                settled = found.status in (calibrate.Status.CONVERGED, calibrate.Status.NOT_BINDING)
+                found_by = Accountant.PRV if found.satisfied else Accountant.NONE
+                return {"noise_multiplier": found.value} | _answer(found.reached, settled, found_by)
+            mesh = getattr(prv, self.name)(
+                *self._arguments(mechanism, entry), relation=self.relation, tolerance=self.tolerance
+            )
+        # Both brackets hold, hence their intersection does.
+        lower, upper = max(before["lower"], mesh.lower), min(before["upper"], mesh.upper)
+        bounds = Bounds(lower, min(max(mesh.estimate, lower), upper), upper)
+        says = upper < self.worst or lower > 0
+        return _answer(bounds, mesh.converged, Accountant.PRV if says else Accountant.NONE)
+
+    def _least_noise(self, entry: Entry) -> calibrate.Calibrated:
+        budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
+        return calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
+
+    def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Any]:
+        made = mechanism(**{name: entry[name] for name in fields_of(mechanism)})
+        return made, entry["steps"], entry["delta" if self.name == "epsilon" else "epsilon"]
+
+
+def _by_saddlepoint(says: Any) -> Any:
+    return jnp.where(says, int(Accountant.SADDLEPOINT), int(Accountant.NONE)).astype(jnp.int8)
+
+
+def _answer(bounds: Bounds, converged: Any, accountant: Any) -> Entry:
+    return {
+        "lower": bounds.lower,
+        "estimate": bounds.estimate,
+        "upper": bounds.upper,
+        "converged": converged,
+        "accountant": accountant,
+    }
+
+
+def quantity_of(name: str, mode: str, relation: str, tolerance: float | None) -> Quantity:
+    """Returns the quantity, with the accountants' own tolerance where none is given."""
+    default = DEFAULT_TOLERANCE.get(name, 1e-6)
+    return Quantity(name, mode, relation, default if tolerance is None else tolerance)
