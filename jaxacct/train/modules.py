@@ -1,9 +1,21 @@
-"""Which Flax modules can be trained with differential privacy, and which cannot, and why."""
+"""Which Flax modules can be trained with differential privacy, which cannot and why, and which of their parameters are.
+
+Fine-tuning trains some parameters and leaves the others as they are. Only the trained ones have gradients: those alone
+are clipped and get noise, so that fewer of them mean less noise in all. The frozen ones are released as they are: they
+have to come from public data.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import jax
 from flax import nnx
+
+Path = tuple[Any, ...]
+Trainable = str | Sequence[str] | Callable[[Path, Any], bool] | None
+"""Paths written ``"output"`` or ``"blocks/0"``, a predicate of a parameter's path and variable, or None: all."""
 
 
 def check_module(model: nnx.Module) -> None:
@@ -44,3 +56,53 @@ def check_module(model: nnx.Module) -> None:
             )
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
         raise ValueError("model has no nnx.Param: there is nothing to train.")
+
+
+def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, nnx.State, nnx.State]:
+    """Returns the graph, the trained parameters and all else of ``model``: ``nnx.merge`` puts them together again.
+
+    Args:
+        model: a Flax module; not modified.
+        trainable: which parameters train. None: every ``nnx.Param``. One path or several, as strings with ``/`` between
+            the names of modules: the parameters at it or below it. A predicate, as Flax filters are: of the path, a
+            tuple, and the variable.
+
+    Returns:
+        ``(graph, trained, rest)``; ``trained`` is a pytree of the chosen ``nnx.Param``, to differentiate and to clip;
+        ``rest`` has the frozen ones and whatever else the module keeps.
+
+    Raises ValueError where nothing is left to train, or a path leads to no parameter.
+
+    >>> model = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), nnx.Linear(3, 2, rngs=nnx.Rngs(1)))
+    >>> graph, trained, rest = split_params(model, "layers/1")
+    >>> [leaf.shape for leaf in jax.tree.leaves(trained)]
+    [(2,), (3, 2)]
+    >>> nnx.merge(graph, trained, rest)(jax.numpy.zeros(4)).shape
+    (2,)
+    """
+    chosen = nnx.Param if trainable is None else nnx.All(nnx.Param, _predicate(model, trainable))
+    graph, trained, rest = nnx.split(model, chosen, ...)  # type: ignore[misc]
+    if not jax.tree.leaves(trained):
+        raise ValueError(
+            f"trainable = {trainable!r} leaves no parameter to train: the model has {', '.join(_param_paths(model))}."
+        )
+    return graph, trained, rest
+
+
+def _predicate(model: nnx.Module, trainable: str | Sequence[str] | Callable[[Path, Any], bool]) -> Callable[..., bool]:
+    if callable(trainable):
+        return trainable
+    paths = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    known = _param_paths(model)
+    for path in paths:
+        if not any(_is_within(name, path) for name in known):
+            raise ValueError(f"trainable = {path!r} leads to no parameter: the model has {', '.join(known)}.")
+    return lambda path, variable: any(_is_within("/".join(map(str, path)), wanted) for wanted in paths)
+
+
+def _param_paths(model: nnx.Module) -> list[str]:
+    return ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))]
+
+
+def _is_within(path: str, wanted: str) -> bool:
+    return path == wanted or path.startswith(f"{wanted}/")

@@ -28,4 +28,5 @@ def load(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
         ) from None
     raw = load_digits()
     inputs = (raw.data.astype(np.float32) / 16).reshape(-1, 8, 8, 1)  # pixels are counts from 0 to 16
-    return hold_out("digits", inputs, raw.target.astype(np.int32), test_size or TEST_SIZE, num_classes=10)
+    test_size = TEST_SIZE if test_size is None else test_size
+    return hold_out("digits", inputs, raw.target.astype(np.int32), test_size, num_classes=10)
