@@ -1,0 +1,61 @@
+"""Policies: how a run chooses its noise and its sampling rate, step by step, and when it stops.
+
+A policy is a small pure program: :meth:`~Policy.start` gives its state, a pytree; :meth:`~Policy.setting` the setting
+of a step; every :attr:`~Policy.period` steps :meth:`~Policy.adapt` looks at the ledger and at a noisy answer to
+:attr:`~Policy.query`, whose cost is the ledger's to grant like any other. All of it works under ``jit`` and ``scan``.
+
+A policy with :attr:`~Policy.adaptive` false chooses nothing from results, and the run it makes may be accounted as if
+fixed in advance. One that is adaptive is covered by a filter or an odometer only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Array, Bool, Float32, Int32
+
+from jaxacct.mechanisms import Mechanism
+
+
+class Setting(NamedTuple):
+    """What one step uses: ``noise_multiplier`` () and ``sampling_rate`` (), float32."""
+
+    noise_multiplier: Float32[Array, ""]
+    sampling_rate: Float32[Array, ""]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """What the trainer asks of a policy.
+
+    Attributes:
+        adaptive: whether anything it chooses depends on results.
+        period: steps between calls of :meth:`adapt`; 0 for never.
+        query: the mechanism of the answer that :meth:`adapt` gets; None if it gets none.
+        sampling_rates: the least and the largest sampling rate that it can choose, for static shapes.
+    """
+
+    adaptive: bool
+    period: int
+
+    @property
+    def query(self) -> Mechanism | None: ...
+
+    @property
+    def sampling_rates(self) -> tuple[float, float]: ...
+
+    def start(self, ledger: Any) -> Any:
+        """Returns the state before the first step."""
+        ...
+
+    def setting(self, state: Any, step: Int32[Array, ""]) -> Setting:
+        """Returns what the step with this number, from 0, uses."""
+        ...
+
+    def adapt(self, state: Any, ledger: Any, step: Int32[Array, ""], answer: Float32[Array, ""]) -> Any:
+        """Returns the state after ``step`` steps, with the ledger as it is after the query."""
+        ...
+
+    def stopped(self, state: Any) -> Bool[Array, ""]:
+        """Returns whether training ends here."""
+        ...
