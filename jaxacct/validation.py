@@ -68,6 +68,14 @@ def check_steps(value: Any, name: str = "steps") -> None:
     )  # fmt: skip
 
 
+def check_batches(value: Any, most: int, name: str = "batches") -> None:
+    """Raises where a concrete number of batches is not whole, below 1 or above ``most``."""
+    _require(
+        name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most),
+        f"is not a number of batches: give a whole number of batches an epoch, from 1 to {most}.",
+    )  # fmt: skip
+
+
 def check_delta(value: Any, name: str = "delta") -> None:
     """Raises where a concrete delta is outside (0, 1)."""
     _require(

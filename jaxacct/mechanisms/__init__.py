@@ -11,7 +11,9 @@ from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mixture import GaussianMixture
 from jaxacct.mechanisms.protocol import DIRECTIONS, Mechanism
+from jaxacct.mechanisms.random_allocation import RandomAllocation
 from jaxacct.mechanisms.randomized_response import RandomizedResponse
+from jaxacct.mechanisms.truncated import TruncatedPoissonGaussian
 from jaxacct.mechanisms.without_replacement import GaussianWithoutReplacement, LaplaceWithoutReplacement
 
 __all__ = [
@@ -30,5 +32,7 @@ __all__ = [
     "PoissonSubsampledLaplace",
     "PrivacyLoss",
     "PureDP",
+    "RandomAllocation",
     "RandomizedResponse",
+    "TruncatedPoissonGaussian",
 ]

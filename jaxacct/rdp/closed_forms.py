@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
-from jaxacct.mechanisms import Gaussian, Laplace, Mechanism
+from jaxacct.mechanisms import Gaussian, Laplace, Mechanism, RandomAllocation
 from jaxacct.mechanisms.protocol import directions
 from jaxacct.precision import as_float64
+from jaxacct.rdp.random_allocation import random_allocation
 
 
 def gaussian(mechanism: Gaussian, orders: Array, relation: str) -> Array:
@@ -41,4 +42,8 @@ def laplace(mechanism: Laplace, orders: Array, relation: str) -> Array:
     return jnp.where(up > LARGEST_EXPONENT / 2, vast, jnp.log1p(excess)) / power
 
 
-CLOSED_FORMS: dict[type[Mechanism], Callable[..., Array]] = {Gaussian: gaussian, Laplace: laplace}
+CLOSED_FORMS: dict[type[Mechanism], Callable[..., Array]] = {
+    Gaussian: gaussian,
+    Laplace: laplace,
+    RandomAllocation: random_allocation,
+}

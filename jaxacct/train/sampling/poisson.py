@@ -24,22 +24,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-
-RATE_UNIT = 2**32
-"""An example takes part if 32 random bits, as a number, fall below sampling_rate * 2^32: the rate is met exactly."""
+from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
+from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
+from jaxacct.train.sampling.protocol import check_num_examples, drawn_rate
 
 ALLOWANCE = 1e-3
 """Share of delta that overflows may cost, by default. The batch grows by the logarithm of its inverse only."""
-
-KL_ROUNDING = 1e-6
-"""Relative allowance for the rounding of the divergence; it is computed to about 1e-10."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +70,8 @@ class PoissonSampler:
     capacity: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_examples, int) or not 1 <= self.num_examples < 2**31:
-            raise ValueError(
-                f"num_examples = {self.num_examples} is not a size: give a whole number from 1 to 2**31 - 1."
-            )
-        validation.check_sampling_rate(self.sampling_rate)
-        threshold = round(float(self.sampling_rate) * RATE_UNIT)
-        if threshold == 0:
-            raise ValueError(f"sampling_rate = {self.sampling_rate} is below 2**-33: nothing would ever be drawn.")
-        object.__setattr__(self, "sampling_rate", threshold / RATE_UNIT)
+        check_num_examples(self.num_examples)
+        object.__setattr__(self, "sampling_rate", drawn_rate(self.sampling_rate))
         if self.capacity < min((self.num_examples + 1) * self.sampling_rate + 1, self.num_examples + 1):
             raise ValueError(
                 f"capacity = {self.capacity} is not above the expected batch size, "
@@ -119,21 +110,17 @@ class PoissonSampler:
         if not 0 < allowance < 1:
             raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
         whole = cls(num_examples, sampling_rate, num_examples + 1)
-        target = math.log(allowance * delta) - math.log(max(steps, 1)) - _log_one_plus_exp(epsilon)
-        low = math.ceil((num_examples + 1) * whole.sampling_rate) + 1
-        high = num_examples + 1
-        while low < high:
-            middle = (low + high) // 2
-            if log_overflow_bound(num_examples, whole.sampling_rate, middle) <= target:
-                high = middle
-            else:
-                low = middle + 1
-        return cls(num_examples, whole.sampling_rate, high)
+        rate = whole.sampling_rate
+        capacity = least_capacity(num_examples, rate, allowance * delta, epsilon=epsilon, steps=steps)
+        return cls(num_examples, rate, capacity)
 
     @property
     def expected_batch_size(self) -> float:
         """``num_examples * sampling_rate``: what the noisy sum is divided by."""
         return self.num_examples * self.sampling_rate
+
+    relation: ClassVar[str] = "add_or_remove"
+    steps_per_run: ClassVar[int] = 1
 
     @property
     def overflow_probability(self) -> float:
@@ -146,10 +133,7 @@ class PoissonSampler:
         >>> PoissonSampler(num_examples=10, sampling_rate=0.5, capacity=11).overflow_delta(steps=5, epsilon=1.0)
         0.0
         """
-        if steps <= 0:
-            return 0.0
-        log_bound = log_overflow_bound(self.num_examples, self.sampling_rate, self.capacity)
-        return math.exp(min(log_bound + math.log(steps) + _log_one_plus_exp(epsilon), 0.0))
+        return cut_cost(log_overflow_bound(self.num_examples, self.sampling_rate, self.capacity), steps, epsilon)
 
     def mechanism(self, noise_multiplier: float) -> PoissonSubsampledGaussian:
         """Returns the mechanism of one noisy sum over such a batch.
@@ -159,13 +143,17 @@ class PoissonSampler:
         """
         return PoissonSubsampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=self.sampling_rate)
 
-    def sample(self, key: jax.Array) -> tuple[Int32[Array, " capacity"], Bool[Array, " capacity"]]:
-        """Returns one batch: indices into the data set, and which of them are real. Use each key once.
+    def sample(self, key: jax.Array, step: ArrayLike | None = None) -> Batch:
+        """Returns the batch of a step: indices into the data set, and which of them are real.
+
+        Args:
+            key: typed key of the run; without ``step`` that of this batch alone, to be used once.
+            step: number of the step, which is folded into the key.
 
         Real rows come first, in rising order, each example at most once; rows under a false mask point at example 0
         and must count for nothing. A batch may be empty.
         """
-        return pack(self.draw(key), self.capacity)
+        return pack(self.draw(key if step is None else jax.random.fold_in(key, step)), self.capacity)
 
     def draw(self, key: jax.Array) -> Bool[Array, " num_examples"]:
         """Returns which examples take part, before packing."""
@@ -173,37 +161,3 @@ class PoissonSampler:
         if threshold == RATE_UNIT:  # 2^32 itself does not fit into 32 bits
             return jnp.ones(self.num_examples, bool)
         return jax.random.bits(key, (self.num_examples,), jnp.uint32) < jnp.uint32(threshold)
-
-
-def pack(
-    selected: Bool[Array, " num_examples"], capacity: int
-) -> tuple[Int32[Array, " capacity"], Bool[Array, " capacity"]]:
-    """Returns the first ``capacity`` selected indices and a mask of the rows in use.
-
-    >>> indices, mask = pack(jnp.array([False, True, False, True]), 3)
-    >>> indices.tolist(), mask.tolist()
-    ([1, 3, 0], [True, True, False])
-    """
-    (indices,) = jnp.nonzero(selected, size=capacity, fill_value=0)
-    return indices.astype(jnp.int32), jnp.arange(capacity) < jnp.sum(selected)
-
-
-def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
-    """Returns an upper bound on ``log P(more than capacity of num_examples + 1 take part)``: -inf where none can.
-
-    >>> round(log_overflow_bound(999, 0.1, 199), 2), log_overflow_bound(999, 0.1, 1000)
-    (-44.4, -inf)
-    """
-    total, least = num_examples + 1, capacity + 1
-    if least > total:
-        return -math.inf
-    if least <= total * sampling_rate:
-        return 0.0
-    divergence = least * math.log(least / (total * sampling_rate))
-    if least < total:
-        divergence += (total - least) * (math.log((total - least) / total) - math.log1p(-sampling_rate))
-    return min(-divergence * (1 - KL_ROUNDING), 0.0)
-
-
-def _log_one_plus_exp(epsilon: float) -> float:
-    return float(epsilon) + math.log1p(math.exp(-float(epsilon)))

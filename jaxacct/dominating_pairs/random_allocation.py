@@ -1,0 +1,239 @@
+"""The dominating pair of one epoch of random allocation, by convex order.
+
+Each example takes part in exactly one of t steps, drawn uniformly. Q is N(0, s^2 I_t), P the mixture of its t shifts by
+a unit vector, and the likelihood ratio P/Q is the mean M_t of t independent copies of X = e^(z/s - 1/(2 s^2)), z
+standard normal under Q. The privacy profiles of (P, Q) and of (Q, P),
+
+    E_Q[(M_t - c)+] + P(M_t = inf)   and   E_Q[(1 - c M_t)+],
+
+are expectations of convex functions of the ratio. So any mean-preserving spread of it, that is any larger law in convex
+order, gives a pair that dominates in both directions; and since sums of independent variables keep the order, X and
+every partial sum may be spread, too. Here laws live on finitely many points, and a value between two of them moves to
+both of them, in the shares that keep its mean ("connect the dots", Doroshenko et al. 2022). The far tails of X are
+spread to 0 and to infinity. M_t is built by doubling, M_2k = (M_k + M_k')/2, and by single steps where t has a bit.
+
+An error of a spread is averaged by later doublings: it stays a fixed share of the variance, whatever t is.
+
+Rounding. All terms are positive. A computed mass is right to a relative error eta, which adds up in products: eta_2k =
+2 eta_k + that of one merge. A computed value is right to theta, which is averaged. If values and masses are off by such
+factors, then P's masses by their product: both are handed on as the pair's ``rounding``.
+
+Source of the pair: Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Choquette-Choo et al. (2024), "Near-exact
+privacy amplification for matrix mechanisms". Sums of exponentiated losses on a grid: Feldman and Shenfeld (2026),
+"Efficient privacy loss accounting for subsampling and random allocation".
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr
+from jaxtyping import Array, Float
+
+from jaxacct.dominating_pairs.finite import FinitePair
+from jaxacct.precision import UNIT_ROUNDOFF
+
+FINE = 2**13
+"""Points that sums fall on before some of them are chosen."""
+
+REACH = 11.5
+"""Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass."""
+
+LARGEST_REACH = 37.0
+"""Standard deviations under Q that float64 has masses for: e^(-37^2/2) = e^-685."""
+
+LEAST_NOISE = 0.05
+"""Noise multipliers below would need values beyond e^-650 or masses beyond LARGEST_REACH; they count as invalid."""
+
+MOST_BATCHES = 2**30
+
+TILTS = np.array([-32.0, -16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0])
+"""Powers of the ratio whose expectations are to be kept well: where the tilted laws lie, points are chosen."""
+
+RELEVANT = 1e-18
+"""Masses, of P and of Q, below which points are not sought: a thousandth of roundoff."""
+
+EVEN = 0.1
+"""Share of the points that are spaced evenly, so that no gap is wide."""
+
+VALUE_ERROR = 2e-14
+"""Error of a value by one merge, relative and over 2 + its largest logarithm: the functions that find its cell, the
+shares in it. A value beyond its cell counts as its end."""
+
+FIRST_ERROR = 4e-13
+"""Relative error of the masses of X: the density's, (37^2/2 + 37/s) roundings, and that of the quadrature."""
+
+GAUSS = np.polynomial.legendre.leggauss(4)
+
+
+class RatioLaw(NamedTuple):
+    """The law of a likelihood ratio under Q: masses at increasing values, of which the first is 0; eta as above."""
+
+    values: Float[Array, " n"]
+    masses: Float[Array, " n"]
+    eta: Array
+
+
+class Allocated(NamedTuple):
+    """The law of M_t, P's mass at infinity, Q's mass in X's tails, and theta."""
+
+    law: RatioLaw
+    infinite: Array
+    in_tails: Array
+    theta: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RandomAllocationPair(FinitePair):
+    """A pair of finitely many outcomes whose losses lie on no lattice."""
+
+    def anchors(self) -> tuple[Array, Array]:
+        return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
+
+
+def allocation_pair(allocated: Allocated, valid: Array, *, removes: bool) -> RandomAllocationPair:
+    """Returns (P, Q) if ``removes``, else (Q, P): both as spread. Invalid ones hold NaN."""
+    values, q, eta = allocated.law
+    nothing = jnp.zeros(1)
+    p = jnp.concatenate([values * q, allocated.infinite[None]])
+    q = jnp.concatenate([q, nothing])
+    losses = jnp.concatenate([jnp.log(values), nothing + jnp.inf])
+    rounding = jnp.where(valid, eta + allocated.theta + 4 * UNIT_ROUNDOFF, jnp.nan)
+    p = jnp.where(valid, p, jnp.nan)
+    return RandomAllocationPair(p, q, losses, rounding) if removes else RandomAllocationPair(q, p, -losses, rounding)
+
+
+@functools.partial(jax.jit, static_argnames="points")
+def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated:
+    """Returns the law of M_t on so many points, for valid scalars s and t; inside the float64 scope."""
+    s, t = noise_multiplier, batches.astype(jnp.int32)
+    first, grid_ends, infinite, in_tails = _single(s, points)
+    log_variance = jnp.minimum(1 / s**2, 40.0)
+    deviation = jnp.sqrt(jnp.expm1(log_variance))
+
+    def step(carry: tuple[RatioLaw, Array, Array, Array]) -> tuple[RatioLaw, Array, Array, Array]:
+        """Doubles the number of terms or, where the bit just passed asks for it, adds a single one."""
+        law, count, bit, adds = carry
+        weight = jnp.where(adds, 1, count)
+        other = jax.tree.map(lambda a, b: jnp.where(adds, a, b), first, law)
+        total = (count + weight).astype(jnp.float64)
+        low, high = grid_ends
+        width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
+        grid = _Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
+        fine = _summed(law, count / total, other, weight / total, grid)
+        law = _coarsened(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, points)
+        bit = jnp.where(adds, bit, bit - 1)
+        return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
+
+    bits = jnp.sum(t >= 2 ** jnp.arange(1, 31, dtype=jnp.int32)).astype(jnp.int32)
+    start = first, jnp.int32(1), bits, jnp.asarray(False)
+    law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
+    largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
+    return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * VALUE_ERROR)
+
+
+class _Grid(NamedTuple):
+    """Values 0 and e^(width sinh(v)), v evenly spaced: close where M is near 1, spaced evenly in log far away."""
+
+    low: Array
+    high: Array
+    width: Array
+
+    def _ends(self) -> tuple[Array, Array]:
+        first, last = jnp.arcsinh(self.low / self.width), jnp.arcsinh(self.high / self.width)
+        return first, (last - first) / (FINE - 2)
+
+    def logs(self) -> Array:
+        """Returns the logs of all values but the first, 0."""
+        first, step = self._ends()
+        logs = self.width * jnp.sinh(first + step * jnp.arange(FINE - 1))
+        return logs.at[0].set(self.low).at[-1].set(self.high)
+
+    def cell(self, logs: Array) -> Array:
+        """Returns which cell between values the logs fall into; a border may be taken for its neighbour."""
+        first, step = self._ends()
+        x = logs / self.width
+        v = jnp.sign(x) * jnp.log(jnp.abs(x) + jnp.sqrt(x**2 + 1))
+        place = 1 + jnp.floor((v - first) / step)
+        return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
+
+
+def _single(s: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
+    """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
+
+    Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rest is
+    below 1e-15.
+    """
+    start = jnp.maximum(-REACH, s * -650.0 + 0.5 / s)
+    stop = jnp.minimum(1 / s + REACH, LARGEST_REACH)
+    h = (stop - start) / (FINE - 2)
+    z = start + h * jnp.arange(FINE - 1)
+    nodes, weights = (GAUSS[0] + 1) / 2, GAUSS[1] / 2
+    at = (z[:-1, None] + h * nodes[None]).astype(jnp.float64)
+    density = jnp.exp(-(at**2) / 2) * (h * weights[None] / jnp.sqrt(2 * jnp.pi))
+    up = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
+    down = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
+    zero = jnp.zeros(1)
+    upward, downward = jnp.sum(density * up[None], axis=1), jnp.sum(density * down[None], axis=1)
+    in_tails = ndtr(start) + ndtr(-stop)
+    infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + 1e-12)
+    masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
+    logs = z / s - 0.5 / s**2
+    law = _coarsened(logs, masses / jnp.sum(masses), jnp.asarray(FIRST_ERROR), points)
+    return law, (logs[0], logs[-1]), infinite, in_tails
+
+
+def _summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, grid: _Grid) -> RatioLaw:
+    """Returns the law of a weighted sum of independent values on a grid of FINE points."""
+    values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
+
+    def row(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
+        value, mass = entry
+        sums = weight * value + other_weight * other.values
+        low = grid.cell(jnp.log(sums))
+        left, right = values[low], values[low + 1]
+        share = jnp.clip((sums - left) / (right - left), 0.0, 1.0)
+        both = mass * other.masses
+        # The third column counts the terms of the sums.
+        lower = jnp.stack([both * (1 - share), jnp.ones_like(both)], axis=1)
+        upper = jnp.stack([both * share, jnp.ones_like(both)], axis=1)
+        return into.at[low].add(lower).at[low + 1].add(upper), None
+
+    sums, _ = jax.lax.scan(row, jnp.zeros((FINE, 2)), (one.values, one.masses))
+    masses, counts = sums.T
+    eta = one.eta + other.eta + UNIT_ROUNDOFF * (jnp.max(counts) + 8)
+    return RatioLaw(values, masses, eta)
+
+
+def _coarsened(logs: Array, masses: Array, eta: Array, points: int) -> RatioLaw:
+    """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
+
+    The loss of a gap is its width squared times the mass there: widths go like the inverse cube root of the density, of
+    all the tilted laws together.
+    """
+    values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
+    positive = masses[1:]
+    exponents = jnp.log(positive)[None] + TILTS[:, None] * logs[None]
+    tilted = jnp.exp(exponents - jnp.max(exponents, axis=1, keepdims=True))
+    tilted = jnp.sum(tilted / jnp.sum(tilted, axis=1, keepdims=True), axis=0)
+    tilted = tilted * jnp.minimum(1.0, positive * jnp.maximum(1.0, values[1:]) / RELEVANT)
+    # Sums of a few values fall on a few points of the grid: look at neighbours together.
+    tilted = jnp.convolve(tilted, jnp.full(17, 1 / 17.0), mode="same")
+    gaps = jnp.gradient(logs)
+    needed = jnp.cumsum(tilted ** (1 / 3) * gaps ** (2 / 3))
+    needed = needed / needed[-1] * (1 - EVEN) + jnp.linspace(0.0, EVEN, len(logs))
+    index = 1 + jnp.searchsorted(needed, jnp.linspace(0.0, 1.0, points - 2)[:-1])
+    ends = jnp.array([0, 1], index.dtype), jnp.array([len(logs)], index.dtype)
+    index = jnp.concatenate([ends[0], jnp.clip(index, 1, len(logs) - 1), ends[1]])
+    segment = jnp.clip(jnp.searchsorted(index, jnp.arange(len(logs) + 1), side="right") - 1, 0, points - 2)
+    left, right = values[index[segment]], values[index[segment + 1]]
+    share = jnp.clip((values - left) / (right - left), 0.0, 1.0)
+    chosen = jnp.zeros(points).at[segment].add(masses * (1 - share)).at[segment + 1].add(masses * share)
+    longest = 2 * jnp.max(index[1:] - index[:-1])
+    return RatioLaw(values[index], chosen, eta + UNIT_ROUNDOFF * (longest + len(logs) / 4 + 16))

@@ -1,0 +1,33 @@
+"""Ways of drawing batches, each with the mechanism that accounts for exactly it.
+
+=============================  ==================================================  =================================
+sampler                        a batch                                             accounted as
+=============================  ==================================================  =================================
+:class:`.PoissonSampler`       each example independently, overflow as a failure   :class:`.PoissonSubsampledGaussian`
+:class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
+:class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
+:class:`.RandomAllocationSampler`  one of the epoch's batches for each example     :class:`.RandomAllocation`
+=============================  ==================================================  =================================
+"""
+
+from jaxacct.train.sampling.allocation import RandomAllocationSampler
+from jaxacct.train.sampling.overflow import log_binomial_tail, log_overflow_bound
+from jaxacct.train.sampling.packing import Batch, pack
+from jaxacct.train.sampling.poisson import ALLOWANCE, PoissonSampler
+from jaxacct.train.sampling.protocol import Sampler, runs_of
+from jaxacct.train.sampling.truncated import TruncatedPoissonSampler
+from jaxacct.train.sampling.without_replacement import WithoutReplacementSampler
+
+__all__ = [
+    "ALLOWANCE",
+    "Batch",
+    "PoissonSampler",
+    "RandomAllocationSampler",
+    "Sampler",
+    "TruncatedPoissonSampler",
+    "WithoutReplacementSampler",
+    "log_binomial_tail",
+    "log_overflow_bound",
+    "pack",
+    "runs_of",
+]

@@ -1,0 +1,87 @@
+"""How likely more examples are drawn than a batch has rows, and what cutting it costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+KL_ROUNDING = 1e-6
+"""Relative allowance for the rounding of the divergence; it is computed to about 1e-10."""
+
+MOST_TERMS = 10**6
+"""Terms of a binomial tail that are summed before the rest is bounded by a geometric series."""
+
+
+def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
+    """Returns an upper bound on ``log P(more than capacity of num_examples + 1 take part)``: -inf where none can.
+
+    >>> round(log_overflow_bound(999, 0.1, 199), 2), log_overflow_bound(999, 0.1, 1000)
+    (-44.4, -inf)
+    """
+    total, least = num_examples + 1, capacity + 1
+    if least > total:
+        return -math.inf
+    if least <= total * sampling_rate:
+        return 0.0
+    divergence = least * math.log(least / (total * sampling_rate))
+    if least < total:
+        divergence += (total - least) * (math.log((total - least) / total) - math.log1p(-sampling_rate))
+    return min(-divergence * (1 - KL_ROUNDING), 0.0)
+
+
+def log_binomial_tail(trials: int, probability: float, least: int) -> float:
+    """Returns an upper bound on ``log P(Binomial(trials, probability) >= least)``, within 1e-5 of it above the mean.
+
+    The ratio of neighbouring terms falls: what follows the last one summed is below a geometric series. At or below the
+    mean the bound is 0, that is a probability of 1.
+
+    >>> exact = math.log(1 - 0.9**10)
+    >>> bool(exact <= log_binomial_tail(10, 0.1, 2 - 1)), log_binomial_tail(10, 0.5, 11)
+    (True, -inf)
+    """
+    if least > trials:
+        return -math.inf
+    if least <= trials * probability or probability >= 1:
+        return 0.0
+    logs = (math.lgamma(trials + 1), math.lgamma(least + 1), math.lgamma(trials - least + 1))
+    powers = least * math.log(probability), (trials - least) * math.log1p(-probability)
+    first = logs[0] - logs[1] - logs[2] + powers[0] + powers[1]
+    k = np.arange(least, min(trials, least + MOST_TERMS), dtype=np.float64)
+    ratios = (trials - k) / (k + 1) * (probability / (1 - probability))
+    terms = np.concatenate([[1.0], np.cumprod(ratios)])
+    # The next ratio is below the last one summed, which is below one; there is none after the last trial.
+    rest = terms[-1] * ratios[-1] / (1 - ratios[-1]) if len(ratios) == MOST_TERMS else 0.0
+    rounding = 1e-15 * (sum(map(abs, logs + powers)) + 4 * len(terms))
+    return min(first + math.log(float(np.sum(terms)) + rest) + rounding, 0.0)
+
+
+def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
+    """Returns ``(1 + e^epsilon) steps p``, at most 1: what events of probability p a step add to delta."""
+    if steps <= 0:
+        return 0.0
+    return math.exp(min(log_probability + math.log(steps) + log_one_plus_exp(epsilon), 0.0))
+
+
+def least_capacity(num_examples: int, sampling_rate: float, allowed: float, *, epsilon: float, steps: int) -> int:
+    """Returns the least capacity whose :func:`cut_cost` is at most ``allowed``."""
+    target = math.log(allowed) - math.log(max(steps, 1)) - log_one_plus_exp(epsilon)
+    low = math.ceil((num_examples + 1) * sampling_rate) + 1
+    high = num_examples + 1
+    while low < high:
+        middle = (low + high) // 2
+        if log_overflow_bound(num_examples, sampling_rate, middle) <= target:
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def log_one_plus_exp(epsilon: float) -> float:
+    """Returns ``log(1 + e^epsilon)`` for epsilon of at least 0."""
+    return float(epsilon) + math.log1p(math.exp(-float(epsilon)))
+
+
+def log_tie(num_examples: int, bits: int = 96) -> float:
+    """Returns an upper bound on the log probability that any two examples agree in so many random bits."""
+    return 2 * math.log(num_examples + 1) - (bits + 1) * math.log(2)
