@@ -26,7 +26,9 @@ from jaxacct.mechanisms import (
     PoissonSubsampledLaplace,
     PrivacyLoss,
     PureDP,
+    RandomAllocation,
     RandomizedResponse,
+    TruncatedPoissonGaussian,
 )
 
 __version__ = "0.1.0"
@@ -46,7 +48,9 @@ __all__ = [
     "PoissonSubsampledLaplace",
     "PrivacyLoss",
     "PureDP",
+    "RandomAllocation",
     "RandomizedResponse",
+    "TruncatedPoissonGaussian",
     "calibrate",
     "convert",
     "delta",
