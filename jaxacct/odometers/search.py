@@ -27,7 +27,7 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
         return reading(count, 1 + count * 2.0**-46) <= epsilon
 
     def refine(index: Array, count: Array) -> Array:
-        more = count + jnp.exp2(as_float64(BITS - 1 - index))
+        more = count + jnp.left_shift(1, BITS - 1 - index)  # exp2 would not be exact
         return jnp.where(fits(more), more, count)
 
     return jax.lax.fori_loop(0, BITS, refine, jnp.zeros(())).astype(jnp.int32)
