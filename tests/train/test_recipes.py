@@ -92,6 +92,13 @@ def small(name, examples=300, test=20):
     return Dataset(name, inputs[test:], labels[test:], inputs[:test], labels[:test], classes)
 
 
+def test_a_recipe_splits_its_data_as_its_source_does(tmp_path):
+    (tmp_path / "a9a").write_text("".join(f"{i % 2} {i % 100 + 1}:1\n" for i in range(4000)))
+    dataset = RECIPES["bu-adult"].load(tmp_path)
+    assert (len(dataset.train_labels), len(dataset.test_labels)) == (744, 3256)
+    assert len(RECIPES["adult"].load(tmp_path).test_labels) == 800
+
+
 def test_a_trainer_by_name_keeps_to_its_plan():
     dataset = small("adult")
     trainer, steps = make_trainer(dataset, recipe="bu-adult", batch_size=20, epochs=2, seed=0)
