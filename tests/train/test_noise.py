@@ -50,7 +50,7 @@ def test_the_sum_is_divided_by_the_expected_batch_size():
 
 def test_normal_values_reach_far_and_are_always_finite():
     ends = np.array([[0, 0, 0, 0], [2**32 - 1, 2**32 - 1, 0, 0], [0, 0, 2**31, 0]], np.uint32).T
-    far, none, negative = np.asarray(_box_muller(jnp.asarray(ends)))
+    far, none, negative = np.asarray(_box_muller(jnp.asarray(ends)))[0]
     assert 9.4 < far < 9.6
     assert none == 0.0
     assert negative == pytest.approx(-far)

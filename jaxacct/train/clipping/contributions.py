@@ -1,0 +1,231 @@
+"""What each example adds to one parameter's sum: bounds on its norm, and the sum, as the machine computes them.
+
+The sensitivity has to hold for the computed numbers. Here ``u`` = 2^-24 and ``v`` = 2^-53 are the roundoffs of float32
+and float64, n the rows of the batch, f_i the factor that clips row i, G_i its gradient.
+
+* Norms are never taken too small. Float32 sums of d squares can err by d roundoffs, which for a large model is no small
+  number: they are taken by halves, which costs one roundoff for each halving, and the last LANES of them in float64.
+  Squares that float32 flushes to zero are paid for by FLUSHED an entry.
+* Sums of numbers that were rounded before they were clipped are sums of those rounded numbers: what counts is the
+  rounding of the sum itself. Adding or removing one example shifts the rows behind it and with it every partial sum, so
+  twice the whole error of a sum has to fit into the margin. A sum of m terms in roundoff w is off by at most
+  m w / (1 - m w) times the sum of their magnitudes, in whatever order (Higham, 2002, section 3.1), entry by entry, so
+  in norm by that times the sum of the norms, n clipping norms. :meth:`margin` is that number; the norms are raised by
+  it before they are clipped.
+
+A gradient is held in the cheapest way that its layer allows (Goodfellow, 2015; Rochette et al., 2019; Bu et al., 2022):
+stored, as the outer product of an activation a and a cotangent b, as a sum of such products over positions, or as
+the few rows of a table that were looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Float64, Int32
+
+LANES = 128
+"""Sums left to float64: few enough to take no time, and enough to keep the halves wide."""
+
+NORM_MARGIN = 2.0**-19
+"""Above half of the 1 + log2(d / LANES) < 28 float32 roundoffs of a squared norm, 8.4e-7, the roundings in float64, and
+what products of float32 lose by flushing: at most 2^-125 an entry and row, nothing beside a clipping norm of
+LEAST_CLIP_NORM."""
+
+FLUSHED = 2.0**-125
+"""Above what one square loses where float32 has no normal number for it."""
+
+LEAST_CLIP_NORM = 2.0**-60
+
+SINGLE_MARGIN = 0.0025
+"""Most of the clipping norm that may be given for summing blocks in float32, three times the speed of float64."""
+
+LEAST_BLOCK = 16
+"""Rows of a block below which a float32 matrix product no longer beats float64."""
+
+CANCELLING = 2.0**-20
+"""Of (sum of |a_t| |b_t|)^2, added to the squared norm of a sum over positions: below, a norm may be all rounding."""
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Contributions(Protocol):
+    """One parameter's part of a batch of gradients. All methods are called inside the float64 scope."""
+
+    def squares(self) -> Float64[Array, " batch"]:
+        """Returns, up to NORM_MARGIN, upper bounds on the squared norms; not finite where a gradient is not."""
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
+        """Returns the sum over the kept rows of factor times gradient, of ``rows`` in the whole batch."""
+
+    def margin(self, rows: int) -> float:
+        """Returns what two such sums over ``rows`` rows are off by together, in units of the clipping norm."""
+
+
+class Stored(NamedTuple):
+    """Gradients held entry by entry.
+
+    Attributes:
+        gradients (batch, ...): as computed.
+        swapped: whether a gradient (n, k) is held for the sum (k, n).
+    """
+
+    gradients: Array
+    swapped: bool = False
+
+    def squares(self) -> Float64[Array, " batch"]:
+        return squared_norms(self.gradients)
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
+        def term(gradient: Array, kept: Array, factor: Array) -> Array:
+            used, by = (value.reshape(value.shape + (1,) * (gradient.ndim - value.ndim)) for value in (kept, factor))
+            return jnp.where(used, gradient.astype(jnp.float64) * by, 0.0)
+
+        def one_by_one(gradients: Array, kept: Array, factor: Array) -> Array:
+            def add_one(total: Array, row: tuple[Array, Array, Array]) -> tuple[Array, None]:
+                return total + term(*row), None
+
+            return jax.lax.scan(add_one, jnp.zeros(gradients.shape[1:], jnp.float64), (gradients, kept, factor))[0]
+
+        def at_once(gradients: Array, kept: Array, factor: Array) -> Array:
+            return term(gradients, kept, factor).sum(axis=0)
+
+        # XLA's CPU reduction over the leading axis in float64 is twenty times slower than adding row by row.
+        total = jax.lax.platform_dependent(self.gradients, kept, factor, cpu=one_by_one, default=at_once)
+        return total.T if self.swapped else total
+
+    def margin(self, rows: int) -> float:
+        return double_margin(rows, rows)
+
+
+class Outer(NamedTuple):
+    """Gradients ``a_i b_i^T``, of norm ``|a_i| |b_i|``, that are never formed.
+
+    Attributes:
+        activations (batch, k), cotangents (batch, n): a and b.
+    """
+
+    activations: Float32[Array, "batch k"]
+    cotangents: Float32[Array, "batch n"]
+
+    def squares(self) -> Float64[Array, " batch"]:
+        return squared_norms(self.activations) * squared_norms(self.cotangents)
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, "k n"]:
+        left = jnp.where(kept[:, None], self.activations, 0)
+        right = jnp.where(kept[:, None], self.cotangents * factor[:, None], 0)
+        block = block_rows(rows)
+        if block == 0:
+            return _product(left.astype(jnp.float64), right)
+        # Rounded here, each row is a b^T for a slightly different b: of the norm that was clipped, up to a roundoff.
+        right = right.astype(jnp.float32)
+        if len(left) <= block:
+            return _product(left, right).astype(jnp.float64)
+        missing = -len(left) % block
+        left, right = (
+            jnp.pad(part, ((0, missing), (0, 0))).reshape(-1, block, part.shape[1]) for part in (left, right)
+        )
+
+        def add_block(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+            return total + _product(*pair).astype(jnp.float64), None
+
+        start = jnp.zeros((left.shape[-1], right.shape[-1]), jnp.float64)
+        return jax.lax.scan(add_block, start, (left, right))[0]
+
+    def margin(self, rows: int) -> float:
+        block = block_rows(rows)
+        return double_margin(rows, rows) + (rows * (block + 4) * 2.0**-23 if block else 0.0)
+
+
+class Summed(NamedTuple):
+    """Gradients ``sum_t a_it b_it^T`` over positions t, that are never formed.
+
+    Their squared norm is the sum over s, t of (a_s . a_t)(b_s . b_t), where all may cancel: in float64, and raised by
+    CANCELLING, so that the terms of the sum below are at most 2^10 times what they are clipped by.
+
+    Attributes:
+        activations (batch, positions, k), cotangents (batch, positions, n): a and b.
+    """
+
+    activations: Float32[Array, "batch positions k"]
+    cotangents: Float32[Array, "batch positions n"]
+
+    def squares(self) -> Float64[Array, " batch"]:
+        wide = [part.astype(jnp.float64) for part in self]
+        grams = [_gram(part) for part in wide]
+        lengths = [jnp.sqrt(jnp.square(part).sum(axis=-1)) for part in wide]
+        most = jnp.square((lengths[0] * lengths[1]).sum(axis=-1))
+        return jnp.maximum((grams[0] * grams[1]).sum(axis=(1, 2)), 0.0) + 2 * CANCELLING * most
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, "k n"]:
+        used = kept[:, None, None]
+        left = jnp.where(used, self.activations, 0).astype(jnp.float64)
+        right = jnp.where(used, self.cotangents * factor[:, None, None], 0.0)
+        return _product(left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1]))
+
+    def margin(self, rows: int) -> float:
+        return double_margin(rows * self.activations.shape[1], rows) / math.sqrt(CANCELLING)
+
+
+class Looked(NamedTuple):
+    """Gradients of a table of which each example looked up a few rows; no row twice in one example.
+
+    Attributes:
+        indices (batch, positions): rows of the table.
+        gradients (batch, positions, width): their gradients; zero where a position holds none.
+        size: rows of the table.
+    """
+
+    indices: Int32[Array, "batch positions"]
+    gradients: Float32[Array, "batch positions width"]
+    size: int
+
+    def squares(self) -> Float64[Array, " batch"]:
+        return squared_norms(self.gradients)
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, "v w"]:
+        terms = jnp.where(kept[:, None, None], self.gradients * factor[:, None, None], 0.0)
+        table = jnp.zeros((self.size, terms.shape[-1]), jnp.float64)
+        return table.at[self.indices.reshape(-1)].add(terms.reshape(-1, terms.shape[-1]))
+
+    def margin(self, rows: int) -> float:
+        return double_margin(rows, rows)
+
+
+def squared_norms(rows: Array) -> Float64[Array, " batch"]:
+    """Inside the float64 scope: returns the squared norm of each row, at most NORM_MARGIN too small."""
+    sums = jnp.square(rows.reshape(rows.shape[0], -1).astype(jnp.float32))
+    entries = sums.shape[1]
+    while sums.shape[1] > LANES:
+        half = sums.shape[1] // 2
+        sums = jnp.concatenate([sums[:, :half] + sums[:, half : 2 * half], sums[:, 2 * half :]], axis=1)
+    return sums.astype(jnp.float64).sum(axis=1) + entries * FLUSHED
+
+
+def double_margin(terms: int, rows: int) -> float:
+    """Returns the margin of a float64 sum of ``terms`` terms an entry, carried over at most ``rows`` blocks."""
+    return rows * (terms + rows + 4) * 2.0**-52
+
+
+def block_rows(rows: int) -> int:
+    """Returns how many rows to sum in float32 at a time for a margin of SINGLE_MARGIN, 0 where float64 is better.
+
+    >>> block_rows(8), block_rows(256), block_rows(100_000)
+    (8, 64, 0)
+    """
+    most = int(SINGLE_MARGIN * 2.0**23 / rows) - 4
+    if most < min(rows, LEAST_BLOCK):
+        return 0
+    return math.ceil(rows / math.ceil(rows / most))
+
+
+def _product(left: Array, right: Array) -> Array:
+    """Returns ``left^T right``. HIGHEST: an accelerator would round float32 operands to ten bits."""
+    return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), precision=HIGHEST)
+
+
+def _gram(rows: Array) -> Array:
+    return jax.lax.dot_general(rows, rows, (((2,), (2,)), ((0,), (0,))), precision=HIGHEST)
