@@ -52,6 +52,18 @@ def test_one_figure_from_the_command_line(tmp_path):
         assert file.read(4) == b"\x89PNG"
 
 
+def test_odometers_in_the_papers_order_and_above_planning():
+    # The comparison's claim: both new odometers improve on the original one, each best at another time.
+    chart = figures.EXHIBITS["whitehouse-odometers"].build()
+    values = {curve.name: np.asarray(curve.values) for curve in chart.curves}
+    for name in ("stitched", "mixture", "filter", "ville"):
+        assert np.all(values[name][59:] < values["rogers"][59:])
+    assert values["stitched"][0] < values["mixture"][0]
+    assert values["mixture"][-1] < values["stitched"][-1]
+    late = slice(40, None)  # for few algorithms the sum of the epsilons is the least bound
+    assert all(np.all(values[name][late] > values["planned"][late]) for name in values)
+
+
 def test_list_names_every_exhibit_in_80_columns():
     done = jaxacct("--list")
     assert done.returncode == 0, done.stderr

@@ -10,13 +10,13 @@ import pathlib
 from collections.abc import Sequence
 
 from jaxacct import validation
-from jaxacct.figures import asoodeh, bu, ghazi
+from jaxacct.figures import asoodeh, bu, ghazi, lecuyer, whitehouse
 from jaxacct.figures.draw import draw, require_matplotlib
 from jaxacct.figures.exhibits import Chart, Curve, Exhibit, Table, write_csv, write_markdown
 
 __all__ = ["EXHIBITS", "Chart", "Curve", "Exhibit", "Table", "require_matplotlib", "selected", "write"]
 
-PAPERS = (bu, asoodeh, ghazi)
+PAPERS = (bu, asoodeh, ghazi, lecuyer, whitehouse)
 
 EXHIBITS: dict[str, Exhibit] = {exhibit.name: exhibit for paper in PAPERS for exhibit in paper.EXHIBITS}
 """Every figure and table, by name."""
