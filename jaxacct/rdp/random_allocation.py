@@ -1,6 +1,6 @@
 """The Rényi divergence of an epoch of random allocation.
 
-P/Q is the mean M of t independent X = e^(z/s - 1/(2 s^2)), z standard normal under Q, with E[X^k] = e^(k (k-1)/(2 s^2)).
+P/Q is the mean M of t independent X = e^(z/s - 1/(2 s^2)), z standard normal under Q; E[X^k] = e^(k (k-1)/(2 s^2)).
 
 Removing an example. E[M^a] at a whole order a is a! t^-a times the coefficient of x^a in (f(x))^t, f(x) = sum of
 E[X^k] x^k / k!. With f = e^x + g the excess H_t = f^t - e^(tx) obeys
@@ -11,9 +11,9 @@ sums of positive terms only, and E[M^a] - 1 is a! t^-a times its coefficient. Th
 between whole orders it is below its chord.
 
 Adding an example. E[M^-b], b = a - 1, is the expectation of a convex function: at most that over the spread law of
-:mod:`jaxacct.dominating_pairs.random_allocation`, but for the event that all t copies lie in the tails, which are spread
-to 0. As a mean of t terms M has M^-b <= mean of X_j^-b, so that this event adds at most e^(b (b+1)/(2 s^2)) times its
-probability for t - 1 of them.
+:mod:`jaxacct.dominating_pairs.random_allocation`, but for the event that all t copies lie in the tails, which are
+spread to 0. As a mean of t terms M has M^-b <= mean of X_j^-b, so that this event adds at most e^(b (b+1)/(2 s^2))
+times its probability for t - 1 of them.
 
 Both are at most that of the Gaussian mechanism, a/(2 s^2), by quasi-convexity.
 
@@ -22,10 +22,11 @@ Source: moments, Feldman and Shenfeld (2025), "Privacy amplification by random a
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from jaxacct.dominating_pairs.random_allocation import Allocated, allocation_pair
@@ -35,6 +36,8 @@ from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 LARGEST_ORDER = 256
 """Orders above cost that of the Gaussian mechanism."""
+
+LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LARGEST_ORDER + 1)])
 
 
 def random_allocation(mechanism: RandomAllocation, orders: Array, relation: str) -> Array:
@@ -55,8 +58,8 @@ def random_allocation(mechanism: RandomAllocation, orders: Array, relation: str)
 
 def _removed(s: Array, t: Array, orders: Array) -> Array:
     """Returns a bound on log E[M^a], NaN for orders above LARGEST_ORDER."""
-    k = np.arange(LARGEST_ORDER + 1.0)
-    factorials = gammaln(jnp.asarray(k) + 1)
+    k = jnp.arange(LARGEST_ORDER + 1.0, dtype=jnp.float64)
+    factorials = jnp.asarray(LOG_FACTORIALS)
     growth = k * (k - 1) / (2 * s**2)
     g = jnp.where(k < 2, -jnp.inf, growth + jnp.log(-jnp.expm1(-jnp.maximum(growth, 1e-300))) - factorials)
     whole = jnp.logaddexp(g, -factorials)
@@ -83,7 +86,7 @@ def _removed(s: Array, t: Array, orders: Array) -> Array:
     start = g, roundings(g), jnp.int32(1), bits
     h, error, _, _ = jax.lax.while_loop(lambda carry: carry[3] > 0, advance, start)
     scale = factorials - k * jnp.log(t)
-    excess = h + scale + error + roundings(factorials, k * jnp.log(t))
+    excess = h + scale + error + roundings(h, factorials, k * jnp.log(t))
     # log(1 + e^x): also where e^x overflows.
     moments = jnp.where(k < 2, 0.0, jnp.logaddexp(excess, 0.0))
     below = jnp.clip(jnp.floor(orders), 1, LARGEST_ORDER - 1).astype(jnp.int32)

@@ -1,7 +1,7 @@
 """Random allocation, or balls-in-bins: in every epoch each example goes to one batch, independently of the others.
 
-Every example is used exactly once an epoch, as with shuffled data; but unlike a shuffle's, batches have random sizes and
-an example's place tells nothing of another's, so that a bound as good as Poisson sampling's, or better, is known.
+Every example is used exactly once an epoch, as with shuffled data. Unlike a shuffle's, batches have random sizes, and
+an example's place tells nothing of another's: so a bound as good as Poisson sampling's, or better, is known.
 
 k uses of each example in t steps are k runs of t/k batches: choosing one place in each of k parts. With the parts
 themselves drawn at random this is a uniform choice of k out of t steps, so that one is dominated by k runs, too

@@ -1,8 +1,8 @@
 """Poisson sampling cut at a batch size of the user's choice, each cut accounted for as what it is.
 
-For batches that hardly ever overflow :class:`.PoissonSampler` counts an overflow as a failure, (1 + e^epsilon) times its
-probability. Here batches may overflow as often as the user likes: of a sample that is too large a uniformly random part
-is taken, and the step accounted is :class:`~jaxacct.mechanisms.TruncatedPoissonGaussian`, which says why.
+For batches that hardly ever overflow :class:`.PoissonSampler` counts an overflow as a failure, (1 + e^epsilon) times
+its probability. Here batches may overflow as often as the user likes: of a sample that is too large a uniformly random
+part is taken, and the step accounted is :class:`~jaxacct.mechanisms.TruncatedPoissonGaussian`, which says why.
 """
 
 from __future__ import annotations
