@@ -9,7 +9,7 @@ True
 import importlib
 from typing import Any
 
-from jaxacct import calibrate, convert, filters, gdp, iteration, prv, rdp, saddlepoint, tradeoff
+from jaxacct import calibrate, convert, filters, gdp, iteration, odometers, policies, prv, rdp, saddlepoint, tradeoff
 from jaxacct.bounds import Bounds
 from jaxacct.certified import delta, epsilon
 from jaxacct.mechanisms import (
@@ -58,6 +58,8 @@ __all__ = [
     "filters",
     "gdp",
     "iteration",
+    "odometers",
+    "policies",
     "prv",
     "rdp",
     "saddlepoint",

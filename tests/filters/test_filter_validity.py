@@ -46,7 +46,7 @@ def test_no_adaptive_adversary_gets_more_than_delta(kind):
         gain = np.maximum(-np.expm1(epsilon - loss), 0.0)
         nothing = np.full_like(gain, -np.inf)
         reached = best_adversary(
-            UNIT, MULTIPLES, COUNTS, lambda i, j, gain=gain, allowed=allowed: gain if allowed[i, j] else nothing
+            UNIT, MULTIPLES, COUNTS, lambda i, j, gain=gain, no=nothing, allowed=allowed: gain if allowed[i, j] else no
         )
         assert 0 <= reached <= delta
         if kind == "renyi, one order" and epsilon < 4:  # the best order here: the adversary gets most of delta
