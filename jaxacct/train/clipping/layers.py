@@ -140,16 +140,21 @@ class Table:
 def matrix_contributions(
     activations: Float32[Array, "batch positions k"], cotangents: Float32[Array, "batch positions n"]
 ) -> Contributions:
-    """Returns the gradients ``sum_t a_t b_t^T`` in the form that takes the least memory, which is the fastest, too.
+    """Returns the gradients ``sum_t a_t b_t^T`` in the fastest form that takes no more memory than is taken already.
+
+    A gradient is k n numbers and T k n multiplications; the inner products of its T positions are 2 T^2 numbers and
+    T^2 (k + n) multiplications, in float64. The gradient is the better choice where it is smaller than the inner
+    products, and the faster one where it is not much larger than the activations and cotangents, T (k + n) numbers.
 
     Source: Bu et al. (2022), "Scalable and efficient training of large convolutional neural networks with differential
-    privacy", section 4.1: 2 T^2 numbers for the inner products of T positions, or k n for the gradient itself.
+    privacy", section 4.1, for the first of the two conditions.
     """
     activations, cotangents = activations.astype(jnp.float32), cotangents.astype(jnp.float32)
-    positions, size = activations.shape[1], activations.shape[2] * cotangents.shape[2]
+    _, positions, inside = activations.shape
+    outside = cotangents.shape[2]
     if positions == 1:
         return Outer(activations[:, 0], cotangents[:, 0])
-    if size <= 2 * positions**2:
+    if inside * outside <= 2 * positions * max(positions, inside + outside):
         # The cotangents first: that order is twice as fast on a CPU.
         product = jax.lax.dot_general(cotangents, activations, (((1,), (1,)), ((0,), (0,))), precision=HIGHEST)
         return Stored(product, swapped=True)
