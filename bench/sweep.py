@@ -45,7 +45,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "certified": {
         "noise-multiplier": "0.5:8:50:log",
-        "sampling-rate": "1e-4:0.1:50:log",
+        "sampling-rate": "1e-3:0.1:50:log",
         "steps": "100:100000:40:log",
         "delta": "1e-5",
         "processes": 2,

@@ -168,6 +168,7 @@ def _join(arguments: argparse.Namespace) -> tuple[int, int]:
     import jax
 
     wait = int(max(WAIT, arguments.patience))
+    jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
     try:
         jax.distributed.initialize(address, count, index, initialization_timeout=wait)
     except RuntimeError as error:

@@ -132,9 +132,16 @@ def _positions(axis: Any, set_scale: Any, sweep: Sweep, name: str) -> np.ndarray
     if values.dtype.kind == "U":
         axis.set_ticks(np.arange(len(values)), values.tolist(), fontsize=7)
         return np.arange(len(values))
-    if _is_log(values):
+    if _is_log(values) or _is_geometric(values):
         set_scale("log")
     return values
+
+
+def _is_geometric(values: np.ndarray) -> bool:
+    """Whether the values rise by a factor rather than by a sum."""
+    if len(values) < 3 or np.min(values) <= 0:
+        return False
+    return bool(np.ptp(np.diff(np.log(values))) * np.ptp(values) < np.ptp(np.diff(values)) * np.ptp(np.log(values)))
 
 
 def _is_log(values: np.ndarray) -> bool:

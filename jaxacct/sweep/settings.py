@@ -145,6 +145,10 @@ def check(settings: Settings, known: tuple[str, ...], unknown: str | None = None
     """
     given = set(settings.values) - {MECHANISM}
     for mechanism in settings.mechanisms:
+        for name in {*known, "steps"} & set(fields_of(mechanism)):
+            raise ValueError(
+                f"mechanism = {mechanism.__name__} has a field {name}, as the budget has: one axis cannot be both."
+            )
         wanted = {*fields_of(mechanism), "steps", *known} - {unknown}
         if given != wanted:
             missing, extra = sorted(wanted - given), sorted(given - wanted)
