@@ -78,6 +78,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
+    from jaxacct.figures import require_matplotlib
     from jaxacct.sweep import HostLostError, draw
     from jaxacct.sweep.quantities import quantity_of
     from jaxacct.sweep.result import check_suffix
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.resume:
         raise ValueError("--resume goes on from what a sweep to --out left: give --out.")
     if arguments.plot is not None:
-        draw.require_matplotlib()
+        require_matplotlib()
         draw.check(settings.layout, settings.shape)
     _use_all_cores(arguments.devices)
     index, count = _join(arguments)

@@ -56,7 +56,7 @@ def epsilon(
     >>> from jaxacct.sweep import grid
     >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5))
     >>> found.upper.round(4).tolist(), bool(found.converged.all())
-    ([[6.1877, 15.0525], [2.0746, 4.4022]], True)
+    ([[6.1877, 14.2367], [2.1627, 4.7572]], True)
     """
     return sweep(quantity_of("epsilon", mode, relation, tolerance), settings, Options(**options))
 

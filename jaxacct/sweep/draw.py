@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxacct.figures import require_matplotlib
 from jaxacct.plot import ACCURACY, BUDGET, FAINT, INK
 from jaxacct.sweep.result import Sweep
 
@@ -22,16 +23,6 @@ LABELS = {
     "delta": "delta, upper bound",
     "noise_multiplier": "least noise multiplier",
 }
-
-
-def require_matplotlib() -> tuple[Any, Any]:
-    """Returns matplotlib's figure and canvas classes; raises ModuleNotFoundError, with the remedy, where missing."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError('figures need matplotlib, which is missing: pip install "jaxacct[train]".') from None
-    return Figure, FigureCanvasAgg
 
 
 def check(layout: str, shape: tuple[int, ...]) -> None:
@@ -98,7 +89,7 @@ def _heat_map(axes: Any, sweep: Sweep, x: str, y: str, values: np.ndarray, index
     across, up = _positions(axes.xaxis, axes.set_xscale, sweep, x), _positions(axes.yaxis, axes.set_yscale, sweep, y)
     shown = np.where(np.isfinite(values), values, np.nan)
     mapped = axes.pcolormesh(across, up, shown, norm=norm, cmap="viridis", shading="nearest", rasterized=True)
-    if min(values.shape) > 2 and np.nanmin(shown) < np.nanmax(shown):
+    if min(values.shape) > 2 and len(np.unique(shown[np.isfinite(shown)])) > 1:
         from matplotlib.ticker import LogLocator, MaxNLocator
 
         locator = LogLocator(subs=(1.0, 2.0, 5.0)) if _is_log(values) else MaxNLocator(8)

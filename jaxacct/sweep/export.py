@@ -92,7 +92,8 @@ def write_csv(sweep: Sweep, path: pathlib.Path) -> None:
 
 def table(sweep: Sweep, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Returns settings and results of the entries with these numbers, by column."""
-    places = np.unravel_index(numbers, sweep.shape) if sweep.layout == "grid" else [numbers] * len(sweep.axes)
+    in_grid = sweep.layout == "grid" and sweep.axes
+    places = np.unravel_index(numbers, sweep.shape) if in_grid else [numbers] * len(sweep.axes)
     settings = {name: values[at] for (name, values), at in zip(sweep.axes.items(), places, strict=True)}
     constants = {name: np.full(len(numbers), value) for name, value in sweep.constants.items()}
     if len(sweep.mechanisms) == 1 and "mechanism" not in sweep.axes:

@@ -15,8 +15,8 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
 
     Where ``whole``, the values of a range are rounded to whole numbers, each kept once.
 
-    >>> parsed("0.5:8:5:log", "noise_multiplier").tolist()
-    [0.5, 1.0, 2.0, 4.0, 8.0]
+    >>> parsed("1:100:3:log", "noise_multiplier").tolist()
+    [1.0, 10.0, 100.0]
     >>> parsed("1e-5", "delta"), parsed("100,1000", "steps").tolist()
     (1e-05, [100.0, 1000.0])
     """

@@ -59,7 +59,7 @@ class Settings:
     def columns(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the values of the entries with these numbers, for each name an array as long as ``numbers``."""
         if self.layout == "grid":
-            places = iter(np.unravel_index(numbers, self.shape))
+            places = iter(np.unravel_index(numbers, self.shape) if self.shape else ())
             at = {name: next(places) for name, value in self.values.items() if value.ndim}
         else:
             at = dict.fromkeys(self.values, numbers)

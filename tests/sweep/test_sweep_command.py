@@ -34,7 +34,22 @@ def alone():
     return sweep.epsilon(sweep.grid(**axes, delta=1e-5), mode="saddlepoint", relation="remove", show_progress=False)
 
 
-def together(out, *arguments):
+@pytest.fixture
+def together():
+    """Starts two processes of four devices; none outlives the test."""
+    processes = []
+
+    def start(out, *arguments):
+        processes.extend(both(out, *arguments))
+        return processes[-2:]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def both(out, *arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -63,7 +78,7 @@ def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
     assert "20 in " in output
 
 
-def test_two_processes_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp_path):
+def test_two_processes_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, together, tmp_path):
     out = tmp_path / "found.npz"
     parts = out.with_name("found.npz.parts")
     first, second = together(out, "--chunk", 2, "--patience", 8)
@@ -81,6 +96,12 @@ def test_two_processes_of_four_devices_change_no_bit_and_a_death_loses_nothing(a
     kept = {path.name for path in parts.glob("chunk-*")}
     assert kept
     assert not out.exists()
+
+    processes = together(out)
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], outputs
+    assert "give resume (--resume)" in outputs[0][1]
+    assert "process 0 refuses" in outputs[1][1]
 
     processes = together(out, "--resume", "--json")
     outputs = [process.communicate(timeout=300) for process in processes]

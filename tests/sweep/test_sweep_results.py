@@ -58,6 +58,16 @@ def test_chunks_change_no_bit(found, chunk):
     assert same(found, ja.sweep.epsilon(SETTINGS, chunk=chunk, **QUIET))
 
 
+def test_one_setting_is_a_grid_without_axes(found, tmp_path):
+    one = ja.sweep.epsilon(grid(noise_multiplier=1.0, sampling_rate=0.01, steps=100, delta=1e-5), **QUIET)
+    assert one.shape == ()
+    assert one.upper == found.upper[2, 1, 0]
+    one.save(tmp_path / "one.csv")
+    one.save(tmp_path / "one.npz")
+    assert (tmp_path / "one.csv").read_text().count("\n") == 2
+    assert ja.sweep.load(tmp_path / "one.npz").upper.shape == ()
+
+
 def test_a_row_is_what_the_same_entry_of_a_grid_is(found):
     columns = SETTINGS.columns(np.arange(SETTINGS.size)[::-1])
     reversed_rows = ja.sweep.epsilon(rows(**columns), **QUIET)
