@@ -47,6 +47,7 @@ class _Levelled:
     up: bool = True
 
     adaptive = True
+    every_step = False
 
     @property
     def query(self) -> Gaussian:

@@ -56,6 +56,10 @@ class EarlyStopping:
 
     adaptive = True
 
+    @property
+    def every_step(self) -> bool:
+        return self.policy.every_step
+
     def __post_init__(self) -> None:
         validation.check_whole(self.period, "period", 1, 2**31 - 1, "the steps between answers")
         validation.check_positive(self.query_noise, "query_noise")

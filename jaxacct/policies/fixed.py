@@ -18,6 +18,7 @@ class _Fixed:
     """What they share."""
 
     adaptive = False
+    every_step = False
     period = 0
     query = None
 
@@ -68,6 +69,8 @@ class Schedule(_Fixed):
 
     noise_multiplier: Callable[[Array], ArrayLike]
     sampling_rate: float
+
+    every_step = True
 
     def __post_init__(self) -> None:
         validation.check_sampling_rate(self.sampling_rate)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float32, Int32
 
-from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms import Gaussian
 
 
 class Setting(NamedTuple):
@@ -31,15 +31,22 @@ class Policy(Protocol):
     Attributes:
         adaptive: whether anything it chooses depends on results.
         period: steps between calls of :meth:`adapt`; 0 for never.
-        query: the mechanism of the answer that :meth:`adapt` gets; None if it gets none.
+        every_step: whether the setting may change at every step, and not after :meth:`adapt` alone.
+        query: the mechanism of the answer that :meth:`adapt` gets, a count of sensitivity 1; None if it gets none.
         sampling_rates: the least and the largest sampling rate that it can choose, for static shapes.
     """
 
-    adaptive: bool
-    period: int
+    @property
+    def adaptive(self) -> bool: ...
 
     @property
-    def query(self) -> Mechanism | None: ...
+    def period(self) -> int: ...
+
+    @property
+    def every_step(self) -> bool: ...
+
+    @property
+    def query(self) -> Gaussian | None: ...
 
     @property
     def sampling_rates(self) -> tuple[float, float]: ...

@@ -44,6 +44,7 @@ class SpendRemaining:
     most: float = 1000.0
 
     adaptive = True
+    every_step = False
     query = None
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class SpendRemaining:
 
         # A factor of 3e3 halved 17 times is 1 + 6e-5; ``high`` has always been granted, or is ``most``.
         _, high = jax.lax.fori_loop(0, 17, halve, (jnp.float32(self.least), jnp.float32(self.most)))
-        return high
+        return high if state is None else jnp.where(left > 0, high, state)
 
     def stopped(self, state: Any) -> Bool[Array, ""]:
         return jnp.zeros((), bool)

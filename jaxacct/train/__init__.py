@@ -14,7 +14,8 @@ from jaxacct.train.noise import privatize
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer
 from jaxacct.train.report import build_report, write_report
 from jaxacct.train.sampling import PoissonSampler
-from jaxacct.train.trainer import DPTrainer, Evaluation, TrainState
+from jaxacct.train.state import Evaluation, TrainState
+from jaxacct.train.trainer import DPTrainer
 
 __all__ = [
     "MLP",

@@ -77,11 +77,11 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ..
         shape: of at most 2^30 entries.
 
     Formal guarantee: were the generator's bits truly random, each value would be Box and Muller's transform of two
-    independent uniform numbers on a grid of 2^-64, up to a few float64 roundoffs. Its law is within 2^-64 of the normal
-    one on either side of every value, and reaches 9.4. Float32 would not do: a float32 normal ends at 5.4, an
-    event of probability 7e-8 for each entry, which for a large model is no smaller than delta, and its last bits do not
-    cover those of a float64 sum (Mironov, 2012, "On significance of the least significant bits for differential
-    privacy").
+    independent uniform numbers on a grid of 2^-64, up to a few float64 roundoffs. Its distribution function is within
+    2^-50 of the normal one everywhere, and it reaches 9.4, which fewer than one in 2^64 pairs exceed. Float32 would not
+    do: its normal values end at 5.4, an event of probability 7e-8 for each entry, which for a large model is no smaller
+    than delta, and their last bits do not cover those of a float64 sum (Mironov, 2012, "On significance of the least
+    significant bits for differential privacy").
 
     Source: Box and Muller (1958), "A note on the generation of random normal deviates".
 

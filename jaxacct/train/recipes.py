@@ -32,7 +32,8 @@ from jaxacct.train.models import (
     root_mean_squared_error,
 )
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
-from jaxacct.train.trainer import DPTrainer, affordable_steps, rate_of
+from jaxacct.train.settings import affordable_steps, rate_of
+from jaxacct.train.trainer import DPTrainer
 
 Optimizer = Callable[[float, int], optax.GradientTransformation]
 """From the learning rate and the planned number of steps."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from jaxacct import strict_json
 from jaxacct.train.accounting import certified_epsilon, guarantee
-from jaxacct.train.trainer import DPTrainer, Evaluation
+from jaxacct.train.state import Evaluation
+from jaxacct.train.trainer import DPTrainer
 
 PACKAGES = ("jaxacct", "jax", "flax", "optax", "numpy")
 

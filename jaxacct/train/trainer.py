@@ -1,56 +1,47 @@
-"""The DP-SGD trainer: it samples, clips, sums, noises and updates while a privacy filter grants the steps."""
+"""The DP-SGD trainer: it samples, clips, sums, adds noise and updates while a ledger grants the steps."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int32, PyTree
+from jaxtyping import Array, Bool
 
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
-from jaxacct.train.clipping import clipped_sum
+from jaxacct.odometers import VilleOdometer
+from jaxacct.policies import Constant, Policy
+from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.keys import describe_seed, run_key
-from jaxacct.train.modules import check_module
-from jaxacct.train.noise import privatize
+from jaxacct.train.modules import Trainable, check_module, split_params
 from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.settings import affordable_steps, check_params, policy_of, rule_of, sharding_over
+from jaxacct.train.sources import ArraySource, IndexedSource, stream
+from jaxacct.train.state import Evaluation, TrainState
+from jaxacct.train.step import Program, strongly_typed
+
+LEDGERS = ("filter", "odometer")
+
+MOST_STEPS = 10**6
+"""Steps that cut batches are paid for where noise is chosen on the way, and the run's length is not known."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
-class TrainState:
-    """All that changes during training, as one pytree.
+class Keeper(Protocol):
+    """What :meth:`DPTrainer.fit` tells of its progress, so that nothing is released that is not written down."""
 
-    Attributes:
-        params: the module's ``nnx.Param`` leaves.
-        opt_state: Optax's state.
-        filter: what has been spent of the budget.
-        step (): noisy updates so far; also the counter that keys are folded with.
-        key (): typed key of the run; never changes, never used itself.
-    """
+    def begin(self, trainer: DPTrainer, steps: int) -> None:
+        """Called before up to ``steps`` steps are computed: writes down what they will have spent."""
+        ...
 
-    params: PyTree
-    opt_state: PyTree
-    filter: RenyiFilter
-    step: Int32[Array, ""]
-    key: jax.Array
-
-
-class Evaluation(NamedTuple):
-    """One look at a run: the step, what ``evaluate`` returned (None without it), and the filter's epsilon so far."""
-
-    step: int
-    accuracy: float | None
-    epsilon: float
+    def finish(self, trainer: DPTrainer) -> None:
+        """Called when they are computed, before anybody sees what they gave: writes down the state."""
+        ...
 
 
 class DPTrainer:
@@ -62,24 +53,37 @@ class DPTrainer:
         loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis. What it writes into the
             model's state is dropped.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype.
-        data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``.
+        data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
+            :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
         epsilon, delta: the budget for ``data``, of this trainer. Another trainer on the same data costs another budget.
-        noise_multiplier: standard deviation of the noise over ``clip_norm``.
-        sampling_rate or expected_batch_size: exactly one of them; the batch size is Poisson sampled.
-        clip_norm: bound on the L2 norm of each example's gradient.
+        noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; or ``policy``.
+        policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and of
+            ``sampling_rate``, ``expected_batch_size`` and ``sampler``.
+        sampling_rate, expected_batch_size, sampler: exactly one of them; batches are Poisson sampled unless a sampler
+            of another kind is given (:mod:`jaxacct.train.sampling`).
+        clip_norm: bound on the L2 norm of each example's gradient; or ``clipping``, a rule of
+            :mod:`jaxacct.train.clipping`.
+        ledger: "filter", a Rényi filter over the budget; or "odometer", a :class:`~jaxacct.odometers.VilleOdometer`
+            that ends the run before it reads more than ``epsilon``, and whose reading holds at any earlier moment.
+        correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
+        trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all.
         microbatch_size: examples whose gradients are held in memory at a time. None: the whole batch.
+        ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
+            to rounding, in less memory (:func:`~jaxacct.train.clipping.clip_and_sum`).
+        devices: over which a batch's rows are spread. None: one. Noise is added once, to the sum over all of them.
         seed: None for the operating system's entropy, or a whole number or typed key, which makes the run repeatable
             bit for bit and its noise known to whoever knows the seed.
 
     Formal guarantee: the parameters after any number of :meth:`fit` calls, with all those in between, are (epsilon,
-    delta)-DP for adding or removing one example. The Rényi filter shows it, at a delta reduced by what cut batches cost
-    (:mod:`jaxacct.train.sampling`); it would cover settings chosen adaptively, too. Noise and rate are fixed here, so
-    the certified accountant at the realized number of steps holds as well, and is tighter
-    (:func:`~jaxacct.train.accounting.certified_epsilon`), as long as nothing released decides when to stop
-    (:attr:`stopping_was_planned`). The size of the data set is taken as public. ``evaluate`` must not see ``data``.
+    delta)-DP for the sampler's relation (adding or removing one example, or replacing one), however the policy chose
+    its settings. The ledger shows it, at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
+    Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
+    certified accountant at the realized number of steps holds as well, and is tighter
+    (:func:`~jaxacct.train.accounting.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
+    must not see ``data``.
 
-    The spend is taken from the filter in the compiled step, before the update that it pays for. Filter and parameters
-    are in memory only: a process that dies has released nothing but what its caller has written down.
+    The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper
+    (:class:`~jaxacct.train.checkpoints.Checkpoints`) it is on disk before.
 
     Raises ValueError or TypeError where an argument is out of range, or the budget pays for no step at all.
 
@@ -97,59 +101,133 @@ class DPTrainer:
         model: nnx.Module,
         loss: Callable[..., Array],
         optimizer: optax.GradientTransformation,
-        data: tuple[Any, ...],
+        data: tuple[Any, ...] | IndexedSource,
         *,
         epsilon: float,
         delta: float,
-        noise_multiplier: float,
-        clip_norm: float,
+        noise_multiplier: float | None = None,
+        policy: Policy | None = None,
+        clip_norm: float | None = None,
+        clipping: ClippingRule | None = None,
         sampling_rate: float | None = None,
         expected_batch_size: float | None = None,
+        sampler: Any = None,
+        ledger: str = "filter",
+        correct: Callable[..., Array] | None = None,
+        trainable: Trainable = None,
         microbatch_size: int | None = None,
+        ghost: bool = False,
+        devices: Sequence[jax.Device] | None = None,
         seed: int | jax.Array | None = None,
     ) -> None:
         check_module(model)
-        validation.check_positive(clip_norm, "clip_norm")
         validation.check_epsilon(epsilon)
         validation.check_delta(delta)
-        validation.check_noise_multiplier(noise_multiplier)
-        self.data = tuple(jnp.asarray(part) for part in data)
-        size = _common_size(self.data)
-        rate = rate_of(sampling_rate, expected_batch_size, size)
-        self.epsilon, self.delta = float(epsilon), float(delta)
-        self.noise_multiplier, self.clip_norm = float(noise_multiplier), float(clip_norm)
-        self.microbatch_size = microbatch_size
+        validation.check_one_of(ledger, "ledger", LEDGERS)
+        rule = rule_of(clip_norm, clipping)
+        self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
+        self.data: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
+        self.epsilon, self.delta, self.ledger_kind = float(epsilon), float(delta), ledger
+        self.microbatch_size, self.ghost = microbatch_size, ghost
         self.seed = describe_seed(seed)
-        self.horizon = affordable_steps(size, rate, self.noise_multiplier, epsilon=self.epsilon, delta=self.delta)
-        if self.horizon == 0:
-            raise ValueError(
-                f"noise_multiplier = {noise_multiplier} at sampling rate {rate:.3g} pays for no step within "
-                f"(epsilon = {epsilon}, delta = {delta}): raise noise_multiplier or epsilon, or sample smaller batches."
-            )
-        self.sampler = PoissonSampler.for_budget(size, rate, epsilon=self.epsilon, delta=self.delta, steps=self.horizon)
-        self.mechanism = self.sampler.mechanism(self.noise_multiplier)
-        budget = RenyiFilter(self.epsilon, self.delta_after_overflow)
-        self._curve = budget.curve(self.mechanism)
-        self._loss, self._optimizer = loss, optimizer
-        self._graph: Any
-        self._constants: PyTree
-        self._graph, params, self._constants = nnx.split(model, nnx.Param, ...)  # type: ignore[misc]
-        _check_params(params)
-        self._check_loss(params)
+        self.policy = policy_of(policy, noise_multiplier, sampler, sampling_rate, expected_batch_size, len(self.source))
+        if self.policy.query is not None and (correct is None or not self.data):
+            raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
+        self.sampler = sampler or self._poisson()
+        if len(self.source) != self.sampler.num_examples:
+            raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
+        if not isinstance(self.policy, Constant) and self.sampler.steps_per_run != 1:
+            raise ValueError("policy changes the noise within an epoch of random allocation: give noise_multiplier.")
+        self._graph, params, self._constants = split_params(model, trainable)
+        check_params(params)
+        self.program = Program(
+            loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
+            policy=self.policy, epsilon=self.epsilon, gradient_noise=self._gradient_noise(rule),
+            microbatch_size=microbatch_size, ghost=ghost, sharding=sharding_over(devices),
+        )  # fmt: skip
+        self._check_loss(loss, params)
+        book = self._ledger(self.delta_after_overflow)
         self.state = TrainState(
-            params=jax.tree.map(_strongly_typed, params),
-            opt_state=jax.tree.map(_strongly_typed, optimizer.init(params)),
-            filter=budget,
+            params=jax.tree.map(strongly_typed, params),
+            opt_state=jax.tree.map(strongly_typed, optimizer.init(params)),
+            ledger=book,
+            rule=jax.tree.map(strongly_typed, rule),
+            policy=self.policy.start(book),
             step=jnp.zeros((), jnp.int32),
             key=run_key(seed),
         )
+        if sharding := self.program.sharding:
+            everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+            self.state, self.data, self._constants = jax.device_put(
+                (self.state, self.data, self._constants), everywhere
+            )
         self._calls = self._finished = 0
-        self._run = jax.jit(self._run_chunk)
+        self._run = jax.jit(self.program.run)
+        self._step_on = jax.jit(self.program.step_on)
+        self._adapt = jax.jit(self.program.adapt)
+        self._curve = None if self.policy.every_step else self.program.curve(self.state)
+        if self.remaining_steps == 0:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier:g} at an expected batch size of "
+                f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {epsilon}, delta = "
+                f"{delta}): raise noise_multiplier or epsilon, or sample smaller batches."
+            )
+
+    def _poisson(self) -> PoissonSampler:
+        size, (_, rate) = len(self.source), self.policy.sampling_rates
+        steps = MOST_STEPS
+        if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
+            noise = self.policy.noise_multiplier
+            steps = affordable_steps(size, rate, noise, epsilon=self.epsilon, delta=self.delta)
+        return PoissonSampler.for_budget(size, rate, epsilon=self.epsilon, delta=self.delta, steps=max(steps, 1))
+
+    def _ledger(self, delta: float) -> Any:
+        return RenyiFilter(self.epsilon, delta) if self.ledger_kind == "filter" else VilleOdometer(delta)
+
+    def _gradient_noise(self, rule: ClippingRule) -> float | None:
+        if isinstance(self.policy, Constant):
+            return rule.gradient_noise_multiplier(self.policy.noise_multiplier)
+        if type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier:
+            raise ValueError(f"clipping = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
+        return None
+
+    @property
+    def horizon(self) -> int:
+        """The most steps of the run: cut batches are paid for over that many."""
+        if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
+            runs = int(self._ledger(self.delta).remaining(self.mechanism, relation=self.sampler.relation))
+            return runs * self.sampler.steps_per_run
+        return MOST_STEPS
 
     @property
     def delta_after_overflow(self) -> float:
         """What is left of delta once batches cut at capacity are paid for, over the longest run the budget allows."""
-        return math.nextafter(self.delta - self.sampler.overflow_delta(self.horizon, self.epsilon), 0.0)
+        left = math.nextafter(self.delta - self.sampler.overflow_delta(self.horizon, self.epsilon), 0.0)
+        if left <= 0:
+            raise ValueError(
+                f"sampler cuts batches so often that they cost all of delta = {self.delta} over {self.horizon} steps: "
+                "give it a larger capacity."
+            )
+        return left
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of the next step."""
+        if isinstance(self.policy, Constant):
+            return float(self.policy.noise_multiplier)
+        return float(self.policy.setting(self.state.policy, self.state.step).noise_multiplier)
+
+    @property
+    def mechanism(self) -> Any:
+        """What the next step is accounted as, or the epoch where the sampler covers one."""
+        return self.sampler.mechanism(self.policy.noise_multiplier) if isinstance(self.policy, Constant) else (
+            self.program.mechanism(self.state)
+        )  # fmt: skip
+
+    @property
+    def clip_norm(self) -> float:
+        """The sensitivity of the next step's sum."""
+        return float(np.asarray(self.state.rule.sensitivity))
 
     @property
     def model(self) -> nnx.Module:
@@ -163,22 +241,25 @@ class DPTrainer:
 
     @property
     def remaining_steps(self) -> int:
-        """How many more updates the budget pays for."""
-        return int(self.state.filter.remaining(self.mechanism))
+        """How many more updates the budget pays for, at the present setting."""
+        limit = () if self.ledger_kind == "filter" else (self.epsilon,)
+        runs = int(self.state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
+        paid = -self.steps % self.sampler.steps_per_run
+        return min(runs * self.sampler.steps_per_run + paid, max(self.horizon - self.steps, 0))
 
     @property
     def spent_epsilon(self) -> float:
-        """The Rényi filter's epsilon of the updates so far, at :attr:`delta`: an upper bound."""
-        return float(self.state.filter.epsilon())
+        """The ledger's epsilon of the updates so far: an upper bound; an odometer's holds if the run stops here."""
+        return float(self.state.ledger.epsilon())
 
     @property
     def stopping_was_planned(self) -> bool:
-        """Whether the run was at most one call of :meth:`fit` that went to its end.
+        """Whether settings were fixed in advance and the run was at most one call of :meth:`fit` that went to its end.
 
-        Then its length depends on noise, rate and budget only, and the non-adaptive accountant applies. Several calls,
-        or an interrupted one, may have been decided on by looking at the model.
+        Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. Several
+        calls, or an interrupted one, may have been decided on by looking at the model.
         """
-        return self._calls == self._finished <= 1
+        return not self.policy.adaptive and self._calls == self._finished <= 1
 
     def fit(
         self,
@@ -187,6 +268,7 @@ class DPTrainer:
         every: int | None = None,
         evaluate: Callable[[nnx.Module], float] | None = None,
         on_evaluation: Callable[[Evaluation], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> list[Evaluation]:
         """Trains from the present state for ``steps`` updates, or until the budget refuses the next one.
 
@@ -195,6 +277,7 @@ class DPTrainer:
             every: updates between evaluations; None: one expected pass over the data.
             evaluate: gets the module, returns a number to record. Called outside the compiled step.
             on_evaluation: called with each record, for progress bars.
+            keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
 
         Returns:
             The records of this call, one every ``every`` updates and one at its end; none if nothing was granted.
@@ -203,17 +286,18 @@ class DPTrainer:
         of the last one; what was computed since has been seen by nobody.
         """
         validation.check_steps(0 if steps is None else steps)
-        every = max(1, round(1 / self.sampler.sampling_rate)) if every is None else every
+        every = self._pass if every is None else every
         if every < 1:
             raise ValueError(f"every = {every} is not a number of updates between evaluations: give at least 1.")
         self._calls += 1
-        left = 2**31 - 1 - self.steps if steps is None else int(steps)
+        left = self.horizon - self.steps
+        left = left if steps is None else min(int(steps), left)
         history: list[Evaluation] = []
         granted = True
-        while granted and left > 0:
-            before, chunk = self.steps, min(every, left)
-            self.state, refused = self._run(self.state, self._curve, self._constants, self.data, chunk)
-            granted, done = not bool(refused), self.steps - before
+        while granted and left > 0 and not bool(self.policy.stopped(self.state.policy)):
+            before, goal = self.steps, min(every - self.steps % every if self.policy.period else every, left)
+            granted = self._advance(goal, keeper)
+            done = self.steps - before
             left -= done
             if done:
                 accuracy = None if evaluate is None else float(evaluate(self.model))
@@ -223,134 +307,67 @@ class DPTrainer:
         self._finished += 1
         return history
 
+    @property
+    def _pass(self) -> int:
+        return max(1, round(self.sampler.num_examples / self.sampler.expected_batch_size))
+
+    def _advance(self, steps: int, keeper: Keeper | None) -> bool:
+        """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
+        while steps > 0 and not bool(self.policy.stopped(self.state.policy)):
+            period = self.policy.period
+            chunk = min(steps, period - self.steps % period) if period else steps
+            if keeper is not None:
+                keeper.begin(self, chunk)
+            before = self.steps
+            state, granted = self._compute(self.state, chunk)
+            done = int(state.step) - before
+            adapts = bool(period) and done > 0 and int(state.step) % period == 0
+            if adapts:
+                state = self._adapt(state, self._constants, self.data)
+            self.state = state
+            if adapts and not self.policy.every_step:
+                self._curve = self.program.curve(state)
+            if keeper is not None:
+                keeper.finish(self)
+            if not granted:
+                return False
+            steps -= done
+        return True
+
+    def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
+        curve = jnp.zeros(len(state.ledger.orders)) if self._curve is None else self._curve
+        if isinstance(self.source, ArraySource):
+            state, refused = self._run(state, curve, self._constants, self.data, steps)
+            return state, not bool(refused)
+        key = self.program.sample_key(state)
+        for batch in stream(self.source, self.sampler, key, steps, start=int(state.step)):
+            granted, state = self._step_on(state, curve, self._constants, batch.examples, batch.mask)
+            if not bool(granted):
+                return state, False
+        return state, True
+
     def step(self, state: TrainState) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether one update was granted, and the state after it: the old one, bit for bit, if refused.
 
-        A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not change :attr:`state`.
+        A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not change :attr:`state`, does not
+        adapt a policy, and needs data in memory.
         """
-        return self._step(state, self._curve, self._constants, self.data)
+        curve = self.program.curve(state) if self._curve is None else self._curve
+        return self.program.step(state, curve, self._constants, self.data)
 
-    def _step(
-        self, state: TrainState, curve: Float[Array, " orders"], constants: PyTree, data: tuple[Array, ...]
-    ) -> tuple[Array, TrainState]:
-        granted, filter_ = state.filter.spend_curve(curve)
-        paid = dataclasses.replace(state, filter=filter_)
-        update = functools.partial(self._update, constants=constants, data=data)
-        return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
+    def restore(self, state: TrainState, *, planned: bool) -> None:
+        """Goes on from a state of the same trainer; ``planned`` says whether its stopping was, so far."""
+        self.state = state
+        self._curve = None if self.policy.every_step else self.program.curve(state)
+        self._calls, self._finished = (0, 0) if planned else (2, 2)
 
-    def _update(self, state: TrainState, constants: PyTree, data: tuple[Array, ...]) -> TrainState:
-        sample_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        indices, mask = self.sampler.sample(sample_key)
-        total = clipped_sum(
-            lambda params, example: self._loss(nnx.merge(self._graph, params, constants), *example),
-            state.params,
-            tuple(part[indices] for part in data),
-            mask,
-            clip_norm=self.clip_norm,
-            microbatch_size=self.microbatch_size,
-        )
-        gradient = privatize(
-            noise_key,
-            total,
-            noise_multiplier=self.noise_multiplier,
-            clip_norm=self.clip_norm,
-            expected_batch_size=self.sampler.expected_batch_size,
-        )
-        gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
-        updates, opt_state = self._optimizer.update(gradient, state.opt_state, state.params)
-        return dataclasses.replace(
-            state,
-            params=optax.apply_updates(state.params, updates),
-            opt_state=jax.tree.map(lambda new, old: _strongly_typed(new, old.dtype), opt_state, state.opt_state),
-            step=state.step + 1,
-        )
+    def _check_loss(self, loss: Callable[..., Array], params: Any) -> None:
+        def one(params: Any, example: tuple[Array, ...]) -> Array:
+            return loss(nnx.merge(self._graph, params, self._constants), *example)
 
-    def _run_chunk(
-        self, state: TrainState, curve: Array, constants: PyTree, data: tuple[Array, ...], steps: Array
-    ) -> tuple[TrainState, Array]:
-        """Runs up to ``steps`` steps, a traced number, so that chunks of any length share one compilation."""
-
-        def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
-            done, _, state = carry
-            granted, state = self._step(state, curve, constants, data)
-            return done + 1, ~granted, state
-
-        def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
-            return (carry[0] < steps) & ~carry[1]
-
-        _, refused, state = jax.lax.while_loop(goes_on, advance, (jnp.zeros((), jnp.int32), jnp.array(False), state))
-        return state, refused
-
-    def _check_loss(self, params: PyTree) -> None:
-        def one(params: PyTree, example: tuple[Array, ...]) -> Array:
-            return self._loss(nnx.merge(self._graph, params, self._constants), *example)
-
-        value = jax.eval_shape(one, params, tuple(part[0] for part in self.data))
+        value = jax.eval_shape(one, params, self.source.example)
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(
                 f"loss returned {value} for one example: it must return a floating-point scalar, of one example "
                 "without a batch axis."
             )
-
-
-def affordable_steps(
-    num_examples: int, sampling_rate: float, noise_multiplier: float, *, epsilon: float, delta: float
-) -> int:
-    """Returns the most steps that a Rényi filter over (epsilon, delta) grants; a run may stop a few earlier.
-
-    Known before training, from public numbers: for learning-rate schedules. The few are what cut batches cost in delta.
-
-    >>> affordable_steps(60_000, 0.01, 1.0, epsilon=3.0, delta=1e-5) > 1500
-    True
-    """
-    # A sampler with room for everyone, for its exact rate: the capacity depends on the number of steps.
-    mechanism = PoissonSampler(num_examples, sampling_rate, num_examples + 1).mechanism(noise_multiplier)
-    return int(RenyiFilter(epsilon, delta).remaining(mechanism))
-
-
-def _common_size(data: tuple[Array, ...]) -> int:
-    shapes = [np.shape(part) for part in data]
-    if not shapes or any(len(shape) == 0 for shape in shapes) or len({shape[0] for shape in shapes}) != 1:
-        raise ValueError(f"data has parts of shapes {shapes}: give arrays with one common leading axis, the examples.")
-    if shapes[0][0] == 0:
-        raise ValueError("data has no examples.")
-    return shapes[0][0]
-
-
-def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size: int) -> float:
-    """Returns the sampling rate that exactly one of the two gives, for a data set of ``size`` examples.
-
-    Raises ValueError where both or none are given, or the one is out of range.
-
-    >>> rate_of(None, 50, 200)
-    0.25
-    """
-    if (sampling_rate is None) == (expected_batch_size is None):
-        raise ValueError("give exactly one of sampling_rate and expected_batch_size.")
-    if sampling_rate is not None:
-        validation.check_sampling_rate(sampling_rate)
-        return float(sampling_rate)
-    assert expected_batch_size is not None
-    if not 0 < expected_batch_size <= size:
-        raise ValueError(
-            f"expected_batch_size = {expected_batch_size} does not fit {size} examples: give a number above 0, at most "
-            f"{size}."
-        )
-    return expected_batch_size / size
-
-
-def _strongly_typed(leaf: Any, dtype: Any = None) -> Array:
-    """Returns ``leaf`` as an array whose type is fixed: a loop's state must keep its types, weak ones included."""
-    array = jnp.asarray(leaf)
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return array
-    return array.astype(array.dtype if dtype is None else dtype)
-
-
-def _check_params(params: PyTree) -> None:
-    leaves = jax.tree.leaves(params)
-    if not leaves or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
-        raise ValueError(
-            f"model has parameters of dtypes {sorted({str(leaf.dtype) for leaf in leaves})}: it needs nnx.Param "
-            "leaves, all of a real floating-point dtype."
-        )

@@ -104,7 +104,7 @@ def test_a_cut_batch_is_paid_for_in_delta():
     assert 0 < cost <= 1e-3 * trainer.delta
     assert trainer.delta_after_overflow + cost <= trainer.delta
     assert trainer.horizon >= trainer.remaining_steps
-    assert float(jnp.exp(-trainer.state.filter.log_inverse_delta[0])) == pytest.approx(
+    assert float(jnp.exp(-trainer.state.ledger.state.log_inverse_delta.high)) == pytest.approx(
         trainer.delta_after_overflow, 1e-5
     )
 

@@ -30,10 +30,10 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 LANES = 128
 """Sums left to float64: few enough to take no time, and enough to keep the halves wide."""
 
-NORM_MARGIN = 2.0**-19
-"""Above half of the 1 + log2(d / LANES) < 28 float32 roundoffs of a squared norm, 8.4e-7, the roundings in float64, and
-what products of float32 lose by flushing: at most 2^-125 an entry and row, nothing beside a clipping norm of
-LEAST_CLIP_NORM."""
+NORM_MARGIN = 2.0**-18
+"""A squared norm has 1 + log2(d / LANES) < 28 float32 roundoffs, a norm half of them, and a product of two norms twice
+that, 1.7e-6. The rest, as much again, is for scaling in float32, for the roundings in float64, and for what products of
+float32 lose by flushing: at most 2^-125 an entry and row, nothing beside a clipping norm of LEAST_CLIP_NORM."""
 
 FLUSHED = 2.0**-125
 """Above what one square loses where float32 has no normal number for it."""

@@ -27,7 +27,7 @@ from jaxtyping import Array, PyTree
 from jaxacct.train.clipping.contributions import Contributions, Stored
 from jaxacct.train.clipping.layers import Layer, Shape, find_layer
 
-INLINED = ("jit", "pjit", "closed_call", "core_call")
+INLINED = ("jit", "pjit")
 """Operations that only group others."""
 
 MOVED = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
@@ -181,7 +181,7 @@ def _evaluate(jaxpr: core.Jaxpr, consts: Any, inputs: list[Any], on_map: OnMap, 
 def _apply(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], on_map: OnMap, lost: set[int]) -> list[Any]:
     """Returns the results of one operation; what only moves a weight gives a weight."""
     places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
-    if places and step.primitive.name in INLINED and "jaxpr" in step.params:
+    if places and step.primitive.name in INLINED:
         inner = step.params["jaxpr"]
         return _evaluate(inner.jaxpr, inner.consts, given, on_map, lost)
     plain = [value.value if isinstance(value, Weight) else value for value in given]

@@ -32,6 +32,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.precision import in_float64
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
 from jaxacct.train.sampling.protocol import check_num_examples, drawn_rate
@@ -154,6 +155,27 @@ class PoissonSampler:
         and must count for nothing. A batch may be empty.
         """
         return pack(self.draw(key if step is None else jax.random.fold_in(key, step)), self.capacity)
+
+    def mechanism_at(self, noise_multiplier: ArrayLike, sampling_rate: ArrayLike) -> PoissonSubsampledGaussian:
+        """Returns the mechanism of a noisy sum over :meth:`sample_at`, whose rate is chosen on the way; traceable."""
+        return PoissonSubsampledGaussian(noise_multiplier, self._drawn_at(sampling_rate))
+
+    def sample_at(self, key: jax.Array, step: ArrayLike, sampling_rate: ArrayLike) -> Batch:
+        """Returns the batch of a step at another rate, traced or not, of at most :attr:`sampling_rate`.
+
+        The rate is rounded to a multiple of 2^-32, which is what :meth:`mechanism_at` accounts. Being lower, it
+        overflows more rarely.
+        """
+        bits = jax.random.bits(jax.random.fold_in(key, step), (self.num_examples,), jnp.uint32)
+        with jax.enable_x64(True):
+            threshold = self._drawn_at(sampling_rate) * RATE_UNIT
+            selected = bits.astype(jnp.float64) < threshold
+        return pack(selected, self.capacity)
+
+    @in_float64
+    def _drawn_at(self, sampling_rate: ArrayLike) -> Array:
+        rate = jnp.minimum(jnp.asarray(sampling_rate, jnp.float64), self.sampling_rate)
+        return jnp.ceil(rate * RATE_UNIT) / RATE_UNIT
 
     def draw(self, key: jax.Array) -> Bool[Array, " num_examples"]:
         """Returns which examples take part, before packing."""

@@ -1,0 +1,101 @@
+"""From what a user gives the trainer to what it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxacct import validation
+from jaxacct.filters import RenyiFilter
+from jaxacct.policies import Constant, Policy
+from jaxacct.train.clipping import ClippingRule, Flat
+from jaxacct.train.sampling import PoissonSampler
+
+
+def affordable_steps(
+    num_examples: int, sampling_rate: float, noise_multiplier: float, *, epsilon: float, delta: float
+) -> int:
+    """Returns the most steps that a Rényi filter over (epsilon, delta) grants; a run may stop a few earlier.
+
+    Known before training, from public numbers: for learning-rate schedules. The few are what cut batches cost in delta.
+
+    >>> affordable_steps(60_000, 0.01, 1.0, epsilon=3.0, delta=1e-5) > 1500
+    True
+    """
+    # A sampler with room for everyone, for its exact rate: the capacity depends on the number of steps.
+    mechanism = PoissonSampler(num_examples, sampling_rate, num_examples + 1).mechanism(noise_multiplier)
+    return int(RenyiFilter(epsilon, delta).remaining(mechanism))
+
+
+def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size: int) -> float:
+    """Returns the sampling rate that exactly one of the two gives, for a data set of ``size`` examples.
+
+    Raises ValueError where both or none are given, or the one is out of range.
+
+    >>> rate_of(None, 50, 200)
+    0.25
+    """
+    if (sampling_rate is None) == (expected_batch_size is None):
+        raise ValueError("give exactly one of sampling_rate and expected_batch_size.")
+    if sampling_rate is not None:
+        validation.check_sampling_rate(sampling_rate)
+        return float(sampling_rate)
+    assert expected_batch_size is not None
+    if not 0 < expected_batch_size <= size:
+        raise ValueError(
+            f"expected_batch_size = {expected_batch_size} does not fit {size} examples: give a number above 0, at most "
+            f"{size}."
+        )
+    return expected_batch_size / size
+
+
+def policy_of(
+    policy: Policy | None, noise: float | None, sampler: Any, rate: float | None, batch: float | None, size: int
+) -> Policy:
+    """Returns the policy that the settings make; raises ValueError where they say too little or too much."""
+    if (policy is None) == (noise is None):
+        raise ValueError("give exactly one of noise_multiplier and policy.")
+    if policy is not None:
+        if sampler is not None or rate is not None or batch is not None:
+            raise ValueError("policy has its own sampling rate: leave out sampling_rate, expected_batch_size, sampler.")
+        return policy
+    assert noise is not None
+    validation.check_noise_multiplier(noise)
+    if sampler is None:
+        return Constant(float(noise), rate_of(rate, batch, size))
+    if rate is not None or batch is not None:
+        raise ValueError("sampler has its own batch size: leave out sampling_rate and expected_batch_size.")
+    return Constant(float(noise), min(sampler.expected_batch_size / sampler.num_examples, 1.0))
+
+
+def rule_of(clip_norm: float | None, clipping: ClippingRule | None) -> ClippingRule:
+    """Returns the clipping rule that exactly one of the two gives; raises ValueError otherwise."""
+    if (clip_norm is None) == (clipping is None):
+        raise ValueError("give exactly one of clip_norm and clipping.")
+    if clipping is not None:
+        return clipping
+    validation.check_positive(clip_norm, "clip_norm")
+    assert clip_norm is not None
+    return Flat(float(clip_norm))
+
+
+def sharding_over(devices: Sequence[jax.Device] | None) -> jax.sharding.NamedSharding | None:
+    """Returns how rows lie on several devices; None for one."""
+    if devices is None or len(devices) == 1:
+        return None
+    mesh = jax.sharding.Mesh(np.array(list(devices)), ("rows",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+
+
+def check_params(params: Any) -> None:
+    """Raises where there are no trained parameters, or some are not of a real floating-point dtype."""
+    leaves = jax.tree.leaves(params)
+    if not leaves or not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
+        raise ValueError(
+            f"model has parameters of dtypes {sorted({str(leaf.dtype) for leaf in leaves})}: it needs nnx.Param "
+            "leaves, all of a real floating-point dtype."
+        )

@@ -1,0 +1,43 @@
+"""What changes during training, as one pytree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Int32, PyTree
+
+from jaxacct.train.clipping import ClippingRule
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """All that changes during training.
+
+    Attributes:
+        params: the module's trained ``nnx.Param`` leaves.
+        opt_state: Optax's state.
+        ledger: what has been spent: a filter, or an odometer.
+        rule: the clipping rule; an adaptive one carries its norm.
+        policy: the policy's state.
+        step (): noisy updates so far; also the counter that keys are folded with.
+        key (): typed key of the run; never changes, never used itself.
+    """
+
+    params: PyTree
+    opt_state: PyTree
+    ledger: Any
+    rule: ClippingRule
+    policy: Any
+    step: Int32[Array, ""]
+    key: jax.Array
+
+
+class Evaluation(NamedTuple):
+    """One look at a run: the step, what ``evaluate`` returned (None without it), and the ledger's epsilon so far."""
+
+    step: int
+    accuracy: float | None
+    epsilon: float

@@ -1,0 +1,242 @@
+"""One noisy update, and many of them in one compiled program: pay, sample, clip, sum, add noise, update.
+
+Everything is a function of the state. Each purpose has a key of its own, folded with the step's number: none is used
+twice, also by a run that is continued.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
+
+from jaxacct.filters import RenyiFilter
+from jaxacct.policies import Constant, Policy
+from jaxacct.precision import in_float64
+from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.noise import privatize, standard_normal
+from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.state import TrainState
+
+SAMPLE, NOISE, ANSWER, RULE = range(4)
+"""What a key is for: the first number folded into that of the run."""
+
+BLOCK = 512
+"""Examples that a count looks at together."""
+
+Data = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The parts of a training step that do not change.
+
+    Attributes:
+        loss: ``loss(model, *example)``.
+        correct: what an adaptive policy counts: ``correct(model, *example)``, between 0 and 1. None without one.
+        graph: the module's structure.
+        optimizer: an Optax transformation.
+        sampler: draws the batches.
+        policy: chooses noise and rate.
+        epsilon: at which an odometer stops; a filter has its own budget.
+        gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
+        microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
+        sharding: how a batch's rows lie on the devices; None for one device.
+    """
+
+    loss: Callable[..., Array]
+    correct: Callable[..., Array] | None
+    graph: Any
+    optimizer: optax.GradientTransformation
+    sampler: Any
+    policy: Policy
+    epsilon: float
+    gradient_noise: float | None
+    microbatch_size: int | None
+    ghost: bool
+    sharding: jax.sharding.NamedSharding | None
+
+    def curve(self, state: TrainState) -> Float64[Array, " orders"]:
+        """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger."""
+        return state.ledger.curve(self.mechanism(state), relation=self.sampler.relation)
+
+    def mechanism(self, state: TrainState) -> Any:
+        """Returns the mechanism that the next step is accounted as."""
+        if isinstance(self.policy, Constant):
+            return self.sampler.mechanism(self.policy.noise_multiplier)
+        setting = self.policy.setting(state.policy, state.step)
+        if not self._rate_varies:
+            return self.sampler.mechanism(setting.noise_multiplier)
+        return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
+
+    @property
+    def _rate_varies(self) -> bool:
+        least, most = self.policy.sampling_rates
+        return isinstance(self.sampler, PoissonSampler) and least < most
+
+    def spend(self, ledger: Any, curve: Array, count: Any = 1) -> tuple[Bool[Array, ""], Any]:
+        """Returns whether the ledger grants runs of that curve, and the ledger after them."""
+        granted, after = ledger.spend_curve(curve, count)
+        if isinstance(ledger, RenyiFilter):
+            return granted, after
+        # An odometer counts everything; the run ends before its reading would pass epsilon.
+        with jax.enable_x64(True):  # outside, the reading would be rounded to float32 first
+            within = granted & (after.epsilon() <= self.epsilon)
+        return within, jax.tree.map(lambda new, old: jnp.where(within, new, old), after, ledger)
+
+    def pay(self, state: TrainState, curve: Array) -> tuple[Bool[Array, ""], TrainState]:
+        """Returns whether the next step is granted, and the state that has paid for it.
+
+        A mechanism that covers several steps is paid for at the first of them.
+        """
+        first = state.step % self.sampler.steps_per_run == 0
+        granted, ledger = self.spend(state.ledger, curve, first.astype(jnp.int32))
+        return granted, dataclasses.replace(state, ledger=ledger)
+
+    def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
+        """Returns whether one update was granted, and the state after it: the old one if it was refused."""
+        granted, paid = self.pay(state, self.curve(state) if self.policy.every_step else curve)
+
+        def update(state: TrainState) -> TrainState:
+            indices, mask = self.draw(state)
+            return self.update(state, constants, tuple(part[indices] for part in data), mask)
+
+        return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
+
+    def step_on(
+        self, state: TrainState, curve: Array, constants: PyTree, examples: Data, mask: Array
+    ) -> tuple[Array, TrainState]:
+        """Returns :meth:`step` on a batch that was fetched outside."""
+        granted, paid = self.pay(state, self.curve(state) if self.policy.every_step else curve)
+        update = functools.partial(self.update, constants=constants, examples=examples, mask=mask)
+        return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
+
+    def sample_key(self, state: TrainState) -> jax.Array:
+        """Returns the key that the sampler derives every step's draw from."""
+        return jax.random.fold_in(state.key, SAMPLE)
+
+    def draw(self, state: TrainState) -> tuple[Array, Array]:
+        """Returns the indices and the mask of the step's batch."""
+        if self._rate_varies:
+            rate = self.policy.setting(state.policy, state.step).sampling_rate
+            return self.sampler.sample_at(self.sample_key(state), state.step, rate)
+        return self.sampler.sample(self.sample_key(state), state.step)
+
+    def update(self, state: TrainState, constants: PyTree, examples: Data, mask: Array) -> TrainState:
+        """Returns the state after the noisy update on a batch; the step has been paid for."""
+        if self.sharding is not None:
+            examples, mask = jax.tree.map(self._spread, (examples, mask))
+        total, unclipped = clip_and_sum(
+            lambda params, example: self.loss(nnx.merge(self.graph, params, constants), *example),
+            state.params,
+            examples,
+            mask,
+            rule=state.rule,
+            microbatch_size=self.microbatch_size,
+            ghost=self.ghost,
+        )
+        noise, size = self._noise_and_size(state)
+        noise_key = jax.random.fold_in(jax.random.fold_in(state.key, NOISE), state.step)
+        rule_key = jax.random.fold_in(jax.random.fold_in(state.key, RULE), state.step)
+        gradient = privatize(
+            noise_key, total, noise_multiplier=noise, clip_norm=state.rule.sensitivity, expected_batch_size=size
+        )
+        gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
+        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        return dataclasses.replace(
+            state,
+            params=optax.apply_updates(state.params, updates),
+            opt_state=jax.tree.map(lambda new, old: strongly_typed(new, old.dtype), opt_state, state.opt_state),
+            rule=state.rule.update(rule_key, unclipped, self.sampler.expected_batch_size),
+            step=state.step + 1,
+        )
+
+    def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
+        if self.gradient_noise is not None:
+            return self.gradient_noise, self.sampler.expected_batch_size
+        setting = self.policy.setting(state.policy, state.step)
+        if self._rate_varies:
+            return setting.noise_multiplier, setting.sampling_rate * self.sampler.num_examples
+        return setting.noise_multiplier, self.sampler.expected_batch_size
+
+    def _spread(self, rows: Array) -> Array:
+        """Returns rows filled up to a multiple of the devices, on which they then lie."""
+        assert self.sharding is not None
+        missing = -rows.shape[0] % self.sharding.mesh.size
+        padded = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+        return jax.lax.with_sharding_constraint(padded, self.sharding)
+
+    def run(
+        self, state: TrainState, curve: Array, constants: PyTree, data: Data, steps: Array
+    ) -> tuple[TrainState, Array]:
+        """Runs up to ``steps`` steps, a traced number, so that runs of any length share one compilation.
+
+        Returns the state and whether a step was refused.
+        """
+
+        def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
+            done, _, state = carry
+            granted, state = self.step(state, curve, constants, data)
+            return done + 1, ~granted, state
+
+        def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
+            return (carry[0] < steps) & ~carry[1]
+
+        _, refused, state = jax.lax.while_loop(goes_on, advance, (jnp.zeros((), jnp.int32), jnp.array(False), state))
+        return state, refused
+
+    def adapt(self, state: TrainState, constants: PyTree, data: Data) -> TrainState:
+        """Returns the state after the policy has looked at the ledger, and at a noisy count that the ledger pays for.
+
+        Where the count is refused the policy stays as it is.
+        """
+        query = self.policy.query
+        if query is None:
+            policy = self.policy.adapt(state.policy, state.ledger, state.step, jnp.zeros(()))
+            return dataclasses.replace(state, policy=policy)
+        granted, ledger = self.spend(state.ledger, state.ledger.curve(query, relation=self.sampler.relation))
+
+        def ask(state: TrainState) -> TrainState:
+            key = jax.random.fold_in(jax.random.fold_in(state.key, ANSWER), state.step)
+            answer = noisy_count(key, self._count(state, constants, data), query.noise_multiplier)
+            return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
+
+        paid = dataclasses.replace(state, ledger=ledger)
+        return jax.lax.cond(granted, ask, lambda unchanged: unchanged, paid)
+
+    def _count(self, state: TrainState, constants: PyTree, data: Data) -> Array:
+        """Returns how many examples are correct; each adds between 0 and 1, whatever ``correct`` returns."""
+        model = nnx.merge(self.graph, state.params, constants)
+
+        def one(example: Data) -> Array:
+            assert self.correct is not None
+            value = jnp.asarray(self.correct(model, *example), jnp.float32)
+            return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
+
+        return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))
+
+
+@in_float64
+def noisy_count(key: jax.Array, count: Array, deviation: ArrayLike) -> Float64[Array, ""]:
+    """Returns a count of sensitivity 1 with Gaussian noise of standard deviation ``deviation``; float64.
+
+    >>> float(noisy_count(jax.random.key(0), jnp.array(10.0), 0.0))
+    10.0
+    """
+    return count.astype(jnp.float64) + deviation * standard_normal(key, ())
+
+
+def strongly_typed(leaf: Any, dtype: Any = None) -> Array:
+    """Returns ``leaf`` as an array whose type is fixed: a loop's state must keep its types, weak ones included."""
+    array = jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return array
+    return array.astype(array.dtype if dtype is None else dtype)
