@@ -41,6 +41,18 @@ def computed(
                 _by_mesh(quantity, mechanism, columns, results, int(i))
                 tell(1)
             start += len(at)
+    return _on_the_safe_side(quantity, results)
+
+
+def _on_the_safe_side(quantity: Quantity, results: Arrays) -> Arrays:
+    """Returns the results with the worst there is in place of bounds that are no numbers, should there be any."""
+    undefined = np.isnan(results["lower"]) | np.isnan(results["upper"])
+    results["lower"][undefined] = 0.0
+    results["upper"][undefined] = quantity.worst
+    results["converged"][undefined] = False
+    results["accountant"][undefined] = Accountant.NONE
+    if "noise_multiplier" in results:
+        results["noise_multiplier"][undefined | np.isnan(results["noise_multiplier"])] = np.inf
     return results
 
 

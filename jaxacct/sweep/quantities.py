@@ -13,7 +13,6 @@ import numpy as np
 from jaxacct import calibrate, prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.mechanisms.protocol import directions
 from jaxacct.prv.accountant import DEFAULT_TOLERANCE
 from jaxacct.sweep.settings import Settings, check, fields_of
 
@@ -61,7 +60,8 @@ class Quantity:
         validation.check_one_of(self.mode, "mode", MODES)
         validation.check_positive(self.tolerance, "tolerance")
         for mechanism in settings.mechanisms:
-            directions(mechanism, self.relation)  # type: ignore[arg-type]
+            known: tuple[str, ...] = mechanism.relations  # type: ignore[attr-defined]
+            validation.check_one_of(self.relation, "relation", known, f" by {mechanism.__name__}")
         if self.name == "noise_multiplier":
             if settings.mechanisms != (PoissonSubsampledGaussian,):
                 raise ValueError(

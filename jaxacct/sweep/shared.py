@@ -58,15 +58,21 @@ def shared(
                 store.write(i, results)
                 take(i, results)
             waiting = sorted(set(range(len(every))) - set(mine))
+            end = float("inf")
             while waiting:
                 for i in list(waiting):
                     found = store.read(i, quantity.arrays, every[i].stop - every[i].start)
                     if found is not None:
                         take(i, found)
                         waiting.remove(i)
-                if waiting:
-                    presence.check()
-                    time.sleep(min(0.2, patience / 20))
+                if not waiting:
+                    break
+                presence.check()
+                # Nobody is left to write what is missing; a shared disk may still be slow to show it.
+                end = min(end, time.monotonic() + patience) if presence.all_done() else float("inf")
+                if time.monotonic() > end:
+                    raise OSError(f"checkpoint = {store.folder}: chunks {waiting} are gone: give resume (--resume).")
+                time.sleep(min(0.2, patience / 20))
     except hosts.HostLostError as error:
         done = int(np.sum(store.finished(size, chunk)))
         raise hosts.HostLostError(

@@ -148,7 +148,7 @@ def test_another_sweeps_checkpoint_is_refused(found, tmp_path):
     with pytest.raises(ValueError, match=r"another sweep \(mode 'saddlepoint' there, 'certified' here\)"):
         ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, **QUIET | {"mode": "certified"})
     other = grid(**{name: value * 1.0 for name, value in SETTINGS.values.items()} | {"delta": 1e-6})
-    with pytest.raises(ValueError, match="another sweep"):
+    with pytest.raises(ValueError, match="other values on an axis"):
         ja.sweep.epsilon(other, checkpoint=folder, resume=True, **QUIET)
     (folder / checkpoint.DESCRIPTION).write_text("{")
     with pytest.raises(ValueError, match="damaged"):
@@ -183,11 +183,16 @@ def test_files_say_the_same(found, tmp_path):
         ja.sweep.load(tmp_path / "other.npz")
 
 
-def test_pandas_and_xarray(found):
-    pandas, xarray = pytest.importorskip("pandas"), pytest.importorskip("xarray")
-    frame, data = found.to_pandas(), found.to_xarray()
+def test_pandas(found):
+    pandas = pytest.importorskip("pandas")
+    frame = found.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
-    assert len(frame) == found.upper.size
+    assert frame["upper"].tolist() == found.upper.ravel().tolist()
+
+
+def test_xarray(found):
+    xarray = pytest.importorskip("xarray")
+    data = found.to_xarray()
     assert isinstance(data, xarray.Dataset)
     assert float(data["upper"].sel(noise_multiplier=1.0, sampling_rate=0.01, steps=100)) == found.upper[2, 1, 0]
 
@@ -221,6 +226,7 @@ class Toy:
     """In a quantity's place: arithmetic that depends on the mechanism, and takes no time to compile."""
 
     mode: str = "saddlepoint"
+    worst: float = 1.0
     arrays = Quantity("delta", "saddlepoint", "add", 1.0).arrays
 
     @property
@@ -244,6 +250,29 @@ def test_entries_keep_their_places_whatever_the_blocks(size):
     want = [(i + 1.0) * (2.0 if i % 3 else 3.0) for i in range(size)]
     assert found["upper"].tolist() == want
     assert sum(told) == size
+
+
+def test_what_is_no_number_becomes_the_worst():
+    settings = rows([ja.Gaussian] * 3, noise_multiplier=[1.0, np.nan, 3.0], steps=1, delta=1e-5)
+    found = compute.computed(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, 3), lambda count: None)
+    assert found["upper"].tolist() == [2.0, 1.0, 6.0]
+    assert found["lower"].tolist() == [2.0, 0.0, 6.0]
+    assert found["converged"].tolist() == [True, False, True]
+    assert found["accountant"].tolist() == [Accountant.SADDLEPOINT, Accountant.NONE, Accountant.SADDLEPOINT]
+
+
+def test_chunks_that_vanish_are_an_error_and_no_endless_wait(tmp_path, monkeypatch):
+    folder = tmp_path / "kept"
+    ja.sweep.epsilon(SETTINGS, checkpoint=folder, **QUIET)
+    read = checkpoint.Checkpoint.read
+
+    def read_once(*arguments):
+        monkeypatch.setattr(checkpoint.Checkpoint, "read", lambda *_: None)
+        return read(*arguments)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "read", read_once)
+    with pytest.raises(OSError, match=r"chunks \[0\] are gone"):
+        ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, patience=0.1, **QUIET)
 
 
 def test_deltas():
