@@ -27,13 +27,13 @@ def test_the_mesh_answers_where_it_has_not():
 
 def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
     def upper(noise_multiplier, sampling_rate, steps):
-        return ja.epsilon(ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, 1e-5, points=512).upper
+        return ja.epsilon(ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, 1e-5, points=1024).upper
 
     batch = jnp.array([1.0, 1.0]), jnp.array([0.01, 0.001]), jnp.array([10_000.0, 10.0])
     values, slopes = jax.jit(jax.vmap(jax.value_and_grad(upper)))(*batch)
     # The rates and noises above are those of float32.
     for i, value in enumerate(values):
-        one = ja.epsilon(ja.PoissonSubsampledGaussian(*(x[i] for x in batch[:2])), batch[2][i], 1e-5, points=512)
+        one = ja.epsilon(ja.PoissonSubsampledGaussian(*(x[i] for x in batch[:2])), batch[2][i], 1e-5, points=1024)
         assert float(value) == pytest.approx(one.upper, rel=1e-6)
     assert float(slopes[0]) == pytest.approx(-11.906753, rel=1e-5)
     assert np.isnan(slopes[1])

@@ -69,7 +69,7 @@ class _Progress(NamedTuple):
     stages: Stages
 
 
-def truncation(points: int) -> float:
+def truncation(points: Any) -> Any:
     """Returns the share of the final tilted mass that all stages together may let go on each side.
 
     A finer mesh aims at a smaller error. Chosen by bench/prv_accuracy.py: delta moves by this times e^8 at most.
@@ -77,15 +77,16 @@ def truncation(points: int) -> float:
     return 2.0**-12 / points**2
 
 
-def self_compose(step: LossLattice, steps: Array, method: str, log_tail: Array) -> tuple[LossLattice, Stages]:
+def self_compose(step: LossLattice, steps: Array, method: Array, log_tail: Array) -> tuple[LossLattice, Stages]:
     """Returns the lattice of the sum of ``steps`` independent copies of a loss, and the record of the stages.
 
     Args:
         step: lattices of one step on one mesh, with a leading axis: (rows, n).
         steps: nonnegative int64 scalar, may be traced.
+        method: index in :data:`METHODS`, may be traced: "recursive", stages of about four-fold; "two_stage", one of
+            about sqrt(steps) and one of the rest; "fixed", one stage. They differ in when the mesh may double; the mesh
+            of ``step`` should suit.
         log_tail: log of the tilted mass of one step that a stage may let go on each side, see :func:`truncation`.
-        method: "recursive", stages of about four-fold; "two_stage", one of about sqrt(steps) and one of the rest;
-            "fixed", one stage. They differ in when the mesh may double; the mesh of ``step`` should suit.
     """
     empty = jnp.zeros(STAGES)
     stages = Stages(count=jnp.int64(0), mesh=empty, start=empty, copies=empty, slack=empty)
@@ -101,16 +102,13 @@ def self_compose(step: LossLattice, steps: Array, method: str, log_tail: Array) 
     return final.accumulated, final.stages
 
 
-def _bits_of_stage(progress: _Progress, total_bits: Array, method: str) -> tuple[Array, Array]:
+def _bits_of_stage(progress: _Progress, total_bits: Array, method: Array) -> tuple[Array, Array]:
     """Returns the least number of squarings for which the mesh need not double, and the most to be done."""
     every = jnp.int64(BITS + 1)
-    if method == "recursive":
-        return jnp.int64(2), every
-    if method == "two_stage":
-        first = jnp.maximum(jnp.ceil(total_bits / 2), 1).astype(jnp.int64)
-        bits = jnp.where(progress.stages.count == 0, first, every)
-        return bits, bits
-    return every, every
+    first = jnp.maximum(jnp.ceil(total_bits / 2), 1).astype(jnp.int64)
+    halfway = (method == METHODS.index("two_stage")) & (progress.stages.count == 0)
+    most = jnp.where(halfway, first, every)
+    return jnp.where(method == METHODS.index("recursive"), 2, most), most
 
 
 class _Fit(NamedTuple):
@@ -231,6 +229,7 @@ def _fit(
     return _Fit(power, accumulated, best, lows)
 
 
+@jax.jit
 def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLattice:
     """Returns the lattice of the sum of two losses, each (rows, n), on meshes that are one another's doubles.
 

@@ -13,11 +13,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import Part, check, directed_parts
-from jaxacct.prv.kernel import composed, delta_at, infinite_share, is_idle, valid_parts
+from jaxacct.prv.kernel import Facts, composed, delta_at, infinite_share
+from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.refine import COARSE
 
 REFERENCES = 4
@@ -75,38 +76,59 @@ def curve(
         if isinstance(last, jax.core.Tracer) or not np.isfinite(last):
             raise ValueError("epsilon = None: no range is known for these arguments; give the epsilons that you want.")
         epsilon = np.linspace(0.0, float(last), 100)
-    at = as_float64(epsilon)
+    at: Any = as_float64(epsilon) if isinstance(epsilon, jax.core.Tracer) else np.asarray(epsilon, np.float64)
     if at.ndim != 1 or not at.size:
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
-    directions = directed_parts(mechanism, steps, relation)
-    found = [_profile(parts, at, points, method) for parts in directions]
-    upper = functools.reduce(jnp.maximum, [upper for _, upper in found])
-    lower = functools.reduce(jnp.maximum, [lower for lower, _ in found])
-    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1)
-    return outside(Curve(epsilon=at, delta=bounds))
+    found = [_profile(parts, at, points, method) for parts in directed_parts(mechanism, steps, relation)]
+    return outside(Curve(epsilon=at, delta=_largest(found, at)))
 
 
-@functools.partial(jax.jit, static_argnames=("points", "method"))
-def _profile(parts: tuple[Part, ...], epsilons: Array, points: int, method: str) -> tuple[Array, Array]:
-    """Returns lower and upper bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
-    ordered = jnp.sort(epsilons)
+Range = tuple[Array, Array]
+"""Lower and upper bounds on delta, (n,) each."""
+
+
+def _profile(parts: tuple[Part, ...], epsilons: Any, points: int, method: str) -> tuple[list[Range], Facts]:
+    """Returns bounds on delta at ``epsilons``, all of which hold: of compositions tilted for several of them."""
     places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
 
-    def bounded(reference: Array) -> tuple[Array, Array]:
-        lattice, _, lost, _ = composed(parts, reference, "delta", points, method)
-        # One epsilon after the other: each is a sum over the whole lattice.
-        infinite = infinite_share(parts, lost)
-        values = jax.lax.map(lambda e: delta_at(lattice, infinite, e), epsilons, batch_size=16)
-        return values[:, 0], values[:, 1]
+    def bounded(reference: Array) -> tuple[Range, Facts]:
+        sum_ = composed(parts, reference, "delta", points, method)
+        return _deltas(sum_.lattices, sum_.facts, sum_.lost, epsilons), sum_.facts
 
-    upper, lower = jax.lax.map(bounded, ordered[places])
-    valid = valid_parts(parts)
-    lower, upper = jnp.max(lower, axis=0), jnp.min(upper, axis=0)
-    idle = valid & is_idle(parts)
+    if is_concrete(parts, epsilons):
+        answers = [bounded(reference) for reference in np.sort(epsilons)[places]]
+        return [of_one for of_one, _ in answers], answers[0][1]
+    (lower, upper), facts = jax.lax.map(bounded, jnp.sort(epsilons)[places])
+    return [(jnp.max(lower, axis=0), jnp.min(upper, axis=0))], jax.tree.map(lambda leaf: leaf[0], facts)
+
+
+@jax.jit
+def _deltas(lattices: LossLattice, facts: Facts, lost: Array, epsilons: Array) -> Range:
+    infinite = infinite_share(facts, lost)
+    # One epsilon after the other: each is a sum over the whole lattice.
+    values = jax.lax.map(lambda e: delta_at(lattices, infinite, e), epsilons, batch_size=16)
+    return values[:, 1], values[:, 0]
+
+
+@jax.jit
+def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bounds:
+    """Returns the bounds on the largest delta of the directions, of each the best that are known."""
     # No loss at all: delta is 1 - e^epsilon below 0.
     nothing = jnp.maximum(-jnp.expm1(epsilons), 0.0)
-    upper = jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), jnp.where(valid & ~jnp.isnan(upper), upper, 1.0))
-    return jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(valid, lower, 0.0)), upper
+
+    def of_one(ranges: list[Range], facts: Facts) -> Range:
+        lower = functools.reduce(jnp.maximum, [lower for lower, _ in ranges])
+        upper = functools.reduce(jnp.minimum, [upper for _, upper in ranges])
+        idle = facts.is_valid & facts.is_idle
+        upper = jnp.where(facts.is_valid & ~jnp.isnan(upper), upper, 1.0)
+        return (
+            jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(facts.is_valid, lower, 0.0)),
+            jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), upper),
+        )
+
+    found = [of_one(*direction) for direction in directions]
+    lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
+    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1)
 
 
 @in_float64

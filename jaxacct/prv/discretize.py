@@ -2,88 +2,94 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import operator
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
 from jaxacct.prv.lattice import LossLattice
-
-CUTS = np.concatenate([[0.0], np.geomspace(0.05, 4.0, 12)])
-"""Where losses may begin to count as infinite, beyond the last point kept, over the length of what is kept."""
+from jaxacct.prv.placing import CUTS, Placed
 
 
-def discretize(
-    pair: DominatingPair, order: Array, log_weight: Array, start: Array, h: Array, high: Array, points: int
-) -> tuple[LossLattice, LossLattice, Array]:
-    """Returns a lattice above the pair's loss and one below it, and the mass above it that counts as infinite.
+class Cells(NamedTuple):
+    """What is known of a pair's masses, about ``points`` mesh points; the rest no longer depends on its kind."""
 
-    The order is that of :mod:`jaxacct.prv`. The losses of both are right to ``shift``: a cell's true edges, and the
-    doubles that stand for the mesh points, are off by at most that.
+    between: CellMasses
+    """Of the cells between the points, and of those beyond the first and the last: (points + 1,)."""
+    around: CellMasses
+    """Of bins about the points, (points,), which :func:`_lowered` balances."""
 
-    The loss is cut at the mesh point next above ``high``, though the mesh may have room for more: sums of what little
-    lies beyond would need much wider windows. Mass beyond is, above, slack of its tilted mass up to a further loss and
-    an infinite loss from there on, wherever that costs least (``log_weight`` is the log of what tilted mass costs): the
-    tilted mass of all may be without bound, and the mass of all more than delta. Below, it is left out.
-    """
-    losses = start + h * jnp.arange(points)
+
+@functools.partial(jax.jit, static_argnames="points")
+def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
+    """Returns the masses of the cells between the points of a mesh, and of the bins about them."""
+    losses = _losses(placed, points)
     infinity = jnp.full((1,), jnp.inf)
-    cells = pair.cell_masses(jnp.concatenate([-infinity, losses, infinity]))
-    largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
-    shift = pair.boundary_error(largest) + 4 * UNIT_ROUNDOFF * largest
-    relaxed = 64 * UNIT_ROUNDOFF * (1 + largest)
-    raised = _raised(cells, losses, h, shift)
-    lowered = _lowered(pair, cells, losses, h, relaxed)
-    # One point more: an atom at the end may have been rounded to the other side of it.
-    last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 1).astype(jnp.int32)
-    kept = jnp.arange(points) <= last
-    raised, lowered = jnp.where(kept, raised, 0.0), jnp.where(kept, lowered, 0.0)
-    top = losses[last]
-    zero = jnp.zeros_like(order)
-    log_beyond = pair.log_tail(order, top - shift) + order * shift
-    log_lost = pair.log_tail(zero, top - shift)
-    masses, shifts = jnp.stack([raised, lowered]), jnp.stack([shift, shift + relaxed])
-    both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0))(masses, losses, order, h, shifts)
-    upper, lower = (jax.tree.map(operator.itemgetter(i), both) for i in range(2))
+
+    def masses(boundaries: Array, is_first: Array) -> tuple[Array, CellMasses]:
+        cells = pair.cell_masses(boundaries)
+
+        def bins() -> Array:
+            edges = _with_settled(_edges(cells.p[1:-1], losses, placed.mesh), placed)
+            return jnp.concatenate([-infinity, edges, infinity, infinity])
+
+        return jax.lax.cond(is_first, bins, lambda: boundaries), cells
+
+    # One after the other in a loop: half the code to compile.
+    first = jnp.concatenate([-infinity, losses, infinity])
+    _, both = jax.lax.scan(masses, first, jnp.array([True, False]))
+    return Cells(*(CellMasses(*(leaf[i][: points + 1 - i] for leaf in both)) for i in range(2)))
+
+
+def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> tuple[LossLattice, Array]:
+    """Returns a lattice above the pair's loss and one below it, (2, points), and the mass that counts as infinite.
+
+    The order is that of :mod:`jaxacct.prv`. The losses of both are right to ``placed.shift``: a cell's true edges, and
+    the doubles that stand for the mesh points, are off by at most that.
+
+    Mass beyond the last point kept is, above, slack of its tilted mass up to a further loss and an infinite loss from
+    there on, wherever that costs least (``log_weight`` is the log of what tilted mass costs): the tilted mass of all
+    may be without bound, and the mass of all more than delta. Below, it is left out.
+    """
+    points = cells.around.p.shape[0]
+    losses, h, shift = _losses(placed, points), placed.mesh, placed.shift
+    relaxed = 64 * UNIT_ROUNDOFF * (1 + jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
+    masses = jnp.stack([_raised(cells.between, losses, h, shift), _lowered(cells.around, losses, relaxed)])
+    masses = jnp.where((jnp.arange(points) <= placed.last)[None, :], masses, 0.0)
+    shifts, sides = jnp.stack([shift, shift + relaxed]), jnp.array([True, False])
+    both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0, 0))(masses, losses, order, h, shifts, sides)
+    log_mass = both.log_mass[0]
     # Masses that float64 flushed to zero, as if all of them sat at the last point kept.
-    flushed = math.log(4 * points * TINY) + order * top
-    beyond, lost = _cut(pair, order, top, top - losses[0], shift, log_beyond, upper.log_mass, log_weight)
-    slack = upper.slack + beyond + jnp.exp(flushed - upper.log_mass)
+    flushed = jnp.exp(math.log(4 * points * TINY) + order * placed.top - log_mass)
+    beyond, lost = _cut(placed, order, log_mass, log_weight)
     # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
-    cut = jnp.exp(jnp.minimum(log_beyond, log_lost + order * top) - upper.log_mass)
-    log_total = upper.log_mass + jnp.log1p(upper.slack + cut + jnp.exp(flushed - upper.log_mass)) + order * shift
-    upper = replace(upper, slack=slack, log_total=log_total)
-    lower = replace(lower, log_total=log_total, is_upper=jnp.asarray(False))
-    return upper, lower, lost
+    cut = jnp.exp(jnp.minimum(placed.log_beyond, placed.log_above[0] + order * placed.top) - log_mass)
+    log_total = log_mass + jnp.log1p(both.slack[0] + cut + flushed) + order * shift
+    slack = both.slack + jnp.where(sides, beyond + flushed, 0.0)
+    return replace(both, slack=slack, log_total=jnp.broadcast_to(log_total, (2,))), lost
 
 
-def _cut(
-    pair: DominatingPair,
-    order: Array,
-    top: Array,
-    span: Array,
-    shift: Array,
-    log_beyond: Array,
-    log_mass: Array,
-    log_weight: Array,
-) -> tuple[Array, Array]:
-    """Returns what losses beyond ``top`` are: slack, relative to ``log_mass``, and the mass that counts as infinite.
+def _losses(placed: Placed, points: int) -> Float[Array, " points"]:
+    return placed.start + placed.mesh * jnp.arange(points)
+
+
+def _cut(placed: Placed, order: Array, log_mass: Array, log_weight: Array) -> tuple[Array, Array]:
+    """Returns what losses beyond the top are: slack, relative to ``log_mass``, and the mass that counts as infinite.
 
     From one of the ends to the next the tilted mass is at most the mass beyond the one, tilted as at the other.
     """
-    ends = top + span * jnp.asarray(CUTS)
-    log_above = jax.vmap(lambda end: pair.log_tail(jnp.zeros_like(order), end - shift))(ends)
+    ends, log_above = placed.ends, placed.log_above
     rounding = 64 * UNIT_ROUNDOFF * (1 + order * jnp.abs(ends[1:]))
     pieces = jnp.exp(order * ends[1:] + log_above[:-1] - log_mass + rounding)
     slack = jnp.concatenate([jnp.zeros(1), jnp.cumsum(pieces)]) * (1 + 64 * UNIT_ROUNDOFF)
     # All of it slack, too.
-    slack = jnp.append(slack, jnp.exp(log_beyond - log_mass))
+    slack = jnp.append(slack, jnp.exp(placed.log_beyond - log_mass))
     log_above = jnp.append(log_above, -jnp.inf)
     cost = jnp.logaddexp(log_above, jnp.log(slack) + log_weight)
     cost = jnp.where(jnp.isnan(cost), jnp.inf, cost)
@@ -110,9 +116,7 @@ def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[A
     return stays + jnp.concatenate([(cells.p[0] + cells.p_error[0])[None], upward])
 
 
-def _lowered(
-    pair: DominatingPair, cells: CellMasses, losses: Array, h: Array, relaxed: Array
-) -> Float[Array, " points"]:
+def _lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
     """Returns masses on the points below the pair's loss: one bin a point, and small flows that balance it.
 
     Telling only the bin is post-processing, so (P_i, Q_i) of the bins is a pair below the given one, with the losses
@@ -122,78 +126,6 @@ def _lowered(
     gathered at a point has log P/Q >= y_i, so putting it there only lowers. A deficit that cannot be paid falls to the
     point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
     """
-    edges = _settled(pair, _edges(cells.p[1:-1], losses, h), losses, h)
-    return _balanced(_bins(pair, edges), losses, relaxed)
-
-
-def _edges(p: Array, losses: Array, h: Array) -> Array:
-    """Returns edges between the mesh points such that bins of an exponential density balance.
-
-    With density e^(-x u/h) times the weight 1 - e^-u, that is u e^(-u/2) up to third order, the bin from a to a + h has
-    its balance at a = 1/x - 1/(e^x - 1) below the point, in units of h, where x includes h/2.
-    """
-    log_p = jnp.log(p)
-    growth = 0.5 * (jnp.concatenate([log_p[1:], log_p[-1:]]) - jnp.concatenate([log_p[:1], log_p[:-1]]))
-    x = jnp.clip(jnp.where(jnp.isnan(growth), 0.0, h / 2 - growth), -50.0, 50.0)
-    apart = jnp.where(jnp.abs(x) < 0.05, 1.0, x)
-    below = jnp.where(jnp.abs(x) < 0.05, 0.5 - x / 12 + x**3 / 720, 1 / apart - 1 / jnp.expm1(apart))
-    return losses[:-1] + h * (1 - below)
-
-
-def _settled(pair: DominatingPair, edges: Array, losses: Array, h: Array) -> Array:
-    """Returns the edges with those of the outermost bins moved to where these balance.
-
-    Next to a loss that is never passed there is no further bin to share a surplus with, and with a small sampling rate
-    nearly all mass is there. Every other bin is balanced by flows, wherever its edges are.
-    """
-    infimum, supremum = pair.loss_range()
-    lowest = jnp.ceil((infimum - losses[0]) / h - 1e-9)
-    highest = jnp.floor((supremum - losses[0]) / h + 1e-9)
-
-    def found(end: tuple[Array, Array]) -> Array:
-        """Bisects for the edge ``side`` (1 above, -1 below) of bin ``index``, whose other edge is beyond all losses."""
-        index, side = end
-        point = losses[0] + index * h
-
-        def surplus(edge: Array) -> Array:
-            below, above = jnp.where(side > 0, -jnp.inf, edge), jnp.where(side > 0, edge, jnp.inf)
-            bin_ = pair.cell_masses(jnp.stack([below, above]))
-            return bin_.p[0] - jnp.exp(point) * bin_.q[0]
-
-        def halve(_, interval: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = interval
-            middle = (low + high) / 2
-            # A higher edge, of either kind, makes the bin's loss higher.
-            enough = surplus(middle) >= 0
-            return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
-
-        # Right up to the points: an atom may sit on the outermost one.
-        reach = h / 2 * (1 - 1e-8)
-        low, high = jax.lax.fori_loop(0, 32, halve, (point + side * h / 2 - reach, point + side * h / 2 + reach))
-        return (low + high) / 2
-
-    # The bin above the infimum, and the one below the supremum, where there are such within the mesh.
-    bins, sides = jnp.stack([lowest, highest]), jnp.array([1.0, -1.0])
-    inside = (bins >= 0) & (bins < losses.shape[0])
-    bins = jnp.where(inside, bins, 0.0)
-    moved = jax.lax.map(found, (bins, sides))
-    places = jnp.clip(bins.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
-    for i in range(2):
-        edges = edges.at[places[i]].set(jnp.where(inside[i], moved[i], edges[places[i]]))
-    return edges
-
-
-def _finite(values: Array) -> Array:
-    return jnp.where(jnp.isfinite(values), values, 0.0)
-
-
-def _bins(pair: DominatingPair, edges: Array) -> CellMasses:
-    infinity = jnp.full((1,), jnp.inf)
-    return pair.cell_masses(jnp.concatenate([-infinity, edges, infinity]))
-
-
-def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
-    """Returns what the bins put on the points, after flows between neighbours."""
     flushed = 4 * TINY
     p = jnp.maximum(bins.p - bins.p_error - flushed, 0.0)
     q = bins.q + bins.q_error + flushed
@@ -230,8 +162,34 @@ def _balanced(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, "
     return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * UNIT_ROUNDOFF)
 
 
-def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array) -> LossLattice:
-    """Returns the lattice of given masses, with the slack of its own rounding; to be read as an upper one."""
+def _edges(p: Array, losses: Array, h: Array) -> Array:
+    """Returns edges between the mesh points such that bins of an exponential density balance.
+
+    With density e^(-x u/h) times the weight 1 - e^-u, that is u e^(-u/2) up to third order, the bin from a to a + h has
+    its balance at a = 1/x - 1/(e^x - 1) below the point, in units of h, where x includes h/2.
+    """
+    log_p = jnp.log(p)
+    growth = 0.5 * (jnp.concatenate([log_p[1:], log_p[-1:]]) - jnp.concatenate([log_p[:1], log_p[:-1]]))
+    x = jnp.clip(jnp.where(jnp.isnan(growth), 0.0, h / 2 - growth), -50.0, 50.0)
+    apart = jnp.where(jnp.abs(x) < 0.05, 1.0, x)
+    below = jnp.where(jnp.abs(x) < 0.05, 0.5 - x / 12 + x**3 / 720, 1 / apart - 1 / jnp.expm1(apart))
+    return losses[:-1] + h * (1 - below)
+
+
+def _with_settled(edges: Array, placed: Placed) -> Array:
+    """Returns the edges with those of the outermost bins moved to where these balance."""
+    places = jnp.clip(placed.outermost.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
+    for i in range(2):
+        edges = edges.at[places[i]].set(jnp.where(placed.inside[i], placed.edges[i], edges[places[i]]))
+    return edges
+
+
+def _finite(values: Array) -> Array:
+    return jnp.where(jnp.isfinite(values), values, 0.0)
+
+
+def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array, is_upper: Array) -> LossLattice:
+    """Returns the lattice of given masses, with the slack of its own rounding."""
     log_weights = jnp.log(masses) + order * losses
     top = jnp.max(log_weights)
     weights = jnp.exp(log_weights - top)
@@ -243,5 +201,5 @@ def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array) 
     slack = 4 * UNIT_ROUNDOFF * jnp.sum(weights * magnitude)
     return LossLattice(
         weights=weights, log_mass=log_mass, start=losses[0], mesh=h, order=order, slack=slack, shift=shift,
-        log_total=log_mass, is_upper=jnp.asarray(True),
+        log_total=log_mass, is_upper=is_upper,
     )  # fmt: skip

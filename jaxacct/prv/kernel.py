@@ -1,74 +1,136 @@
-"""The compiled part: from dominating pairs to a composed lattice, and from that to a bracket."""
+"""The compiled part: from dominating pairs to a composed lattice, and from that to a bracket.
+
+It is compiled in stages, each of which depends on as little as can be, for compiling costs a thousand times a run:
+
+* :func:`~jaxacct.prv.sketch.sketched` and :func:`~jaxacct.prv.placing.place` on the kind of pair;
+* :func:`~jaxacct.prv.plan.choose` on the number of pairs;
+* :func:`~jaxacct.prv.discretize.cells_of` on the kind of pair and the number of mesh points;
+* the powers, their merging and the evaluation on the number of mesh points.
+
+So concrete arguments of another kind, size, method or quantity compile only what is new. Inside somebody else's trace
+all is one program.
+"""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
-from typing import Any
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
-from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.precision import UNIT_ROUNDOFF, log_complement
+from jaxacct.precision import UNIT_ROUNDOFF, is_concrete, log_complement, outside
 from jaxacct.prv import plan
-from jaxacct.prv.compose import Stages, merge, self_compose
+from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
-from jaxacct.prv.discretize import discretize
+from jaxacct.prv.discretize import Cells, cells_of, measures
 from jaxacct.prv.evaluate import delta_of, epsilon_of, slack_effect
 from jaxacct.prv.lattice import LossLattice
+from jaxacct.prv.placing import Placed, place
+from jaxacct.prv.sketch import Sketch, sketched
 
 
-def composed(
-    parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str
-) -> tuple[LossLattice, Stages, Array, Array]:
-    """Returns the lattices above and below (2, points) of a composition, its stages, what it lost, and its tilt.
+class Facts(NamedTuple):
+    """What is known of a composition without composing."""
+
+    is_valid: Bool[Array, ""]
+    """Whether all pairs and counts are in range."""
+    is_idle: Bool[Array, ""]
+    """Whether nothing is run at all."""
+    infinite: tuple[Array, Array]
+    """Bounds (lower, upper) on the probability of an infinite loss."""
+
+
+class Composed(NamedTuple):
+    """A composition, as far as it does not depend on what is asked of it."""
+
+    lattices: LossLattice
+    """Above and below, (2, points); of the finite losses."""
+    stages: Stages
+    """Those of the first loss."""
+    order: Array
+    """The tilt."""
+    lost: Array
+    """The probability, at most, of a loss beyond the meshes; only the upper bound counts it as infinite."""
+    facts: Facts
+
+
+def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, method: str) -> Composed:
+    """Returns the composition on lattices of ``points`` points.
 
     ``value`` is the delta or epsilon, as ``quantity`` says, by which the tilt is chosen; others may be asked for after.
-    The lattices hold the finite losses. Lost is the probability, at most, that a loss beyond the meshes counts as
-    infinite, which only the upper bound needs.
     """
-    plans = plan.choose(parts, value, quantity, points, method)
-    order, log_tail = plans.order, plans.log_tail
-    number = sum(len(steps) for _, steps in parts)
-    meshes = [
-        jax.vmap(plan.mesh, in_axes=(0, 0, None))(pairs, length, points)
-        for (pairs, _), length in zip(parts, plans.lengths, strict=True)
-    ]
-    if number > 1:
-        meshes = _doubles_of_one(parts, meshes)
+    counts = tuple(steps for _, steps in parts)
+    total = functools.reduce(operator.add, [steps.sum() for steps in counts])
+    size, index = np.float64(points), np.int64(METHODS.index(method))
+    asked = value, np.bool_(quantity == "epsilon"), size
+    sketches = tuple(sketched(pairs, total, *asked) for pairs, _ in parts)
+    chosen, facts = _planned(sketches, counts, *asked, index)
 
     def power(row: Any) -> tuple[LossLattice, Stages, Array]:
         pair, steps, low, high, h = row
-        start = plan.placed(pair, low, h)
-        upper, lower, lost = discretize(pair, order, plans.log_weight, start, h, high, points)
-        return *self_compose(stack(upper, lower), steps, method, log_tail), steps * lost
+        placed = place(pair, low, high, h, chosen.order, size)
+        return _power(
+            placed, cells_of(pair, placed, points), steps, index, chosen.order, chosen.log_weight, chosen.log_tail
+        )
 
-    rows = [(*part, *window, h) for part, window, h in zip(parts, plans.windows, meshes, strict=True)]
+    ends = np.cumsum([len(steps) for steps in counts])
+    concrete = is_concrete(chosen)
+    windows = chosen.low, chosen.high, chosen.mesh
+    if concrete:
+        parts, windows = outside((parts, windows))
+    rows = [
+        (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
+    ]
+    number = int(ends[-1])
     if number == 1:
-        return *power(jax.tree.map(lambda leaf: leaf[0], rows[0])), order
-    # One after the other: their windows and stages differ, and so the memory is that of the results.
-    powers = [jax.lax.map(power, row) for row in rows]
-    lattices, stages, lost = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *powers)
-    first = jax.tree.map(lambda leaf: leaf[0], stages)
-    return _tournament(lattices, log_tail), first, jnp.sum(lost), order
+        lattices, stages, lost = power(_entry(rows[0], 0))
+        return Composed(lattices, stages, chosen.order, lost, facts)
+    if concrete:
+        # One after the other, all by the programs of a single one.
+        powers = [power(_entry(row, i)) for row in rows for i in range(len(row[1]))]
+        lattices = _tournament_of([lattices for lattices, _, _ in powers], chosen.log_tail)
+        stages, lost = powers[0][1], np.sum(outside([lost for _, _, lost in powers]))
+    else:
+        # One after the other: their windows and stages differ, and so the memory is that of the results.
+        results = [jax.lax.map(power, row) for row in rows]
+        every, of_all, losses = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
+        lattices, stages, lost = _tournament(every, chosen.log_tail), _entry(of_all, 0), jnp.sum(losses)
+    return Composed(lattices, stages, chosen.order, lost * (1 + number * UNIT_ROUNDOFF), facts)
 
 
-def _doubles_of_one(parts: tuple[Part, ...], meshes: list[Array]) -> list[Array]:
-    """Returns meshes at least as wide, of which each is another's double, so that they can be brought together.
+def _entry(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
 
-    The unit is a mesh on which atoms lie, if there is one.
-    """
-    unit = meshes[0][0]
-    for (pairs, _), h in reversed(list(zip(parts, meshes, strict=True))):
-        with_atoms = jnp.isfinite(jax.vmap(lambda pair: pair.anchors()[1])(pairs))
-        unit = jnp.where(with_atoms[0], h[0], unit)
-    # By exponents: XLA's exp2 of a whole number need not be a power of two.
-    return [jnp.ldexp(unit, jnp.ceil(jnp.log2(h / unit) - 1e-6).astype(jnp.int32)) for h in meshes]
+
+@jax.jit
+def _planned(
+    sketches: tuple[Sketch, ...],
+    counts: tuple[Array, ...],
+    value: Array,
+    is_epsilon: Array,
+    points: Array,
+    method: Array,
+) -> tuple[plan.Plan, Facts]:
+    chosen = plan.choose(sketches, counts, value, is_epsilon, points, method)
+    valid = _all_valid([sketch.is_valid for sketch in sketches], counts)
+    infinite = _infinite_mass([sketch.infinite_mass for sketch in sketches], counts)
+    return chosen, Facts(valid, _all_zero(counts), infinite)
+
+
+@jax.jit
+def _power(
+    placed: Placed, cells: Cells, steps: Array, method: Array, order: Array, log_weight: Array, log_tail: Array
+) -> tuple[LossLattice, Stages, Array]:
+    """Returns the lattices of a loss summed ``steps`` times, their stages, and what they lost."""
+    lattices, lost = measures(placed, cells, order, log_weight)
+    return *self_compose(lattices, steps, method, log_tail), steps * lost
 
 
 def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:
@@ -92,6 +154,15 @@ def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:
     return jax.tree.map(lambda leaf: leaf[0], final)
 
 
+def _tournament_of(lattices: list[LossLattice], log_tail: Array) -> LossLattice:
+    """Returns the same of concrete lattices, each (rows, n)."""
+    meshes = outside([lattice.mesh for lattice in lattices])
+    slots = [lattices[i] for i in np.argsort([mesh[0] for mesh in meshes], kind="stable")]
+    for first, second in _pairings(len(slots)):
+        slots[first] = merge(slots[first], slots[second], log_tail)
+    return slots[0]
+
+
 def _pairings(count: int) -> np.ndarray:
     """Returns the (count - 1, 2) slots that are merged one after the other, into the first of each."""
     slots, pairings = list(range(count)), []
@@ -103,18 +174,27 @@ def _pairings(count: int) -> np.ndarray:
 
 def valid_parts(parts: tuple[Part, ...]) -> Array:
     """Returns whether all pairs and counts are in range."""
+    of_pairs = [jax.vmap(lambda pair: pair.is_valid())(pairs) for pairs, _ in parts]
+    return _all_valid(of_pairs, [steps for _, steps in parts])
+
+
+def _all_valid(of_pairs: Sequence[Array], counts: Sequence[Array]) -> Array:
     valid = jnp.asarray(True)
-    for pairs, steps in parts:
+    for of_pair, steps in zip(of_pairs, counts, strict=True):
         whole = (steps >= 0) & (steps == jnp.floor(steps)) & (steps <= 2.0**53)
-        valid &= jnp.all(jax.vmap(lambda pair: pair.is_valid())(pairs) & whole)
+        valid &= jnp.all(of_pair & whole)
     return valid
 
 
 def infinite_mass(parts: tuple[Part, ...]) -> tuple[Array, Array]:
     """Returns bounds (lower, upper) on the probability of an infinite loss in the composition."""
+    masses = [jax.vmap(lambda pair: pair.infinite_mass())(pairs) for pairs, _ in parts]
+    return _infinite_mass(masses, [steps for _, steps in parts])
+
+
+def _infinite_mass(masses: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, Array]:
     log_finite, terms = jnp.zeros(()), 0
-    for pairs, steps in parts:
-        mass = jax.vmap(lambda pair: pair.infinite_mass())(pairs)
+    for mass, steps in zip(masses, counts, strict=True):
         log_finite += jnp.sum(jnp.where(steps > 0, steps * log_complement(mass), 0.0))
         terms += len(steps)
     mass = -jnp.expm1(log_finite)
@@ -123,9 +203,9 @@ def infinite_mass(parts: tuple[Part, ...]) -> tuple[Array, Array]:
     return jnp.maximum(mass * (1 - error), 0.0), jnp.minimum(mass * (1 + error), 1.0)
 
 
-def infinite_share(parts: tuple[Part, ...], lost: Array) -> Array:
+def infinite_share(facts: Facts, lost: Array) -> Array:
     """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
-    least, most = infinite_mass(parts)
+    least, most = facts.infinite
     # The union bound on either, rounded up.
     return jnp.stack([jnp.minimum(most + lost * (1 + 8 * UNIT_ROUNDOFF), 1.0), least])
 
@@ -138,45 +218,58 @@ def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
 
 def is_idle(parts: tuple[Part, ...]) -> Array:
     """Returns whether nothing is run at all."""
-    return jnp.all(jnp.stack([jnp.all(steps == 0) for _, steps in parts]))
+    return _all_zero([steps for _, steps in parts])
 
 
-@functools.partial(jax.jit, static_argnames=("quantity", "points", "method"))
+def _all_zero(counts: Sequence[Array]) -> Array:
+    return jnp.all(jnp.stack([jnp.all(steps == 0) for steps in counts]))
+
+
 def bounds_of(
-    parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str
+    parts: tuple[Part, ...], value: Any, quantity: str, points: int, method: str
 ) -> tuple[Bounds, Diagnostics]:
     """Returns the bracket of epsilon at a delta, or of delta at an epsilon, for one direction."""
+    sum_ = composed(parts, value, quantity, points, method)
+    bounds, at = _bracket(sum_.lattices, sum_.lost, sum_.facts, value, quantity)
+    return bounds, Diagnostics(
+        points=points,
+        method=method,
+        order=sum_.order,
+        stages=sum_.stages,
+        slack=sum_.lattices.slack,
+        shift=sum_.lattices.shift,
+        lost=sum_.lost,
+        converged=bounds.converged,
+        **at,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="quantity")
+def _bracket(
+    lattices: LossLattice, lost: Array, facts: Facts, value: Array, quantity: str
+) -> tuple[Bounds, dict[str, Array]]:
+    """Returns the bracket that a composition gives, and what its record says of it."""
     is_epsilon = quantity == "epsilon"
-    valid = valid_parts(parts) & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
+    valid = facts.is_valid & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
     worst = jnp.inf if is_epsilon else 1.0
-    lattice, stages, lost, order = composed(parts, value, quantity, points, method)
-    infinite = infinite_share(parts, lost)
+    infinite = infinite_share(facts, lost)
     if is_epsilon:
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
         room = value - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (infinite > 0)
-        results = jax.vmap(epsilon_of)(lattice, room)
+        results = jax.vmap(epsilon_of)(lattices, room)
         results = jnp.where(room > 0, results, jnp.inf)
     else:
-        results = delta_at(lattice, infinite, value)
+        results = delta_at(lattices, infinite, value)
     upper, lower = results[0], results[1]
-    idle = valid & is_idle(parts)
+    idle = valid & facts.is_idle
     upper = jnp.where(idle, 0.0, jnp.where(valid & ~jnp.isnan(upper), upper, worst))
     lower = jnp.where(valid & ~idle, lower, 0.0)
     estimate = jnp.where(upper < worst, (lower + upper) / 2, upper)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=upper < worst)
     at = results if is_epsilon else jnp.broadcast_to(value, (2,))
-    shown = jax.tree.map(lambda leaf: leaf[0], replace(lattice, weights=jnp.zeros((2, 0))))
-    return bounds, Diagnostics(
-        points=points,
-        method=method,
-        order=order,
-        stages=stages,
-        mesh=shown.mesh,
-        start=shown.start,
-        slack=lattice.slack,
-        slack_delta=jax.vmap(slack_effect)(lattice, at),
-        shift=lattice.shift,
-        infinite_mass=infinite_mass(parts)[1],
-        lost=lost,
-        converged=upper < worst,
-    )
+    return bounds, {
+        "mesh": lattices.mesh[0],
+        "start": lattices.start[0],
+        "slack_delta": jax.vmap(slack_effect)(lattices, at),
+        "infinite_mass": facts.infinite[1],
+    }

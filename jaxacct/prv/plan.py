@@ -1,7 +1,6 @@
 """Choices made before anything is discretized: the tilt, the windows and the meshes. No bound depends on them.
 
-All are read off a sketch of each loss: a few hundred cells, narrow about the bulk and wide far out, with the mean loss
-of each. Sums, tilts and truncations of the sketch cost next to nothing.
+All are read off a sketch of each loss.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import TINY, first_index
-from jaxacct.prv.compose import MARGIN, truncation
-from jaxacct.prv.composition import Part
+from jaxacct.prv.compose import MARGIN, METHODS, truncation
+from jaxacct.prv.sketch import Sketch
 from jaxacct.prv.windows import reach
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
@@ -31,12 +29,6 @@ ROUNDING_PER_STEP = 2e-13
 LOOSENESS = 2.0
 """Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
 
-OCTAVE = 6
-"""Cells of the sketch for each halving of the distance from the bulk."""
-
-DISTANCES = np.concatenate([[0.0], np.exp2(-np.arange(150)[::-1] / OCTAVE)])
-"""Edges of the sketch's cells on one side of the bulk, over the distance of its end: 25 octaves."""
-
 GROWTH = np.arange(27)
 """Fours of which the powers are considered as sums to foresee; 4^26 is the greatest number of steps."""
 
@@ -45,18 +37,20 @@ RATES = np.exp2(11.0 - 0.75 * np.arange(32))
 
 
 class Plan(NamedTuple):
-    """What is chosen for one composition; the entries of each part have its leading axis (m,)."""
+    """What is chosen for one composition of losses (m,)."""
 
-    order: Array
+    order: Float[Array, ""]
     """The tilt, common to all."""
-    log_weight: Array
+    log_weight: Float[Array, ""]
     """Log of what a unit of the composition's tilted mass can count in delta."""
-    log_tail: Array
+    log_tail: Float[Array, ""]
     """Log of the tilted mass of one step that each stage may let go on each side."""
-    windows: tuple[tuple[Array, Array], ...]
-    """Losses (low, high) that the lattice of one step should cover."""
-    lengths: tuple[Array, ...]
-    """Length of the lattice's first window, with room for the sums of the first stage."""
+    low: Float[Array, " m"]
+    """Lowest loss that the lattice of one step should cover."""
+    high: Float[Array, " m"]
+    """Highest one."""
+    mesh: Float[Array, " m"]
+    """Distance of the lattice's points, with room for the sums of the first stage."""
 
 
 SPIKES, ATOMS = 16.0, 1024.0
@@ -64,147 +58,112 @@ SPIKES, ATOMS = 16.0, 1024.0
 with jumps of the density; it wears off with the copies."""
 
 
-class _Sketch(NamedTuple):
-    edges: Float[Array, " edges"]
-    p: Float[Array, " cells"]
-    losses: Float[Array, " cells"]
-    early: Array
-    """SPIKES or ATOMS."""
-
-
-def choose(parts: tuple[Part, ...], value: Array, quantity: str, points: int, method: str) -> Plan:
-    """Returns the tilt, and for each part the window and the length of its first lattice.
+def choose(
+    sketches: tuple[Sketch, ...],
+    steps: tuple[Array, ...],
+    value: Array,
+    is_epsilon: Array,
+    points: Array,
+    method: Array,
+) -> Plan:
+    """Returns the tilt, and for each loss the window and the mesh of its first lattice.
 
     Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times
     the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least
     loses least by them. A smaller t has smaller windows where large losses are rare, hence finer meshes: the t for
     which the sum of both errors is least is taken. K is that of the losses below a cut, beyond which there is so
     little mass that it may count as infinite.
+
+    Args:
+        sketches: of each part, (m_i, ...); the plan is that of all their losses, (m,).
+        steps: number of runs of each, (m_i,).
+        value (): the delta asked about, or the epsilon where ``is_epsilon`` is false.
+        is_epsilon (): whether it is epsilon that is wanted.
+        points (): mesh points of the lattices.
+        method (): index in :data:`~jaxacct.prv.compose.METHODS`.
     """
-    steps = sum((jnp.sum(k) for _, k in parts), jnp.zeros(()))
-    log_copies = jnp.log(jnp.maximum(steps, 1.0))
-    log_tail = jnp.log(truncation(points)) - log_copies
+    firsts = np.cumsum([0, *(len(k) for k in steps)])[:-1]
+    sketch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sketches)
+    k = jnp.concatenate(steps)
+    copies = jnp.maximum(jnp.sum(k), 1.0)
+    log_tail = jnp.log(truncation(points)) - jnp.log(copies)
 
-    def sketch_of(pair: DominatingPair) -> _Sketch:
-        known = jnp.log(value) - log_copies if quantity == "epsilon" else pair.log_tail(jnp.zeros(()), value) - 3.0
-        return _sketch(pair, jnp.clip(known, -2000.0, 0.0) - jnp.log(16.0 * points))
-
-    sketches = [jax.vmap(sketch_of)(pair) for pair, _ in parts]
-
-    def exponents(orders: Array) -> Array:
-        total = jnp.zeros(orders.shape)
-        for (_, k), sketch in zip(parts, sketches, strict=True):
-            cumulants = jax.lax.map(lambda row: jax.vmap(lambda t: _cumulant(row, t))(orders), sketch)
-            total = total + jnp.sum(jnp.where(k[:, None] > 0, k[:, None] * cumulants, 0.0), axis=0)
+    def exponents(orders: Array, cumulants: Array) -> Array:
+        total = jnp.sum(jnp.where(k[:, None] > 0, k[:, None] * cumulants, 0.0), axis=0)
         exponent = total + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
         return jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
 
     orders = jnp.asarray(ORDERS)
-    exponent = exponents(orders)
-    epsilon = jnp.min((exponent - jnp.log(value)) / orders) if quantity == "epsilon" else value
+    cumulants = jax.lax.map(lambda row: jax.vmap(lambda t: _cumulant(row, t))(orders), sketch)
+    exponent = exponents(orders, cumulants)
+    epsilon = jnp.where(is_epsilon, jnp.min((exponent - jnp.log(value)) / orders), value)
     loss = exponent - orders * epsilon
     # Where delta is below what float64 can tell from 0 no more is to be won, and the extreme orders see nothing.
     least = jnp.maximum(jnp.min(loss), -500.0)
     best = orders[jnp.minimum(first_index(loss <= least), len(ORDERS) - 1)]
 
     candidates = best * jnp.asarray(LOWER_ORDERS)
-    loss = exponents(candidates) - candidates * epsilon
 
-    def windows_at(order: Array) -> list[tuple[Array, Array]]:
-        return [jax.vmap(lambda row: _window(row, order, log_tail))(sketch) for sketch in sketches]
+    def foreseen(row: tuple[Sketch, Array]) -> tuple[Array, ...]:
+        def at(order: Array) -> tuple[Array, ...]:
+            cumulant, low, high = _window(row[0], order, log_tail)
+            return cumulant, low, high, *_length(row[0], order, row[1], low, high, log_tail, method)
 
-    windows = jax.vmap(windows_at)(candidates)
-
-    def lengths_at(of_part: tuple[_Sketch, Array, Array, Array]) -> tuple[Array, Array]:
-        row, k, low, high = of_part
-
-        def at(order: Array, low: Array, high: Array) -> tuple[Array, Array]:
-            return _length(row, order, k, low, high, log_tail, method)
-
-        return jax.vmap(at)(candidates, low, high)
+        return jax.vmap(at)(candidates)
 
     # (m, candidates) each; one after the other, for together they would be far larger than a cache.
-    found = [
-        jax.lax.map(lengths_at, (sketch, k, low.T, high.T))
-        for sketch, (_, k), (low, high) in zip(sketches, parts, windows, strict=True)
-    ]
-    cost = sum((jnp.sum(k[:, None] * costs, axis=0) for (_, k), (_, costs) in zip(parts, found, strict=True)))
+    cumulants, low, high, lengths, costs = jax.lax.map(foreseen, (sketch, k))
+    loss = exponents(candidates, cumulants) - candidates * epsilon
     # Both errors relative to delta, which falls by the factor e^-t for each unit of epsilon, t the best order.
-    of_mesh = cost * best**2 / (12.0 * points**2)
+    of_mesh = jnp.sum(k[:, None] * costs, axis=0) * best**2 / (12.0 * points**2)
     of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (
-        8 * truncation(points) + ROUNDING_PER_STEP * jnp.maximum(steps, 1.0)
+        8 * truncation(points) + ROUNDING_PER_STEP * copies
     )
     error = of_mesh + of_slack
     chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
-    return Plan(
-        order=candidates[chosen],
-        log_weight=loss[chosen],
-        log_tail=log_tail,
-        windows=tuple((low[chosen], high[chosen]) for low, high in windows),
-        lengths=tuple(lengths[:, chosen] for lengths, _ in found),
-    )
+    meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths[:, chosen], points)
+    if len(meshes) > 1:
+        meshes = _doubles_of_one(meshes, sketch.anchors, firsts)
+    return Plan(candidates[chosen], loss[chosen], log_tail, low[:, chosen], high[:, chosen], meshes)
 
 
-def _sketch(pair: DominatingPair, log_cut: Array) -> _Sketch:
-    """Returns the sketch of a loss, up to where at most e^log_cut of the probability lies beyond."""
-    center = pair.central_loss()
-    infimum, supremum = pair.loss_range()
+def _doubles_of_one(meshes: Array, anchors: Array, firsts: np.ndarray) -> Array:
+    """Returns meshes at least as wide, of which each is another's double, so that they can be brought together.
 
-    def reach_of(is_beyond) -> Array:
-        """Bisects the binary logarithm of the distance from the centre, to 1 %."""
-
-        def halve(_, interval):
-            low, high = interval
-            middle = (low + high) / 2
-            beyond = is_beyond(jnp.exp2(middle))
-            return jnp.where(beyond, low, middle), jnp.where(beyond, middle, high)
-
-        ends = -70.0 * jnp.ones_like(center), 58.0 * jnp.ones_like(center)
-        return jnp.exp2(jax.lax.fori_loop(0, 13, halve, ends)[1])
-
-    up = reach_of(lambda d: pair.log_tail(jnp.zeros_like(center), center + d) <= log_cut)
-    # Tilting upwards only makes the lower tail smaller.
-    down = reach_of(lambda d: pair.log_head(center - d) <= jnp.minimum(log_cut, -80.0))
-    # A loss of a single value still needs a window.
-    up = jnp.maximum(jnp.minimum(up, supremum - center), 1e-30)
-    down = jnp.maximum(jnp.minimum(down, center - infimum), 1e-30)
-    distances = jnp.asarray(DISTANCES)
-    edges = jnp.concatenate([center - down * distances[::-1], center + up * distances[1:]])
-    # The ends themselves belong to the outer cells, with whatever rounding left beyond them.
-    outer = edges.at[0].add(-1e-9 * down).at[-1].add(1e-9 * up)
-    cells = pair.cell_masses(outer)
-    ratio = jnp.log(cells.p) - jnp.log(cells.q)
-    middles = (edges[1:] + edges[:-1]) / 2
-    losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:-1], edges[1:])
-    return _Sketch(edges, cells.p, losses, jnp.where(jnp.isfinite(pair.anchors()[0]), ATOMS, SPIKES))
+    The unit is a mesh on which atoms lie, if the first loss of a part (at ``firsts``) has some.
+    """
+    with_atoms = jnp.isfinite(anchors[firsts, 1])
+    chosen = first_index(with_atoms)
+    unit = meshes[firsts][jnp.where(chosen < len(firsts), chosen, 0)]
+    # By exponents: XLA's exp2 of a whole number need not be a power of two.
+    return jnp.ldexp(unit, jnp.ceil(jnp.log2(meshes / unit) - 1e-6).astype(jnp.int32))
 
 
-def _tilted(sketch: _Sketch, order: Array) -> Array:
+def _tilted(sketch: Sketch, order: Array) -> Array:
     """Returns the log weights p e^(t y), of any sum."""
     return jnp.where(sketch.p > 0, jnp.log(sketch.p) + order * sketch.losses, -jnp.inf)
 
 
-def _cumulant(sketch: _Sketch, order: Array) -> Array:
+def _cumulant(sketch: Sketch, order: Array) -> Array:
     """Returns log sum p e^(t y)."""
     return jax.nn.logsumexp(_tilted(sketch, order))
 
 
-def _window(sketch: _Sketch, order: Array, log_tail: Array) -> tuple[Array, Array]:
-    """Returns the losses beyond which e^log_tail of the tilted mass lies, to the cell.
+def _window(sketch: Sketch, order: Array, log_tail: Array) -> tuple[Array, Array, Array]:
+    """Returns the cumulant, and the losses beyond which e^log_tail of the tilted mass lies, to the cell.
 
     Mass below the lower one will be moved up to it, so it counts as if it were there.
     """
     logs, total = _tilted(sketch, order), _cumulant(sketch, order)
     count = logs.shape[0]
-    above = jnp.cumsum(jnp.exp(logs - total)[::-1])
+    above, below = jnp.cumsum(jnp.stack([jnp.exp(logs - total)[::-1], sketch.p]), axis=1)
     last = count - jnp.sum(above <= jnp.exp(log_tail))
-    below = jnp.log(jnp.cumsum(sketch.p)) + order * sketch.edges[1:] - total
-    first = jnp.minimum(jnp.sum(below <= log_tail), count - 1)
-    return sketch.edges[first], sketch.edges[jnp.maximum(last, first + 1)]
+    first = jnp.minimum(jnp.sum(jnp.log(below) + order * sketch.edges[1:] - total <= log_tail), count - 1)
+    return total, sketch.edges[first], sketch.edges[jnp.maximum(last, first + 1)]
 
 
 def _length(
-    sketch: _Sketch, order: Array, steps: Array, low: Array, high: Array, log_tail: Array, method: str
+    sketch: Sketch, order: Array, steps: Array, low: Array, high: Array, log_tail: Array, method: Array
 ) -> tuple[Array, Array]:
     """Returns the length of the lattice for losses whose one-step window is [low, high], and its cost by the below.
 
@@ -215,6 +174,7 @@ def _length(
     two-stage algorithm's for about sqrt(steps).
     """
     span = high - low
+    early = jnp.where(jnp.isfinite(sketch.anchors[0]), ATOMS, SPIKES)
     inside = (sketch.losses >= low) & (sketch.losses <= high)
     logs = jnp.where(inside, _tilted(sketch, order), -jnp.inf)
     log_weights = logs - jax.nn.logsumexp(logs)
@@ -226,77 +186,39 @@ def _length(
     def moments(distances: Array) -> Array:
         return jax.vmap(lambda rate: jnp.sum(jnp.exp(-rate * distances) * weights))(jnp.asarray(RATES))
 
-    upper, lower = moments(1 - places), moments(places)
-    kappa = jnp.log(jnp.concatenate([upper, lower]) + TINY) + np.concatenate([RATES, np.zeros_like(RATES)])
+    both = jax.vmap(moments)(jnp.stack([1 - places, places])).reshape(-1)
+    kappa = jnp.log(both + TINY) + np.concatenate([RATES, np.zeros_like(RATES)])
     copies = jnp.clip(4.0**GROWTH, 1.0, jnp.maximum(steps, 1.0))
-    if method == "two_stage":
-        copies = jnp.minimum(copies, 2 ** jnp.ceil(jnp.log2(jnp.maximum(steps, 1.0)) / 2))
+    halfway = 2 ** jnp.ceil(jnp.log2(jnp.maximum(steps, 1.0)) / 2)
+    copies = jnp.where(method == METHODS.index("two_stage"), jnp.minimum(copies, halfway), copies)
 
     def window_of(count: Array) -> Array:
         bottom, top = reach(count * kappa, log_tail + jnp.log(count), RATES)
         return top - bottom
 
     # Few copies of rare jumps may need more room than many. The margin is for the sketch's coarseness.
-    lengths = span * jax.lax.cummax(jax.vmap(window_of)(copies)) * 1.04
-    if method != "recursive":
-        chosen = jnp.maximum(lengths[-1], span)
-        return chosen, chosen**2
-    doublings = 3 * lengths**2 / 4.0**GROWTH * (1 + sketch.early / 4.0**GROWTH)
-    cost = lengths**2 + jnp.cumsum(doublings[::-1])[::-1] - doublings
+    windows = jnp.where(np.tri(len(GROWTH), dtype=bool), jax.vmap(window_of)(copies)[None, :], -jnp.inf)
+    lengths = span * jnp.max(windows, axis=1) * 1.04
+    # The sum of the later doublings, for each as the first.
+    later = np.triu(np.ones((len(GROWTH), len(GROWTH))), 1)
+    doublings = 3 * lengths**2 / 4.0**GROWTH * (1 + early / 4.0**GROWTH)
+    cost = lengths**2 + jnp.sum(later * doublings[None, :], axis=1)
     chosen = lengths[jnp.minimum(first_index(cost <= jnp.min(cost)), len(GROWTH) - 1)]
-    return jnp.maximum(chosen, span), jnp.min(cost)
-
-
-def placed(pair: DominatingPair, low: Array, h: Array) -> Array:
-    """Returns the start, near ``low``, of a lattice of mesh h that has a point where the bulk balances.
-
-    With a small sampling rate nearly all mass lies within a few cells of a loss that is never passed. The bin next to
-    that end has no neighbour beyond to balance it, so the lattice is laid such that it balances by itself: its point is
-    at log P/Q of the bin, and the mass is represented without first-order loss, from above as from below. Where there
-    is no such end the bin about the bulk is balanced, and losses with atoms get a point at an atom.
-    """
-    center = pair.central_loss()
-    infimum, supremum = pair.loss_range()
-    far = jnp.full_like(h, jnp.inf)
-
-    def excess(point: Array, below: Array, above: Array) -> Array:
-        bin_ = pair.cell_masses(jnp.stack([below, above]))
-        return jnp.log(bin_.p[0]) - jnp.log(bin_.q[0]) - point
-
-    def balanced(low: Array, high: Array, below: Array, above: Array) -> Array:
-        """Bisects for the point that balances its bin, whose ends are the point plus ``below`` and ``above``."""
-
-        def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            middle = (ends[0] + ends[1]) / 2
-            is_low = excess(middle, middle + below, middle + above) > 0
-            return jnp.where(is_low, middle, ends[0]), jnp.where(is_low, ends[1], middle)
-
-        low, high = jax.lax.fori_loop(0, 16, halve, (low, high))
-        return (low + high) / 2
-
-    from_below, from_above = jnp.isfinite(infimum), jnp.isfinite(supremum)
-    is_lower = from_below & (~from_above | (center - infimum <= supremum - center))
-    is_upper = from_above & ~is_lower
-    point = balanced(
-        jnp.where(is_lower, infimum, jnp.where(is_upper, supremum - h, center - h / 2)),
-        jnp.where(is_lower, infimum + h, jnp.where(is_upper, supremum, center + h / 2)),
-        jnp.where(is_lower, -far, -h / 2),
-        jnp.where(is_upper, far, h / 2),
+    last = jnp.maximum(lengths[-1], span)
+    is_recursive = method == METHODS.index("recursive")
+    return (
+        jnp.where(is_recursive, jnp.maximum(chosen, span), last),
+        jnp.where(is_recursive, jnp.min(cost), last**2),
     )
-    anchor = pair.anchors()[0]
-    point = jnp.where(jnp.isfinite(anchor), anchor, point)
-    # An even number of points above the start, so that it stays when the mesh doubles.
-    return point - 2 * jnp.ceil((point - low) / (2 * h)) * h
 
 
-def mesh(pair: DominatingPair, length: Array, points: int) -> Array:
+def _mesh(anchors: Array, length: Array, points: Array) -> Array:
     """Returns the mesh of ``points`` points for a window of that length.
 
     It is wider where anchors ask for it: it divides their distance into a power of two, so the atoms stay on the mesh
     when it doubles.
     """
     h = length / (points - MARGIN)
-    lower, upper = pair.anchors()
-    distance = upper - lower
+    distance = anchors[1] - anchors[0]
     halvings = jnp.floor(jnp.log2(distance / h))
     return jnp.where(jnp.isfinite(distance) & (halvings >= 0), distance / jnp.exp2(jnp.maximum(halvings, 0.0)), h)

@@ -63,7 +63,7 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     assert_holds(ja.prv.delta(mechanism, steps, epsilon, relation=direction, points=points), truth, 1e-9)
 
 
-@pytest.mark.parametrize("points", [192, 384, 3072])
+@pytest.mark.parametrize("points", [192, 3072])
 def test_sizes_of_three_times_a_power_of_two(points):
     for epsilon in (0.0, 1.5, 5.0, 20.0):  # delta from 0.38 down to 1e-89
         truth = gaussian_delta(1, epsilon)

@@ -10,55 +10,78 @@ import jaxacct as ja
 POINTS = 2**8
 
 
-def epsilon_upper(noise, rate, steps, delta):
-    return ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=POINTS).upper
+def epsilon_upper(mechanism, steps, delta):
+    return ja.prv.epsilon(mechanism, steps, delta, points=POINTS).upper
+
+
+TRACES = []
+ROWS = 9
+
+
+@jax.jit
+def traced(noise, rate, steps, delta):
+    """Of ROWS settings, the only program of this file for epsilon."""
+    TRACES.append(noise)
+    return jax.vmap(epsilon_upper)(ja.PoissonSubsampledGaussian(noise, rate), steps, delta)
+
+
+def filled(values, dtype=np.float32):
+    """Returns ROWS values, the last one repeated."""
+    return np.asarray([*values, *[values[-1]] * (ROWS - len(values))], dtype)
 
 
 def test_traced_results_equal_eager_ones_to_float64():
-    noise, rate = np.float32([1.0, 0.8, 2.0]), np.float32([0.01, 0.005, 0.1])
-    steps, delta = np.int32([10_000, 1000, 1]), np.float32([1e-5, 1e-6, 1e-3])
+    noise, rate = filled([1.0, 0.8, 2.0]), filled([0.01, 0.005, 0.1])
+    steps, delta = filled([10_000, 1000, 1]), filled([1e-5, 1e-6, 1e-3])
     eager = [
-        epsilon_upper(*(float(v) for v in row[:2]), int(row[2]), float(row[3]))
-        for row in zip(noise, rate, steps, delta, strict=True)
+        epsilon_upper(ja.PoissonSubsampledGaussian(float(s), float(q)), int(k), float(d))
+        for s, q, k, d in zip(noise, rate, steps, delta, strict=True)
     ]
-    traced = jax.jit(jax.vmap(epsilon_upper))(noise, rate, steps, delta)
-    assert traced.dtype == jnp.float64
+    upper = traced(noise, rate, steps, delta)
+    assert upper.dtype == jnp.float64
     # Rounding differs with how XLA fuses, and moves the choice of the mesh: 1.3e-9 was seen here. A float32 left
     # anywhere would show at 1e-7.
-    np.testing.assert_allclose(np.asarray(traced), eager, rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(upper), eager, rtol=1e-8)
+
+
+@jax.jit
+def scanned(noise, rate, steps):
+    """Of ROWS settings, the only program of this file for delta."""
+
+    def body(total, row):
+        mechanism = ja.PoissonSubsampledGaussian(*row[:2])
+        bounds = ja.prv.delta(mechanism, row[2], 1.0, points=POINTS).to_float32()
+        return total + bounds.upper, bounds
+
+    return jax.lax.scan(body, jnp.float32(0), (noise, rate, steps))
 
 
 def test_scan_over_noise_multipliers():
-    def body(total, noise):
-        bounds = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, 0.1), 10, 1.0, points=POINTS).to_float32()
-        return total + bounds.upper, bounds
-
-    total, bounds = jax.lax.scan(body, jnp.float32(0), jnp.array([1.0, 2.0, 4.0]))
+    noise = filled([1.0, 2.0, 4.0])
+    total, bounds = scanned(noise, filled([0.1]), filled([10]))
     assert total.dtype == jnp.float32
-    assert np.all(np.diff(bounds.upper) < 0)
-    for noise, lower, upper in zip([1.0, 2.0, 4.0], bounds.lower, bounds.upper, strict=True):
-        exact = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, 0.1), 10, 1.0, points=POINTS)
-        assert float(lower) <= exact.lower
-        assert exact.upper <= float(upper)
-
-
-def test_mechanisms_are_pytrees_of_tracers():
-    mechanisms = ja.PoissonSubsampledGaussian(jnp.array([1.0, 2.0]), jnp.array([0.1, 0.1]))
-    result = jax.vmap(lambda m: ja.prv.epsilon(m, 10, 1e-5, points=POINTS))(mechanisms)
-    assert result.upper.shape == (2,)
-    assert result.upper[0] > result.upper[1]
+    assert np.all(np.diff(bounds.upper[:3]) < 0)
+    for i in range(3):
+        mechanism = ja.PoissonSubsampledGaussian(float(noise[i]), float(np.float32(0.1)))
+        exact = ja.prv.delta(mechanism, 10, 1.0, points=POINTS)
+        assert float(bounds.lower[i]) <= exact.lower
+        assert exact.upper <= float(bounds.upper[i])
 
 
 def test_invalid_traced_parameters_are_on_the_safe_side():
     noise = jnp.array([-1.0, jnp.nan, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     rate = jnp.array([0.1, 0.1, 0.1, 0.0, 1.5, jnp.nan, 0.1, 0.1, 0.1])
     steps = jnp.array([10.0, 10.0, 10.0, 10.0, 10.0, 10.0, -1.0, 2.5, jnp.nan])
-    upper = jax.vmap(lambda *row: epsilon_upper(*row, 1e-5))(noise, rate, steps)
-    assert np.all(np.isinf(np.asarray(upper)))
-    delta = jax.vmap(lambda s, q, k: ja.prv.delta(ja.PoissonSubsampledGaussian(s, q), k, 1.0, points=POINTS).upper)
-    assert np.all(np.asarray(delta(noise, rate, steps)) == 1)
-    invalid_delta = jax.vmap(lambda d: epsilon_upper(1.0, 0.1, 10, d))(jnp.array([0.0, 1.0, -1.0, jnp.nan]))
-    assert np.all(np.isinf(np.asarray(invalid_delta)))
+    assert np.all(np.isinf(np.asarray(traced(noise, rate, steps, filled([1e-5])))))
+    assert np.all(np.asarray(scanned(noise, rate, steps)[1].upper) == 1)
+    invalid = traced(filled([1.0]), filled([0.1]), filled([10]), filled([0.0, 1.0, -1.0, jnp.nan]))
+    assert np.all(np.isinf(np.asarray(invalid)))
+
+
+def test_mechanisms_are_pytrees_of_tracers():
+    upper = traced(filled([1.0, 2.0]), filled([0.1]), filled([10]), filled([1e-5]))
+    assert upper.shape == (ROWS,)
+    assert upper[0] > upper[1]
 
 
 def test_global_settings_stay():
@@ -76,16 +99,9 @@ def test_x64_on_gives_the_same():
 
 
 def test_one_compilation_serves_all_values():
-    traces = []
-
-    @jax.jit
-    def counted(*row):
-        traces.append(row)
-        return epsilon_upper(*row)
-
     for row in [(1.0, 0.1, 10, 1e-5), (2.0, 0.2, 10**6, 1e-9), (0.5, 1.0, 1, 0.1)]:
-        counted(*row)
-    assert len(traces) == 1
+        traced(*(filled([value]) for value in row))
+    assert len(TRACES) == 1
 
 
 @pytest.mark.parametrize(

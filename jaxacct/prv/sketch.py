@@ -1,0 +1,91 @@
+"""What is read off a dominating pair before anything is discretized; all that is chosen beforehand rests on it.
+
+A sketch of a loss has a few hundred cells, narrow about the bulk and wide far out, with the mean loss of each. Sums,
+tilts and truncations of the sketch cost next to nothing. What is made of it no longer depends on the kind of pair.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxacct.dominating_pairs import DominatingPair
+
+OCTAVE = 6
+"""Cells of the sketch for each halving of the distance from the bulk."""
+
+DISTANCES = np.concatenate([[0.0], np.exp2(-np.arange(150)[::-1] / OCTAVE)])
+"""Edges of the sketch's cells on one side of the bulk, over the distance of its end: 25 octaves."""
+
+
+class Sketch(NamedTuple):
+    """A loss in brief."""
+
+    edges: Float[Array, " edges"]
+    p: Float[Array, " cells"]
+    """Masses of the cells."""
+    losses: Float[Array, " cells"]
+    """Their mean losses."""
+    anchors: Float[Array, " 2"]
+    """Those of the pair, where a mesh should have points; NaN where any will do."""
+    is_valid: Bool[Array, ""]
+    infinite_mass: Float[Array, ""]
+
+
+@jax.jit
+def sketched(pairs: DominatingPair, steps: Array, value: Array, is_epsilon: Array, points: Array) -> Sketch:
+    """Returns the sketches of pairs (m,), each up to where what lies beyond may count as infinite.
+
+    Args:
+        pairs (m,): of one class.
+        steps (): number of losses summed in all.
+        value (): the delta asked about, or the epsilon where ``is_epsilon`` is false.
+        is_epsilon (): whether it is epsilon that is wanted.
+        points (): mesh points of the lattices.
+    """
+    log_copies = jnp.log(jnp.maximum(steps, 1.0))
+
+    def of(pair: DominatingPair) -> Sketch:
+        log_delta = pair.log_tail(jnp.zeros(()), jnp.where(is_epsilon, 0.0, value)) - 3.0
+        known = jnp.where(is_epsilon, jnp.log(value) - log_copies, log_delta)
+        return _sketch(pair, jnp.clip(known, -2000.0, 0.0) - jnp.log(16.0 * points))
+
+    return jax.vmap(of)(pairs)
+
+
+def _sketch(pair: DominatingPair, log_cut: Array) -> Sketch:
+    """Returns the sketch of a loss, up to where at most e^log_cut of the probability lies beyond."""
+    center = pair.central_loss()
+    infimum, supremum = pair.loss_range()
+
+    def reach_of(is_beyond) -> Array:
+        """Bisects the binary logarithm of the distance from the centre, to 1 %."""
+
+        def halve(_, interval):
+            low, high = interval
+            middle = (low + high) / 2
+            beyond = is_beyond(jnp.exp2(middle))
+            return jnp.where(beyond, low, middle), jnp.where(beyond, middle, high)
+
+        ends = -70.0 * jnp.ones_like(center), 58.0 * jnp.ones_like(center)
+        return jnp.exp2(jax.lax.fori_loop(0, 13, halve, ends)[1])
+
+    up = reach_of(lambda d: pair.log_tail(jnp.zeros_like(center), center + d) <= log_cut)
+    # Tilting upwards only makes the lower tail smaller.
+    down = reach_of(lambda d: pair.log_head(center - d) <= jnp.minimum(log_cut, -80.0))
+    # A loss of a single value still needs a window.
+    up = jnp.maximum(jnp.minimum(up, supremum - center), 1e-30)
+    down = jnp.maximum(jnp.minimum(down, center - infimum), 1e-30)
+    distances = jnp.asarray(DISTANCES)
+    edges = jnp.concatenate([center - down * distances[::-1], center + up * distances[1:]])
+    # The ends themselves belong to the outer cells, with whatever rounding left beyond them.
+    outer = edges.at[0].add(-1e-9 * down).at[-1].add(1e-9 * up)
+    cells = pair.cell_masses(outer)
+    ratio = jnp.log(cells.p) - jnp.log(cells.q)
+    middles = (edges[1:] + edges[:-1]) / 2
+    losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:-1], edges[1:])
+    return Sketch(edges, cells.p, losses, jnp.stack(pair.anchors()), pair.is_valid(), pair.infinite_mass())
