@@ -48,6 +48,7 @@ class Tokens(nnx.Module):
         return self.output(heads).mean(axis=0)
 
 
+@functools.cache
 def problem(name):
     rng = np.random.default_rng(0)
     model = {"image": Image, "tokens": Tokens}[name](nnx.Rngs(1))

@@ -2,11 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
 
-from jaxacct.train.noise import _box_muller, privatize, standard_normal
+from jaxacct.train.noise import _box_muller, _words, privatize, standard_normal
 
 ACCEPT, REJECT = 1e-3, 1e-9
 
@@ -58,6 +59,40 @@ def test_normal_values_reach_far_and_are_always_finite():
     assert values.dtype == np.float64
     assert normal_fit(values, 1.0) > ACCEPT
     assert len(np.unique(values)) == len(values)
+
+
+def test_both_halves_are_the_transform_of_their_words_on_every_axis():
+    words = np.random.default_rng(0).integers(0, 2**32, (4, 64), dtype=np.uint32)
+    words[2, :8] = np.arange(8) * 2**29  # the axes, and the borders between them
+    words[3, :8] = 0
+    computed = np.asarray(_box_muller(jnp.asarray(words)))
+    with mpmath.workdps(40):
+        for column, (high, low, turn_high, turn_low) in enumerate(words.T.tolist()):
+            uniform = (mpmath.mpf(high * 2**32 + low) + mpmath.mpf(0.5)) / 2**64
+            turn = 2 * mpmath.pi * mpmath.mpf(turn_high * 2**32 + turn_low) / 2**64
+            radius = mpmath.sqrt(-2 * mpmath.log(uniform))
+            # The uniform number's rounding, 2^-54 near 1, moves a radius r by that over r: in probability no more than it.
+            most = 2.0**-50 * radius + 2.0**-53 / radius
+            for value, exact in zip(computed[:, column], (mpmath.cos(turn), mpmath.sin(turn)), strict=True):
+                assert abs(value - radius * exact) <= most
+
+
+def test_every_word_is_used_once_and_none_is_used_for_two_values():
+    words = np.asarray(_words(jax.random.key(4), 5000))
+    assert len(np.unique(words)) > 20_000 - 10  # 0.05 repetitions are expected
+    pairs = np.asarray(standard_normal(jax.random.key(4), (10_000,))).reshape(2, 5000)
+    assert abs(np.corrcoef(pairs)[0, 1]) < 5 / np.sqrt(5000)
+    assert abs(np.corrcoef(pairs**2)[0, 1]) < 5 / np.sqrt(5000)
+    np.testing.assert_array_equal(pairs, np.asarray(_box_muller(jnp.asarray(words))))
+
+
+def test_other_generators_odd_sizes_and_scalars():
+    values = standard_normal(jax.random.key(2, impl="rbg"), (10_000,))
+    assert normal_fit(values, 1.0) > ACCEPT
+    assert standard_normal(jax.random.key(0), ()).shape == ()
+    assert standard_normal(jax.random.key(0), (3, 1)).shape == (3, 1)
+    with pytest.raises(ValueError, match="at most 1073741824"):
+        standard_normal(jax.random.key(0), (2**16, 2**15))
 
 
 @pytest.mark.parametrize(

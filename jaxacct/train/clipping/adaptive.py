@@ -46,7 +46,8 @@ class AdaptiveQuantile(ClippingRule):
     or removing an example moves it by at most sqrt(1/z_g^2 + (1/2)^2/s^2) = 1/z in L2, and by exactly that where the
     gradient has norm C: neither more nor less than a Gaussian mechanism of noise multiplier z. C depends on what
     earlier steps released, but z does not, so that every step is dominated by the same mechanism whatever came before,
-    and composes as a non-adaptive one. Examples whose gradients are not finite count as clipped.
+    and composes as a non-adaptive one. Replacing an example moves both by at most twice as much, which costs as a
+    Gaussian mechanism on a query of twice the sensitivity. Examples whose gradients are not finite count as clipped.
 
     Source: Andrew et al. (2021), "Differentially private learning with adaptive clipping", Algorithm 1 and Theorem 1.
 

@@ -1,7 +1,7 @@
 """What each example adds to one parameter's sum: bounds on its norm, and the sum, as the machine computes them.
 
-The sensitivity has to hold for the computed numbers. Here ``u`` = 2^-24 and ``v`` = 2^-53 are the roundoffs of float32
-and float64, n the rows of the batch, f_i the factor that clips row i, G_i its gradient.
+The sensitivity has to hold for the computed numbers. The roundoff of float32 is 2^-24, that of float64 2^-53; n are the
+rows of the batch.
 
 * Norms are never taken too small. Float32 sums of d squares can err by d roundoffs, which for a large model is no small
   number: they are taken by halves, which costs one roundoff for each halving, and the last LANES of them in float64.
@@ -10,7 +10,7 @@ and float64, n the rows of the batch, f_i the factor that clips row i, G_i its g
   rounding of the sum itself. Adding or removing one example shifts the rows behind it and with it every partial sum, so
   twice the whole error of a sum has to fit into the margin. A sum of m terms in roundoff w is off by at most
   m w / (1 - m w) times the sum of their magnitudes, in whatever order (Higham, 2002, section 3.1), entry by entry, so
-  in norm by that times the sum of the norms, n clipping norms. :meth:`margin` is that number; the norms are raised by
+  in norm by that times the sum of the norms, n clipping norms. ``margin`` is twice that number; norms are raised by
   it before they are clipped.
 
 A gradient is held in the cheapest way that its layer allows (Goodfellow, 2015; Rochette et al., 2019; Bu et al., 2022):
@@ -39,6 +39,7 @@ FLUSHED = 2.0**-125
 """Above what one square loses where float32 has no normal number for it."""
 
 LEAST_CLIP_NORM = 2.0**-60
+"""Of sums of float32 products: see NORM_MARGIN."""
 
 SINGLE_MARGIN = 0.0025
 """Most of the clipping norm that may be given for summing blocks in float32, three times the speed of float64."""
