@@ -1,6 +1,6 @@
 """One private step on one core beside the plain one: times as ratios of interleaved medians, and memory by batch size.
 
-    python bench/train_step.py [--json FILE]
+Run: python -m bench.train_step --json FILE
 
 Not a test. A step is the gradient of 256 examples and an SGD update; the private ones clip and add noise. Where
 jax-privacy is installed, its step runs in the same process on the same loss. One core, chosen here, and XLA without
@@ -20,7 +20,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import jax
 import jax.numpy as jnp

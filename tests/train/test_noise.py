@@ -71,7 +71,7 @@ def test_both_halves_are_the_transform_of_their_words_on_every_axis():
             uniform = (mpmath.mpf(high * 2**32 + low) + mpmath.mpf(0.5)) / 2**64
             turn = 2 * mpmath.pi * mpmath.mpf(turn_high * 2**32 + turn_low) / 2**64
             radius = mpmath.sqrt(-2 * mpmath.log(uniform))
-            # The uniform number's rounding, 2^-54 near 1, moves a radius r by that over r: in probability no more than it.
+            # The uniform number's rounding, 2^-54 near 1, moves a radius by that over the radius: no more probability.
             most = 2.0**-50 * radius + 2.0**-53 / radius
             for value, exact in zip(computed[:, column], (mpmath.cos(turn), mpmath.sin(turn)), strict=True):
                 assert abs(value - radius * exact) <= most
