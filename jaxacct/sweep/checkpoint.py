@@ -64,13 +64,8 @@ class Checkpoint:
         record.pop("entries", None)
         differing = [name for name in self.description if record.get(name) != self.description[name]]
         if differing:
-            here = self.description
-            told = "; ".join(
-                "other values on an axis"
-                if name == "values"
-                else f"{name} {record.get(name)!r} there, {here[name]!r} here"
-                for name in differing
-            )
+            pairs = {name: f"{name} {record.get(name)!r} there, {self.description[name]!r} here" for name in differing}
+            told = "; ".join("other values on an axis" if name == "values" else pair for name, pair in pairs.items())
             raise ValueError(
                 f"checkpoint = {self.folder} is of another sweep ({told}): give the arguments that it was begun with, "
                 "or name another folder."
