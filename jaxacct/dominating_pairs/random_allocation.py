@@ -52,14 +52,22 @@ LEAST_NOISE = 0.05
 
 MOST_BATCHES = 2**30
 
-TILTS = np.array([-32.0, -16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0, 33.0])
-"""Powers of the ratio whose expectations are to be kept well: where the tilted laws lie, points are chosen."""
+TILTS = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
+"""Powers of the ratio whose expectations are to be kept well: where the tilted laws lie, points are chosen. Negative
+ones serve the Rényi divergence of adding an example."""
+
+SPREADS = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.5, 6.0])
+"""The same over the standard deviation of the ratio's logarithm, around the powers 0 and 1: the tails of Q and P."""
 
 RELEVANT = 1e-18
 """Masses, of P and of Q, below which points are not sought: a thousandth of roundoff."""
 
+JUMPS = 0.25
+"""Share of the points spaced evenly in log(1 + k/t M_k), which is about the loss of the epoch if all but these k terms
+are as expected: a far tail of the loss comes from a single large term, whose shape has to be kept to the end."""
+
 EVEN = 0.1
-"""Share of the points that are spaced evenly, so that no gap is wide."""
+"""Share of the points that are spaced evenly on the fine grid: for the far tails, on which high moments of 1/M rest."""
 
 VALUE_ERROR = 2e-14
 """Error of a value by one merge, relative and over 2 + its largest logarithm: the functions that find its cell, the
@@ -113,7 +121,7 @@ def allocation_pair(allocated: Allocated, valid: Array, *, removes: bool) -> Ran
 def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated:
     """Returns the law of M_t on so many points, for valid scalars s and t; inside the float64 scope."""
     s, t = noise_multiplier, batches.astype(jnp.int32)
-    first, grid_ends, infinite, in_tails = _single(s, points)
+    first, grid_ends, infinite, in_tails = _single(s, t, points)
     log_variance = jnp.minimum(1 / s**2, 40.0)
     deviation = jnp.sqrt(jnp.expm1(log_variance))
 
@@ -127,7 +135,7 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
         width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
         grid = _Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
         fine = _summed(law, count / total, other, weight / total, grid)
-        law = _coarsened(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, points)
+        law = _coarsened(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
         bit = jnp.where(adds, bit, bit - 1)
         return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
 
@@ -164,7 +172,7 @@ class _Grid(NamedTuple):
         return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
 
 
-def _single(s: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
+def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
 
     Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rest is
@@ -185,7 +193,7 @@ def _single(s: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + 1e-12)
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
     logs = z / s - 0.5 / s**2
-    law = _coarsened(logs, masses / jnp.sum(masses), jnp.asarray(FIRST_ERROR), points)
+    law = _coarsened(logs, masses / jnp.sum(masses), jnp.asarray(FIRST_ERROR), 1 / t, points)
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
@@ -211,7 +219,7 @@ def _summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, 
     return RatioLaw(values, masses, eta)
 
 
-def _coarsened(logs: Array, masses: Array, eta: Array, points: int) -> RatioLaw:
+def _coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array, points: int) -> RatioLaw:
     """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
 
     The loss of a gap is its width squared times the mass there: widths go like the inverse cube root of the density, of
@@ -219,15 +227,20 @@ def _coarsened(logs: Array, masses: Array, eta: Array, points: int) -> RatioLaw:
     """
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
     positive = masses[1:]
-    exponents = jnp.log(positive)[None] + TILTS[:, None] * logs[None]
+    deviation = jnp.sqrt(jnp.sum(positive * logs**2))
+    tilts = jnp.concatenate([jnp.asarray(TILTS), SPREADS / deviation, 1 + SPREADS / deviation])
+    exponents = jnp.log(positive)[None] + tilts[:, None] * logs[None]
     tilted = jnp.exp(exponents - jnp.max(exponents, axis=1, keepdims=True))
     tilted = jnp.sum(tilted / jnp.sum(tilted, axis=1, keepdims=True), axis=0)
-    tilted = tilted * jnp.minimum(1.0, positive * jnp.maximum(1.0, values[1:]) / RELEVANT)
+    relevance = jnp.minimum(1.0, positive * jnp.maximum(1.0, values[1:]) / RELEVANT)
+    tilted = tilted * relevance
     # Sums of a few values fall on a few points of the grid: look at neighbours together.
     tilted = jnp.convolve(tilted, jnp.full(17, 1 / 17.0), mode="same")
     gaps = jnp.diff(logs, append=2 * logs[-1:] - logs[-2:-1])
-    needed = jnp.cumsum(tilted ** (1 / 3) * gaps ** (2 / 3))
-    needed = needed / needed[-1] * (1 - EVEN) + jnp.linspace(0.0, EVEN, len(logs))
+    losses = jnp.log1p(share_of_terms * values[1:])
+    jumps = jnp.diff(losses, append=losses[-1:]) * relevance
+    needed, jumps = jnp.cumsum(tilted ** (1 / 3) * gaps ** (2 / 3)), jnp.cumsum(jumps)
+    needed = needed / needed[-1] * (1 - JUMPS - EVEN) + jumps / jumps[-1] * JUMPS + jnp.linspace(0.0, EVEN, len(logs))
     index = 1 + jnp.searchsorted(needed, jnp.linspace(0.0, 1.0, points - 2)[:-1])
     ends = jnp.array([0, 1], index.dtype), jnp.array([len(logs)], index.dtype)
     index = jnp.concatenate([ends[0], jnp.clip(index, 1, len(logs) - 1), ends[1]])
