@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.sweep import Accountant, checkpoint, compute, grid, rows
+from jaxacct.sweep import Accountant, checkpoint, compute, grid, hosts, rows
 from jaxacct.sweep.quantities import Quantity
 
 SETTINGS = grid(
@@ -157,6 +158,44 @@ def test_another_sweeps_checkpoint_is_refused(found, tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(ValueError, match="something else"):
         ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path / "mine", **QUIET)
+
+
+def test_what_process_0_refuses_the_others_refuse(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(hosts, "agreed", lambda values: told.append(values.tolist()) or values)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match="something else"):
+        ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path, **QUIET)
+    assert told == [[0]]  # before it gives up, so that nobody waits for it
+    monkeypatch.setattr(hosts, "index_and_count", lambda: (1, 2))
+    monkeypatch.setattr(hosts, "agreed", lambda values: np.array(told[0]))
+    with pytest.raises(ValueError, match="process 0 refuses"):
+        ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path, **QUIET)
+    with pytest.raises(ValueError, match="checkpoint = None with 2 processes"):
+        ja.sweep.epsilon(SETTINGS, **QUIET)
+
+
+def watch(presence, seconds=60.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        presence.check()
+        time.sleep(0.01)
+
+
+def test_signs_of_life(tmp_path):
+    one, other = (hosts.Presence(tmp_path, i, 2, patience=3.0) for i in range(2))
+    with one.shown(), other.shown():
+        watch(one, 1.0)
+        assert not one.all_done()
+    assert one.all_done()
+    assert other.all_done()
+    with pytest.raises(RuntimeError, match="no memory"), other.shown():
+        raise RuntimeError("no memory")
+    with pytest.raises(hosts.HostLostError, match=r"process 1 has failed \(RuntimeError: no memory\)"):
+        watch(one)
+    hosts.forget_signs(tmp_path)
+    with pytest.raises(hosts.HostLostError, match=r"process 1 has shown no sign of life for 0\.2 s"):
+        watch(hosts.Presence(tmp_path, 0, 2, patience=0.2))
 
 
 def test_files_say_the_same(found, tmp_path):
