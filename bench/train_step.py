@@ -102,18 +102,23 @@ def steps_of(model: nnx.Module) -> tuple[Any, dict[str, Callable[..., Any]]]:
         "vmap": private(False),
         "vmap by 16": private(False, microbatch_size=16),
     }
-    peer = jax_privacy_step(loss, descend)
-    if peer is not None:
-        steps["jax-privacy"] = peer
+    for name, microbatch_size in (("jax-privacy", None), ("jax-privacy by 16", 16)):
+        peer = jax_privacy_step(loss, descend, microbatch_size)
+        if peer is not None:
+            steps[name] = peer
     return params, {name: jax.jit(step) for name, step in steps.items()}
 
 
-def jax_privacy_step(loss: Callable[..., Any], descend: Callable[..., Any]) -> Callable[..., Any] | None:
+def jax_privacy_step(
+    loss: Callable[..., Any], descend: Callable[..., Any], microbatch_size: int | None
+) -> Callable[..., Any] | None:
     try:
         import jax_privacy
     except ImportError:
         return None
-    clipped = jax_privacy.clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=1, keep_batch_dim=False)
+    clipped = jax_privacy.clipped_grad(
+        loss, l2_clip_norm=CLIP_NORM, batch_argnums=1, keep_batch_dim=False, microbatch_size=microbatch_size
+    )
 
     def step(params: Any, key: jax.Array, *batch: jax.Array) -> Any:
         privatizer = jax_privacy.noise_addition.gaussian_privatizer(
@@ -165,7 +170,7 @@ def main() -> int:
         taken = interleaved(steps, (params, jax.random.key(1), *batch_of(BATCH)), arguments.seconds)
         print(f"{name}, {size:,} parameters, batch {BATCH}")
         for step, seconds in taken.items():
-            print(f"  {step:16s} {report.seconds(seconds):>10s}  {seconds / taken['plain']:6.2f} times plain")
+            print(f"  {step:18s} {report.seconds(seconds):>10s}  {seconds / taken['plain']:6.2f} times plain")
         memory = {
             step: {batch: temporary_bytes(steps[step], params, batch) for batch in MEMORY_BATCHES}
             for step in ("plain", "ghost", "ghost by 64", "vmap")
@@ -174,7 +179,8 @@ def main() -> int:
             cells = "  ".join(f"{batch}: {size / 2**20:8.2f} MiB" for batch, size in sizes.items())
             print(f"  temporary memory, {step:11s} batch {cells}")
         ratio = taken["ghost"] / taken["plain"]
-        met = ratio <= TARGETS[name] and taken["ghost"] < taken.get("jax-privacy", float("inf"))
+        peers = [seconds for step, seconds in taken.items() if step.startswith("jax-privacy")]
+        met = ratio <= TARGETS[name] and all(taken["ghost"] < seconds for seconds in peers)
         missed += not met
         said = "yes" if met else "NO"
         print(f"  wanted: ghost at most {TARGETS[name]} times plain, and faster than jax-privacy: {said}")
