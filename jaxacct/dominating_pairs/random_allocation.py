@@ -16,7 +16,9 @@ An error of a spread is averaged by later doublings: it stays a fixed share of t
 
 Rounding. All terms are positive. A computed mass is right to a relative error eta, which adds up in products: eta_2k =
 2 eta_k + that of one merge. A computed value is right to theta, which is averaged. If values and masses are off by such
-factors, then P's masses by their product: both are handed on as the pair's ``rounding``.
+factors, then P's masses by their product: both are handed on as the pair's ``rounding``. Products of masses that
+underflow lose at most e^430 2^-1022 of P's mass each, for values up to e^430 (LEAST_NOISE): far inside the relative
+1e-12 by which the mass at infinity is raised.
 
 Source of the pair: Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Choquette-Choo et al. (2024), "Near-exact
 privacy amplification for matrix mechanisms". Sums of exponentiated losses on a grid: Feldman and Shenfeld (2026),
