@@ -68,7 +68,7 @@ class Child:
         )  # fmt: skip
         os.close(theirs)
         self.shown = ""
-        self.peak = 0
+        self.peak, self.cpu_seconds = 0, 0.0
         self._thread = threading.Thread(target=self._read, args=(ours,), daemon=True)
         self._thread.start()
 
@@ -83,6 +83,8 @@ class Child:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
             line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
             self.peak = max(self.peak, int(line.split()[1]) * 1024)
+            ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            self.cpu_seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         return self.process.poll() is None
 
 
@@ -115,6 +117,7 @@ def attempt(words: list[str], count: int, folder: Path, kill_at: int | None, con
         "chunks_at_its_end": len(list(folder.glob("chunk-*.npz"))) if killed else None,
         "exit_codes": codes,
         "peak_bytes": [child.peak for child in children],
+        "cpu_seconds": [child.cpu_seconds for child in children],
         "progress_shown": [child.shown for child in children],
         "output": output,
     }
@@ -160,6 +163,7 @@ def measured(mode: str, console: Console, folder: Path) -> dict[str, Any]:
     record = {
         "settings": run, "entries": size, "seconds": seconds, "entries_a_second": size / seconds,
         "peak_bytes_of_a_process": max(first["peak_bytes"] + second["peak_bytes"]), "counts": told["counts"],
+        "cpu_seconds": sum(first["cpu_seconds"] + second["cpu_seconds"]), "load": os.getloadavg()[0],
         "flagged_share": told["counts"]["flagged"] / size, "killed": first, "resumed": second,
         "check": checked(found, mode, np.random.default_rng(0)),
     }  # fmt: skip
