@@ -6,37 +6,76 @@
 """
 
 from jaxacct.train.accounting import certified_epsilon, guarantee
-from jaxacct.train.clipping import clipped_sum
-from jaxacct.train.data import Dataset, load
+from jaxacct.train.algorithms import noisy_adam, noisy_sgd
+from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
+from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.keys import run_key
-from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
+from jaxacct.train.models import (
+    MLP,
+    CollaborativeFilter,
+    Linear,
+    PatchCNN,
+    PooledEmbedding,
+    ResNet9,
+    TwoConvolutions,
+    accuracy,
+    cross_entropy,
+    root_mean_squared_error,
+)
+from jaxacct.train.modules import split_params
 from jaxacct.train.noise import privatize
-from jaxacct.train.recipes import RECIPES, Recipe, make_trainer
+from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
 from jaxacct.train.report import build_report, write_report
-from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.sampling import (
+    PoissonSampler,
+    RandomAllocationSampler,
+    TruncatedPoissonSampler,
+    WithoutReplacementSampler,
+)
+from jaxacct.train.sources import IndexedSource
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.transform import add_noise
 
 __all__ = [
     "MLP",
     "RECIPES",
+    "AdaptiveQuantile",
+    "Automatic",
+    "CollaborativeFilter",
     "DPTrainer",
     "Dataset",
     "Evaluation",
+    "Flat",
+    "IndexedSource",
     "Linear",
     "PatchCNN",
+    "PerLayer",
     "PoissonSampler",
+    "PooledEmbedding",
+    "RandomAllocationSampler",
     "Recipe",
+    "ResNet9",
     "TrainState",
+    "TruncatedPoissonSampler",
+    "TwoConvolutions",
+    "WithoutReplacementSampler",
     "accuracy",
+    "add_noise",
     "build_report",
     "certified_epsilon",
+    "clip_and_sum",
     "clipped_sum",
     "cross_entropy",
     "guarantee",
     "load",
     "make_trainer",
+    "noisy_adam",
+    "noisy_sgd",
+    "planned_epsilon",
     "privatize",
+    "root_mean_squared_error",
     "run_key",
+    "split_params",
     "write_report",
 ]

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 import jaxacct
 from jaxacct.bounds import Bounds
+from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.policies import Constant
+from jaxacct.train.sampling import runs_of
 from jaxacct.train.trainer import DPTrainer
 
 
@@ -15,15 +23,17 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars; zeros before the first step.
 
-    Formal guarantee: ``upper`` holds for adding or removing one example, for noise and rate fixed before training,
-    which a trainer's are, and a stopping time that depends on them alone
-    (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`; not checked here). Batches cut at capacity are paid
-    for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the
-    epsilon of the worst gradients, not of those that occurred.
+    Formal guarantee: ``upper`` holds for the sampler's relation, for settings that were fixed before training and a
+    stopping time that depends on them alone (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`; whether
+    training was stopped by looking at it is not checked here). Batches cut at capacity are paid for on both sides:
+    ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the epsilon of the
+    worst gradients, not of those that occurred.
 
-    >>> import jax.numpy as jnp, numpy as np, optax
+    Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
+    happened to be bounds their privacy loss. The ledger does (:attr:`~jaxacct.train.trainer.DPTrainer.spent_epsilon`).
+
+    >>> import optax
     >>> from flax import nnx
-    >>> from jaxacct.train import DPTrainer
     >>> trainer = DPTrainer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), lambda m, x: jnp.sum(m(x) ** 2), optax.sgd(0.1),
     ...                     (np.ones((100, 1), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=4.0,
     ...                     expected_batch_size=20, clip_norm=1.0)
@@ -32,34 +42,71 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     >>> bool(0 < bounds.lower <= bounds.upper <= trainer.spent_epsilon)
     True
     """
-    steps = trainer.steps
+    if trainer.policy.adaptive:
+        raise ValueError(
+            f"policy = {type(trainer.policy).__name__} chose its settings from results: the certified epsilon of the "
+            "non-adaptive composition does not apply. Use the ledger's: trainer.spent_epsilon, or the budget."
+        )
+    mechanism, counts = _composition(trainer)
+    relation = trainer.sampler.relation
     left = trainer.delta_after_overflow
-    above = jaxacct.epsilon(trainer.mechanism, steps=steps, delta=left)
-    cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
+    above = jaxacct.epsilon(mechanism, counts, delta=left, relation=relation)
+    cost = trainer.sampler.overflow_delta(trainer.steps, trainer.epsilon)
     if cost == 0.0:
         return above
     more = math.nextafter(trainer.delta + cost, 1.0)
-    below = jaxacct.epsilon(trainer.mechanism, steps=steps, delta=more)
+    below = jaxacct.epsilon(mechanism, counts, delta=more, relation=relation)
     return Bounds(lower=below.lower, estimate=above.estimate, upper=above.upper)
+
+
+def _composition(trainer: DPTrainer) -> tuple[Any, Any]:
+    """Returns the mechanisms of the realized steps, and how often each of them ran."""
+    if isinstance(trainer.policy, Constant):
+        return trainer.mechanism, runs_of(trainer.sampler, trainer.steps)
+    policy, state = trainer.policy, trainer.state.policy
+    noises = jax.vmap(lambda step: policy.setting(state, step).noise_multiplier)(jnp.arange(max(trainer.steps, 1)))
+    distinct, counts = np.unique(np.asarray(noises, np.float64), return_counts=True)
+    rates = np.full(len(distinct), trainer.sampler.sampling_rate)
+    return PoissonSubsampledGaussian(distinct, rates), counts if trainer.steps else np.zeros_like(counts)
+
+
+RELATIONS = {
+    "add_or_remove": "one example added or removed",
+    "replace": "one example replaced by another",
+}
+
+BATCHES = {
+    "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
+    "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
+    "WithoutReplacementSampler": "of fixed size, drawn without replacement",
+    "RandomAllocationSampler": "by random allocation, each example in one batch of every epoch",
+}
 
 
 def guarantee(trainer: DPTrainer) -> str:
     """Returns, in words, which of the run's epsilons holds and why."""
+    odometer = trainer.ledger_kind == "odometer"
     if trainer.stopping_was_planned:
         text = (
             "The noise multiplier and the sampling rate were fixed before training and the stopping time depends only "
             "on them, so the certified epsilon of the non-adaptive composition holds for the realized number of steps. "
-            "The Rényi filter's epsilon would also hold had they been chosen adaptively."
+            f"The Rényi {trainer.ledger_kind}'s epsilon would also hold had they been chosen adaptively."
         )
     else:
-        text = (
-            "Training was interrupted or continued, so its length may depend on what was seen of the model. The "
-            f"certified epsilon of the non-adaptive composition does not apply. The Rényi filter's budget, epsilon = "
-            f"{trainer.epsilon:g}, holds however the length was chosen."
+        why = (
+            f"The policy {type(trainer.policy).__name__} chose settings from what was released."
+            if trainer.policy.adaptive
+            else "Training was interrupted or continued, so its length may depend on what was seen of the model."
         )
+        text = f"{why} The certified epsilon of the non-adaptive composition does not apply. "
+        text += (
+            "The Rényi odometer's epsilon of the steps made holds, whenever and why ever training stopped."
+            if odometer
+            else f"The Rényi filter's budget, epsilon = {trainer.epsilon:g}, holds however everything was chosen."
+        )
+    sampler = type(trainer.sampler).__name__
     text += (
-        " Neighbours: one example added or removed. Batches: Poisson sampled; "
-        "those cut at capacity are paid for in delta."
+        f" Neighbours: {RELATIONS[trainer.sampler.relation]}. Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."
     )
     if trainer.seed != "operating system":
         text += " The random seed was given by the user: the guarantee holds only against those who do not know it."

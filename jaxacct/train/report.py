@@ -41,7 +41,11 @@ def build_report(
         certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
     settings = {
         "num_examples": trainer.sampler.num_examples,
-        "sampling_rate": trainer.sampler.sampling_rate,
+        "sampling_rate": trainer.sampler.expected_batch_size / trainer.sampler.num_examples,
+        "sampler": type(trainer.sampler).__name__,
+        "policy": type(trainer.policy).__name__,
+        "ledger": trainer.ledger_kind,
+        "clipping": type(trainer.state.rule).__name__,
         "expected_batch_size": trainer.sampler.expected_batch_size,
         "capacity": trainer.sampler.capacity,
         "noise_multiplier": trainer.noise_multiplier,
