@@ -41,3 +41,19 @@ class Evaluation(NamedTuple):
     step: int
     accuracy: float | None
     epsilon: float
+
+
+class Plan(NamedTuple):
+    """Where a run is to end, and whether it kept to that.
+
+    Attributes:
+        goal: the number of updates at which its call of ``fit`` is to end; None before the first one.
+        kept: whether no other call set another end.
+        ended: whether the last call came to its end.
+        lost_steps: updates that the ledger has paid for and whose results an interruption lost.
+    """
+
+    goal: int | None = None
+    kept: bool = True
+    ended: bool = True
+    lost_steps: int = 0

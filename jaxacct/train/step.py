@@ -73,12 +73,13 @@ class Program:
         if isinstance(self.policy, Constant):
             return self.sampler.mechanism(self.policy.noise_multiplier)
         setting = self.policy.setting(state.policy, state.step)
-        if not self._rate_varies:
+        if not self.rate_varies:
             return self.sampler.mechanism(setting.noise_multiplier)
         return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
 
     @property
-    def _rate_varies(self) -> bool:
+    def rate_varies(self) -> bool:
+        """Whether the policy changes the rate at which batches are drawn."""
         least, most = self.policy.sampling_rates
         return isinstance(self.sampler, PoissonSampler) and least < most
 
@@ -125,7 +126,7 @@ class Program:
 
     def draw(self, state: TrainState) -> tuple[Array, Array]:
         """Returns the indices and the mask of the step's batch."""
-        if self._rate_varies:
+        if self.rate_varies:
             rate = self.policy.setting(state.policy, state.step).sampling_rate
             return self.sampler.sample_at(self.sample_key(state), state.step, rate)
         return self.sampler.sample(self.sample_key(state), state.step)
@@ -163,7 +164,7 @@ class Program:
         if self.gradient_noise is not None:
             return self.gradient_noise, self.sampler.expected_batch_size
         setting = self.policy.setting(state.policy, state.step)
-        if self._rate_varies:
+        if self.rate_varies:
             return setting.noise_multiplier, setting.sampling_rate * self.sampler.num_examples
         return setting.noise_multiplier, self.sampler.expected_batch_size
 
@@ -192,6 +193,30 @@ class Program:
 
         _, refused, state = jax.lax.while_loop(goes_on, advance, (jnp.zeros((), jnp.int32), jnp.array(False), state))
         return state, refused
+
+    def foresee(self, state: TrainState, curve: Array, steps: Array) -> tuple[Any, Array]:
+        """Returns the ledger and the step after :meth:`run` and the query that may follow, from the state before.
+
+        The same payments without the updates, for a record that has to be on disk before they are made.
+        """
+
+        def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
+            done, _, state = carry
+            granted, paid = self.pay(state, self.curve(state) if self.policy.every_step else curve)
+            return done + 1, ~granted, dataclasses.replace(paid, step=state.step + granted)
+
+        def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
+            return (carry[0] < steps) & ~carry[1]
+
+        start = (jnp.zeros((), jnp.int32), jnp.array(False), dataclasses.replace(state, params=(), opt_state=()))
+        _, _, after = jax.lax.while_loop(goes_on, advance, start)
+        query = self.policy.query
+        if query is None or not self.policy.period:
+            return after.ledger, after.step
+        adapts = (after.step > state.step) & (after.step % self.policy.period == 0)
+        _, asked = self.spend(after.ledger, after.ledger.curve(query, relation=self.sampler.relation))
+        ledger = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), asked, after.ledger)
+        return ledger, after.step
 
     def adapt(self, state: TrainState, constants: PyTree, data: Data) -> TrainState:
         """Returns the state after the policy has looked at the ledger, and at a noisy count that the ledger pays for.

@@ -23,7 +23,7 @@ from jaxacct.train.modules import Trainable, check_module, split_params
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.settings import affordable_steps, check_params, policy_of, rule_of, sharding_over
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
-from jaxacct.train.state import Evaluation, TrainState
+from jaxacct.train.state import Evaluation, Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
 LEDGERS = ("filter", "odometer")
@@ -35,12 +35,16 @@ MOST_STEPS = 10**6
 class Keeper(Protocol):
     """What :meth:`DPTrainer.fit` tells of its progress, so that nothing is released that is not written down."""
 
-    def begin(self, trainer: DPTrainer, steps: int) -> None:
-        """Called before up to ``steps`` steps are computed: writes down what they will have spent."""
+    def begin(self, trainer: DPTrainer, steps: int) -> int:
+        """Called before up to ``steps`` steps are computed: returns for how many it wrote down what they will spend."""
         ...
 
     def finish(self, trainer: DPTrainer) -> None:
         """Called when they are computed, before anybody sees what they gave: writes down the state."""
+        ...
+
+    def end(self, trainer: DPTrainer) -> None:
+        """Called when a call of :meth:`DPTrainer.fit` has come to its end."""
         ...
 
 
@@ -69,7 +73,7 @@ class DPTrainer:
         trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all.
         microbatch_size: examples whose gradients are held in memory at a time. None: the whole batch.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
-            to rounding, in less memory (:func:`~jaxacct.train.clipping.clip_and_sum`).
+            to rounding, in less time and memory (:func:`~jaxacct.train.clipping.clip_and_sum`).
         devices: over which a batch's rows are spread. None: one. Noise is added once, to the sum over all of them.
         seed: None for the operating system's entropy, or a whole number or typed key, which makes the run repeatable
             bit for bit and its noise known to whoever knows the seed.
@@ -116,7 +120,7 @@ class DPTrainer:
         correct: Callable[..., Array] | None = None,
         trainable: Trainable = None,
         microbatch_size: int | None = None,
-        ghost: bool = False,
+        ghost: bool = True,
         devices: Sequence[jax.Device] | None = None,
         seed: int | jax.Array | None = None,
     ) -> None:
@@ -128,7 +132,7 @@ class DPTrainer:
         self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
         self.data: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.epsilon, self.delta, self.ledger_kind = float(epsilon), float(delta), ledger
-        self.microbatch_size, self.ghost = microbatch_size, ghost
+        self.microbatch_size, self.ghost, self.clipping = microbatch_size, ghost, rule
         self.seed = describe_seed(seed)
         self.policy = policy_of(policy, noise_multiplier, sampler, sampling_rate, expected_batch_size, len(self.source))
         if self.policy.query is not None and (correct is None or not self.data):
@@ -138,13 +142,18 @@ class DPTrainer:
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
         if not isinstance(self.policy, Constant) and self.sampler.steps_per_run != 1:
             raise ValueError("policy changes the noise within an epoch of random allocation: give noise_multiplier.")
-        self._graph, params, self._constants = split_params(model, trainable)
+        self._graph, params, self.constants = split_params(model, trainable)
         check_params(params)
         self.program = Program(
             loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, epsilon=self.epsilon, gradient_noise=self._gradient_noise(rule),
             microbatch_size=microbatch_size, ghost=ghost, sharding=sharding_over(devices),
         )  # fmt: skip
+        if self.program.rate_varies and not self.data:
+            raise ValueError(
+                "policy changes the sampling rate, and data is read by index, for batches drawn at one rate: give the "
+                "data in arrays."
+            )
         self._check_loss(loss, params)
         book = self._ledger(self.delta_after_overflow)
         self.state = TrainState(
@@ -158,13 +167,12 @@ class DPTrainer:
         )
         if sharding := self.program.sharding:
             everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-            self.state, self.data, self._constants = jax.device_put(
-                (self.state, self.data, self._constants), everywhere
-            )
-        self._calls = self._finished = 0
+            self.state, self.data, self.constants = jax.device_put((self.state, self.data, self.constants), everywhere)
+        self.plan = Plan()
         self._run = jax.jit(self.program.run)
         self._step_on = jax.jit(self.program.step_on)
         self._adapt = jax.jit(self.program.adapt)
+        self._foresee = jax.jit(self.program.foresee)
         self._curve = None if self.policy.every_step else self.program.curve(self.state)
         if self.remaining_steps == 0:
             raise ValueError(
@@ -232,7 +240,7 @@ class DPTrainer:
     @property
     def model(self) -> nnx.Module:
         """The module as trained so far: a copy."""
-        return nnx.merge(self._graph, self.state.params, self._constants)
+        return nnx.merge(self._graph, self.state.params, self.constants)
 
     @property
     def steps(self) -> int:
@@ -245,7 +253,7 @@ class DPTrainer:
         limit = () if self.ledger_kind == "filter" else (self.epsilon,)
         runs = int(self.state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
         paid = -self.steps % self.sampler.steps_per_run
-        return min(runs * self.sampler.steps_per_run + paid, max(self.horizon - self.steps, 0))
+        return min(runs * self.sampler.steps_per_run + paid, max(self.horizon - self.steps - self.plan.lost_steps, 0))
 
     @property
     def spent_epsilon(self) -> float:
@@ -254,12 +262,13 @@ class DPTrainer:
 
     @property
     def stopping_was_planned(self) -> bool:
-        """Whether settings were fixed in advance and the run was at most one call of :meth:`fit` that went to its end.
+        """Whether settings were fixed in advance and the run went to the end that its first :meth:`fit` set for it.
 
-        Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. Several
-        calls, or an interrupted one, may have been decided on by looking at the model.
+        Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. A run that
+        was interrupted, or continued to another end, may have been so by looking at the model. One that was taken up
+        again and went to the same end was not, unless updates were lost on the way.
         """
-        return not self.policy.adaptive and self._calls == self._finished <= 1
+        return not self.policy.adaptive and self.plan.kept and self.plan.ended
 
     def fit(
         self,
@@ -280,7 +289,8 @@ class DPTrainer:
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
 
         Returns:
-            The records of this call, one every ``every`` updates and one at its end; none if nothing was granted.
+            The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
+            granted.
 
         A later call goes on with keys that no earlier one used. Interrupted between two evaluations, the state is that
         of the last one; what was computed since has been seen by nobody.
@@ -289,14 +299,16 @@ class DPTrainer:
         every = self._pass if every is None else every
         if every < 1:
             raise ValueError(f"every = {every} is not a number of updates between evaluations: give at least 1.")
-        self._calls += 1
-        left = self.horizon - self.steps
+        left = self.horizon - self.steps - self.plan.lost_steps
         left = left if steps is None else min(int(steps), left)
+        goal = self.steps + left
+        kept = self.plan.kept and self.plan.goal in (None, goal)
+        self.plan = self.plan._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
         granted = True
         while granted and left > 0 and not bool(self.policy.stopped(self.state.policy)):
-            before, goal = self.steps, min(every - self.steps % every if self.policy.period else every, left)
-            granted = self._advance(goal, keeper)
+            before = self.steps
+            granted = self._advance(min(every - before % every, left), keeper)
             done = self.steps - before
             left -= done
             if done:
@@ -304,7 +316,9 @@ class DPTrainer:
                 history.append(Evaluation(self.steps, accuracy, self.spent_epsilon))
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
-        self._finished += 1
+        self.plan = self.plan._replace(ended=True)
+        if keeper is not None:
+            keeper.end(self)
         return history
 
     @property
@@ -317,13 +331,13 @@ class DPTrainer:
             period = self.policy.period
             chunk = min(steps, period - self.steps % period) if period else steps
             if keeper is not None:
-                keeper.begin(self, chunk)
+                chunk = keeper.begin(self, chunk)
             before = self.steps
             state, granted = self._compute(self.state, chunk)
             done = int(state.step) - before
             adapts = bool(period) and done > 0 and int(state.step) % period == 0
             if adapts:
-                state = self._adapt(state, self._constants, self.data)
+                state = self._adapt(state, self.constants, self.data)
             self.state = state
             if adapts and not self.policy.every_step:
                 self._curve = self.program.curve(state)
@@ -335,13 +349,13 @@ class DPTrainer:
         return True
 
     def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
-        curve = jnp.zeros(len(state.ledger.orders)) if self._curve is None else self._curve
+        curve = self._present_curve()
         if isinstance(self.source, ArraySource):
-            state, refused = self._run(state, curve, self._constants, self.data, steps)
+            state, refused = self._run(state, curve, self.constants, self.data, steps)
             return state, not bool(refused)
         key = self.program.sample_key(state)
         for batch in stream(self.source, self.sampler, key, steps, start=int(state.step)):
-            granted, state = self._step_on(state, curve, self._constants, batch.examples, batch.mask)
+            granted, state = self._step_on(state, curve, self.constants, batch.examples, batch.mask)
             if not bool(granted):
                 return state, False
         return state, True
@@ -353,17 +367,28 @@ class DPTrainer:
         adapt a policy, and needs data in memory.
         """
         curve = self.program.curve(state) if self._curve is None else self._curve
-        return self.program.step(state, curve, self._constants, self.data)
+        return self.program.step(state, curve, self.constants, self.data)
 
-    def restore(self, state: TrainState, *, planned: bool) -> None:
-        """Goes on from a state of the same trainer; ``planned`` says whether its stopping was, so far."""
-        self.state = state
+    def foreseen(self, steps: int) -> tuple[Any, int]:
+        """Returns the ledger after up to ``steps`` more updates and an adaptation that follows them, and how many.
+
+        Spends nothing and looks at no data: what the updates will have cost is known before they are made.
+        """
+        ledger, step = self._foresee(self.state, self._present_curve(), steps)
+        return ledger, int(step) - self.steps
+
+    def restore(self, state: TrainState, plan: Plan, constants: Any = None) -> None:
+        """Goes on from a state of a trainer with the same settings; ``constants`` replace what does not train."""
+        self.state, self.plan = state, plan
+        self.constants = self.constants if constants is None else constants
         self._curve = None if self.policy.every_step else self.program.curve(state)
-        self._calls, self._finished = (0, 0) if planned else (2, 2)
+
+    def _present_curve(self) -> Array:
+        return jnp.zeros(len(self.state.ledger.orders)) if self._curve is None else self._curve
 
     def _check_loss(self, loss: Callable[..., Array], params: Any) -> None:
         def one(params: Any, example: tuple[Array, ...]) -> Array:
-            return loss(nnx.merge(self._graph, params, self._constants), *example)
+            return loss(nnx.merge(self._graph, params, self.constants), *example)
 
         value = jax.eval_shape(one, params, self.source.example)
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):

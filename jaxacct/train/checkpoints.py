@@ -1,0 +1,350 @@
+"""Checkpoints of a training run, and a record of its spending that is never behind what was released.
+
+What is on the disk, and in which order it gets there
+-----------------------------------------------------
+* ``states/``: the last few checkpoints, numbered; each holds the whole state, written by Orbax and complete or absent.
+* ``spends.jsonl``: before updates are computed, what the ledger will be after them; after them and before anybody sees
+  what they gave, a digest of the state that they led to (:mod:`jaxacct.train.write_ahead`).
+* ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
+
+So at each moment the last record shows at least what has been released, whatever ends the process.
+
+What becomes of updates that were made after the last checkpoint and lost
+--------------------------------------------------------------------------
+With a seed given, they are made again from the same keys, and the digests tell whether they gave the same bits. Then
+the second release is the first one, and nothing was spent twice. Without a seed, or where a bit differs (other
+hardware, another version of the compiler), they stay paid for, and the run goes on from the checkpoint with a new key:
+no key makes noise for two different sums.
+
+A checkpoint holds the key of the run, and whoever has the key can redo the noise and subtract it. The folder is
+therefore for its owner only (mode 0700). Publish the report and the parameters, never this folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import secrets
+import shutil
+from typing import IO, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxacct import validation
+from jaxacct.train.fingerprint import digest, fingerprint
+from jaxacct.train.state import Plan, TrainState
+from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.write_ahead import Record, WriteAhead, leaves_as_text, leaves_of_text, synchronize, write_private
+
+SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.jsonl", "states", "lock"
+
+CHANGING = [field for field in dataclasses.fields(TrainState) if field.name != "key"]
+
+
+class Checkpoints:
+    """Keeps a run on disk while :meth:`.DPTrainer.fit` makes it, and takes it up again.
+
+    Args:
+        folder: of this run alone; made if it is not there. It holds the run's key: see the module.
+        every: most updates between checkpoints; there is one more at the end of each ``fit``.
+        keep: how many of the last checkpoints stay.
+
+    Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time.
+
+    Formal guarantee: at every moment the epsilon of the last line of ``spends.jsonl`` is an upper bound, in the
+    ledger's sense, for all that ``fit`` has released, before an interruption and after it.
+
+    Raises ValueError where ``every`` or ``keep`` is no whole number of at least 1; at the first update of a ``fit``,
+    where the folder already holds a run that was not resumed, or something else.
+
+    >>> import optax, tempfile
+    >>> from flax import nnx
+    >>> def trainer():
+    ...     return DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], optax.sgd(0.1),
+    ...                      (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+    ...                      expected_batch_size=10, clip_norm=1.0, seed=0)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> keeper = Checkpoints(f"{folder.name}/run", every=2)
+    >>> _ = trainer().fit(steps=3, keeper=keeper)
+    >>> keeper.close()
+    >>> again = trainer()
+    >>> Checkpoints(f"{folder.name}/run", every=2).resume(again), again.steps
+    (0, 3)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, every: int, keep: int = 3) -> None:
+        validation.check_whole(every, "every", 1, 2**31 - 1, "the updates between checkpoints")
+        validation.check_whole(keep, "keep", 1, 2**31 - 1, "how many checkpoints stay")
+        self.folder, self.every, self.keep = pathlib.Path(folder).absolute(), int(every), int(keep)
+        self.spends = WriteAhead(self.folder / SPENDS)
+        self._trainer: DPTrainer | None = None
+        self._serial = self._saved_at = 0
+        self._lock: Any = None
+        self._manager: Any = None
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether there is a run to resume."""
+        return (self.folder / SETTINGS).exists()
+
+    def begin(self, trainer: DPTrainer, steps: int) -> int:
+        """Writes down what up to ``steps`` updates will have spent, and returns for how many it did."""
+        if self._trainer is None:
+            self._start(trainer)
+        if trainer is not self._trainer:
+            raise ValueError(f"checkpoints = {self.folder} are of another trainer: give this one a folder of its own.")
+        steps = max(1, min(steps, self._saved_at + self.every - trainer.steps))
+        ledger, count = trainer.foreseen(steps)
+        self.spends.append(self._record(trainer, trainer.steps + count, ledger))
+        return steps
+
+    def finish(self, trainer: DPTrainer) -> None:
+        """Writes down what the updates led to, and makes a checkpoint where one is due."""
+        self.spends.append(self._record(trainer, trainer.steps, trainer.state.ledger, _digest(trainer.state)))
+        if trainer.steps >= self._saved_at + self.every:
+            self._save(trainer)
+
+    def end(self, trainer: DPTrainer) -> None:
+        """Makes the last checkpoint of a call of ``fit``."""
+        if self._trainer is not None:
+            self._save(trainer)
+
+    def close(self) -> None:
+        """Lets go of the folder, for another process or object to take the run up."""
+        if self._manager is not None:
+            self._manager.close()
+        if self._lock is not None:
+            self._lock.close()
+        self._manager = self._lock = self._trainer = None
+
+    def resume(self, trainer: DPTrainer) -> int | None:
+        """Puts ``trainer`` where the run in the folder was, and returns how many updates its ``fit`` had left.
+
+        Args:
+            trainer: made as the run's was, and not trained.
+
+        Returns:
+            What to give to :meth:`.DPTrainer.fit` for the run to end where it was planned to end; None if no ``fit``
+            had been called.
+
+        Formal guarantee: the trainer's ledger afterwards covers all that the run has released. Without a seed it also
+        covers the updates that were begun after the last checkpoint; they are in ``trainer.plan.lost_steps``, and the
+        length of the run no longer counts as planned.
+
+        Raises:
+            FileNotFoundError: no run in the folder, or a file of it is missing.
+            ValueError: another run's folder, a damaged file, a folder in use; the message says which and what to do.
+        """
+        if not self.holds_run:
+            raise FileNotFoundError(f"checkpoints = {self.folder} hold no run: there is nothing to resume.")
+        self._open()
+        self._check_settings(trainer)
+        state, constants, meta = self._read(trainer)
+        records = self.spends.read()
+        if max(record.after for record in records) < self._serial - 1:
+            raise ValueError(f"{self.spends.path} is older than the checkpoints beside it: restore the right one.")
+        records = [record for record in records if record.after >= self._serial]
+        trainer.restore(state, meta, constants)
+        if not self._repeat(trainer, records):
+            trainer.restore(state, meta, constants)
+            trainer.restore(*_charged(trainer, records))
+        self._trainer = trainer
+        self._save(trainer)  # also puts away a line that was not finished
+        return None if trainer.plan.goal is None else max(trainer.plan.goal - trainer.steps, 0)
+
+    def _repeat(self, trainer: DPTrainer, records: list[Record]) -> bool:
+        """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
+        if trainer.seed == "operating system" or any(record.after > self._serial for record in records):
+            return False
+        plan = trainer.plan
+        for record in records:
+            if record.digest is not None and record.stop > trainer.steps:
+                trainer.fit(record.stop - trainer.steps)
+                if trainer.steps != record.stop or _digest(trainer.state) != record.digest:
+                    return False
+        trainer.plan = plan
+        return True
+
+    def _start(self, trainer: DPTrainer) -> None:
+        """Makes the folder of a new run, whose first checkpoint is the state before anything was spent here."""
+        if self.holds_run:
+            raise ValueError(
+                f"checkpoints = {self.folder} hold a run: resume it (--resume), or name another folder for a new one."
+            )
+        if self.folder.exists():
+            ours = {STATES, LOCK, SPENDS}
+            strange = [name for name in os.listdir(self.folder) if name not in ours and not name.startswith(".")]
+            begun = (self.folder / SPENDS).exists() and any(r.stop > r.start for r in self.spends.read())
+            if strange or begun:
+                raise ValueError(
+                    f"checkpoints = {self.folder} is a folder of something else, or of a run whose {SETTINGS} is "
+                    "missing: name a folder of its own."
+                )
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._open()
+        shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
+        (self.folder / STATES).mkdir()
+        self._trainer, self._serial = trainer, -1
+        self._save(trainer)
+        write_private(self.folder / SETTINGS, json.dumps(fingerprint(trainer), indent=1).encode())
+
+    def _open(self) -> None:
+        """Takes the folder for this process, and from everybody else."""
+        self.folder.chmod(0o700)
+        if self._lock is None:
+            self._lock = _locked(self.folder / LOCK)
+
+    def _check_settings(self, trainer: DPTrainer) -> None:
+        path = self.folder / SETTINGS
+        try:
+            there = json.loads(path.read_text())
+            there.items()
+        except (ValueError, AttributeError):
+            raise ValueError(f"{path} is damaged: restore it, or begin a run in another folder.") from None
+        here = fingerprint(trainer)
+        differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if differing:
+            told = "; ".join(
+                f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differing
+            )
+            raise ValueError(
+                f"checkpoints = {self.folder} are of another run ({told}): give the settings that it was begun with, "
+                "or name another folder."
+            )
+
+    def _record(self, trainer: DPTrainer, stop: int, ledger: Any, digest: str | None = None) -> Record:
+        paid = stop + trainer.plan.lost_steps
+        text = leaves_as_text(ledger)
+        return Record(self._serial, trainer.steps, stop, paid, float(ledger.epsilon()), text, digest)
+
+    def _orbax(self) -> Any:
+        if self._manager is None:
+            import orbax.checkpoint
+
+            options = orbax.checkpoint.CheckpointManagerOptions(
+                max_to_keep=self.keep, create=False, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            )
+            self._manager = orbax.checkpoint.CheckpointManager(self.folder / STATES, options=options)
+        return self._manager
+
+    def _save(self, trainer: DPTrainer) -> None:
+        """Makes a checkpoint; only then what it makes superfluous is taken out of the record of spending."""
+        from orbax.checkpoint import args
+
+        arrays = _arrays((trainer.state, trainer.constants))
+        meta = {"plan": trainer.plan._asdict(), "digest": digest(arrays)}
+        serial = self._serial + 1
+        self._orbax().save(
+            serial,
+            args=args.Composite(state=args.StandardSave(_not_empty(arrays)), meta=args.JsonSave(meta)),
+            force=True,
+        )
+        for path in [*(self.folder / STATES / str(serial)).rglob("*"), self.folder / STATES / str(serial)]:
+            synchronize(path)
+        synchronize(self.folder / STATES)
+        self._serial, self._saved_at = serial, trainer.steps
+        self.spends.replace(self._record(trainer, trainer.steps, trainer.state.ledger, _digest(trainer.state)))
+
+    def _read(self, trainer: DPTrainer) -> tuple[TrainState, Any, Plan]:
+        """Returns the last complete checkpoint."""
+        from orbax.checkpoint import args
+
+        serial = self._orbax().latest_step()
+        if serial is None:
+            raise FileNotFoundError(
+                f"{self.folder / STATES} has no complete checkpoint: restore it, or begin a new run."
+            )
+        like = (trainer.state, trainer.constants)
+        expected = _arrays(like)
+        where = self.folder / STATES / str(serial)
+        damaged = (
+            f"checkpoint {where} is damaged: restore it, or delete it to go on from the one before; what was spent "
+            "since stays spent."
+        )
+        try:
+            wanted = args.Composite(state=args.StandardRestore(_not_empty(expected)), meta=args.JsonRestore())
+            restored = self._orbax().restore(serial, args=wanted)
+            meta, plan = restored.meta, Plan(**restored.meta["plan"])
+        except Exception as error:  # Orbax and its storage raise errors of many kinds for a damaged file
+            raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
+        arrays = {name: np.asarray(restored.state[name]) if array.size else array for name, array in expected.items()}
+        if digest(arrays) != meta["digest"]:
+            raise ValueError(damaged)
+        state, constants = _with_arrays(like, arrays)
+        self._serial = serial
+        return state, constants, plan
+
+
+def _charged(trainer: DPTrainer, records: list[Record]) -> tuple[TrainState, Plan]:
+    """Returns the trainer's state with a new key, and with all paid for that the records say is spent."""
+    state, plan = trainer.state, trainer.plan
+    paid = trainer.steps + plan.lost_steps
+    if records and records[-1].paid > paid:
+        lost = records[-1].paid - trainer.steps
+        ledger = leaves_of_text(records[-1].ledger, state.ledger)
+        state = dataclasses.replace(state, ledger=jax.tree.map(_placed, ledger, state.ledger))
+        plan = plan._replace(lost_steps=lost, kept=False)
+    begun = trainer.steps % trainer.sampler.steps_per_run
+    if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole one
+        granted, ledger = trainer.program.spend(state.ledger, trainer.program.curve(state))
+        if not granted:
+            raise ValueError("the budget does not pay for the rest of the epoch that the run was lost in, drawn anew.")
+        state = dataclasses.replace(state, ledger=ledger)
+        plan = plan._replace(lost_steps=plan.lost_steps + begun, kept=False)
+    for _ in range(2):  # 64 bits: what a Threefry key holds
+        state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
+    return state, plan
+
+
+def _arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Returns the leaves of a pytree by their numbers, keys as what they are made of."""
+    data = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+    return {f"{i:05d}": np.asarray(array) for i, array in enumerate(jax.device_get(data))}
+
+
+def _with_arrays(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns a pytree like ``tree`` with such leaves, where those of ``tree`` lie."""
+    old, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [_placed(arrays[f"{i:05d}"], leaf) for i, leaf in enumerate(old)])
+
+
+def _placed(array: np.ndarray, like: jax.Array) -> jax.Array:
+    if _is_key(like):
+        array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+    with jax.enable_x64(True):  # outside, a float64 leaf would be rounded
+        return jax.device_put(array, like.sharding if like.committed else None)
+
+
+def _not_empty(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns those that have entries: others are not stored."""
+    return {name: array for name, array in arrays.items() if array.size}
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _digest(state: TrainState) -> str:
+    """Returns a digest of all that a step changes."""
+    return digest(_arrays({field.name: getattr(state, field.name) for field in CHANGING}))
+
+
+def _locked(path: pathlib.Path) -> IO[bytes]:
+    """Returns an open file that no other process has, until it is closed or the process ends."""
+    file = path.open("ab")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ModuleNotFoundError:  # not a Unix system: nothing watches over it
+        pass
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"checkpoints = {path.parent} are in use by another process: end that one, or name another folder."
+        ) from None
+    return file

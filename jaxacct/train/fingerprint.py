@@ -1,0 +1,80 @@
+"""By what a run is known again: its public settings, and a digest of a state."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxacct.train.trainer import DPTrainer
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where a function lies in memory, which its printed form tells and which is another in each process."""
+
+
+def fingerprint(trainer: DPTrainer) -> dict[str, str]:
+    """Returns what must be the same for a run to be continued by ``trainer``, by name.
+
+    Of the data only the size and the shape of an example, of the loss nothing, and of the optimizer the shapes of its
+    state: the learning rate may change. A digest of the examples would be a statement on private data.
+
+    >>> import optax
+    >>> from flax import nnx
+    >>> trainer = DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], optax.sgd(0.1),
+    ...                     (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+    ...                     expected_batch_size=10, clip_norm=1.0, seed=0)
+    >>> fingerprint(trainer)["clipping"], fingerprint(trainer)["parameters kernel"]
+    ('Flat(clip_norm=1.0)', 'float32 (2, 1)')
+    """
+    entries = {
+        "examples": len(trainer.source),
+        "an example": ", ".join(_shape(part) for part in trainer.source.example),
+        "epsilon": trainer.epsilon,
+        "delta": trainer.delta,
+        "ledger": trainer.ledger_kind,
+        "policy": trainer.policy,
+        "sampler": trainer.sampler,
+        "clipping": trainer.clipping,
+        "seed": _seed(trainer),
+    }
+    parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
+    for name, tree in parts.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            entries[f"{name} {_name(path)}"] = _shape(leaf)
+    return {name: ADDRESS.sub("", str(value)) for name, value in entries.items()}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
+
+
+def _shape(array: Any) -> str:
+    return f"{array.dtype} {tuple(array.shape)}"
+
+
+def _seed(trainer: DPTrainer) -> str:
+    if not isinstance(trainer.seed, str) or trainer.seed == "operating system":
+        return str(trainer.seed)
+    return f"{trainer.seed}, {hashlib.sha256(key_bytes(trainer.state.key)).hexdigest()[:16]}"
+
+
+def key_bytes(key: jax.Array) -> bytes:
+    """Returns what a key is made of."""
+    return np.asarray(jax.random.key_data(key)).tobytes()
+
+
+def digest(arrays: dict[str, np.ndarray]) -> str:
+    """Returns a digest of named arrays that is another where a bit of them is.
+
+    >>> zero = digest({"a": np.zeros(2)})
+    >>> zero == digest({"a": np.zeros(2)}), zero == digest({"a": -np.zeros(2)})
+    (True, False)
+    """
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        total.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()

@@ -1,0 +1,337 @@
+"""A run that is interrupted and taken up again: the same bits with a seed, no key twice without one, nothing unpaid."""
+
+import json
+import pathlib
+import shutil
+import stat
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxacct.policies import AdaptiveNoise
+from jaxacct.train import AdaptiveQuantile, DPTrainer, RandomAllocationSampler, build_report
+from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES, Checkpoints
+
+BUDGET = {"epsilon": 4.0, "delta": 1e-3}
+
+
+def squared_error(model, x, y):
+    return ((model(x) - y) ** 2).sum()
+
+
+def make(*, seed=1, loss=squared_error, examples=200, width=3, optimizer=None, **options):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(examples, width)).astype(np.float32)
+    settings = BUDGET | {"noise_multiplier": 3.0, "expected_batch_size": 40, "clip_norm": 1.0} | options
+    settings = {name: value for name, value in settings.items() if value is not None}
+    model = nnx.Linear(width, 1, rngs=nnx.Rngs(0))
+    return DPTrainer(model, loss, optimizer or optax.adam(0.1), (x, x[:, :1]), seed=seed, **settings)
+
+
+ADAPTIVE = {
+    "noise_multiplier": None, "expected_batch_size": None, "correct": lambda model, x, y: (model(x)[0] - y[0]) ** 2 < 1,
+    "policy": AdaptiveNoise(sampling_rate=0.2, initial=3.0, increment=0.5, least=1.0, period=3, query_noise=20.0),
+}  # fmt: skip
+QUANTILE = {"clip_norm": None, "clipping": AdaptiveQuantile(1.0, count_noise=8.0), "ledger": "odometer"}
+EPOCHS = {"expected_batch_size": None, "sampler": RandomAllocationSampler(200, 5, 110)}
+
+
+def state_bits(trainer):
+    """All of the state, key included."""
+    leaves = jax.tree.leaves(trainer.state)
+    return [
+        np.asarray(jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+        for leaf in leaves
+    ]
+
+
+def assert_same(first, second):
+    for old, new in zip(state_bits(first), state_bits(second), strict=True):
+        assert old.dtype == new.dtype
+        np.testing.assert_array_equal(old, new)
+    assert first.spent_epsilon == second.spent_epsilon
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def killed_at(step):
+    def look(entry):
+        if entry.step >= step:
+            raise Killed
+
+    return look
+
+
+def run_until_killed(trainer, folder, step, *, steps=12, every=4, evaluations=2, in_the_middle=False):
+    """Trains and dies after the evaluation at ``step``, or within the updates that follow."""
+    keeper = Checkpoints(folder, every=every)
+    if in_the_middle:
+        finish = keeper.finish
+        keeper.finish = lambda trainer: _die() if trainer.steps > step else finish(trainer)
+        look = None
+    else:
+        look = killed_at(step)
+    with pytest.raises(Killed):
+        trainer.fit(steps, every=evaluations, on_evaluation=look, keeper=keeper)
+    keeper.close()
+
+
+def _die():
+    raise Killed
+
+
+def resumed(trainer, folder, **options):
+    """Takes the run up and goes to its planned end."""
+    keeper = Checkpoints(folder, **({"every": 4} | options))
+    left = keeper.resume(trainer)
+    history = trainer.fit(left, every=2, keeper=keeper)
+    keeper.close()
+    return history
+
+
+def spends(folder):
+    return [json.loads(line) for line in (pathlib.Path(folder) / SPENDS).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("options", [{}, ADAPTIVE, QUANTILE], ids=["constant", "adaptive noise", "quantile, odometer"])
+@pytest.mark.parametrize("in_the_middle", [False, True])
+def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(options, in_the_middle, tmp_path):
+    whole = make(**options)
+    whole_history = whole.fit(12, every=2)
+    lost = make(**options)
+    run_until_killed(lost, tmp_path / "run", 6, in_the_middle=in_the_middle)
+    again = make(**options)
+    history = resumed(again, tmp_path / "run")
+    assert_same(again, whole)
+    assert history == whole_history[-len(history) :]
+    assert again.plan == whole.plan
+    assert again.stopping_was_planned == whole.stopping_was_planned == (options is not ADAPTIVE)
+
+
+@pytest.mark.parametrize("options", [{}, ADAPTIVE, QUANTILE, EPOCHS], ids=["filter", "query", "odometer", "epochs"])
+def test_what_was_foreseen_is_what_was_spent(options, tmp_path):
+    trainer = make(**options)
+    lines = []
+    keeper = Checkpoints(tmp_path / "run", every=1000)
+    append = keeper.spends.append
+    keeper.spends.append = lambda record: (lines.append(record), append(record))
+    trainer.fit(every=7, keeper=keeper)
+    assert len(lines) >= 6
+    for foreseen, done in zip(lines[::2], lines[1::2], strict=True):
+        assert foreseen.digest is None
+        assert done.digest is not None
+        assert (foreseen.stop, foreseen.ledger, foreseen.epsilon) == (done.stop, done.ledger, done.epsilon)
+    assert lines[-1].epsilon == trainer.spent_epsilon <= BUDGET["epsilon"]
+    assert lines[-1].stop == trainer.steps
+
+
+def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_path):
+    used = []
+
+    class Recording(Checkpoints):
+        def begin(self, trainer, steps):
+            count = super().begin(trainer, steps)
+            key = tuple(np.asarray(jax.random.key_data(trainer.state.key)).tolist())
+            used.extend((key, trainer.steps + i) for i in range(count))
+            return count
+
+    def interrupted(trainer, keeper, steps, at):
+        with pytest.raises(Killed):
+            trainer.fit(steps, every=2, on_evaluation=killed_at(at), keeper=keeper)
+        keeper.close()
+
+    first = make(seed=None)
+    interrupted(first, Recording(tmp_path / "run", every=4), 12, 6)  # a checkpoint at 4, two updates lost
+    released = first.spent_epsilon
+    second = make(seed=None)
+    keeper = Recording(tmp_path / "run", every=4)
+    assert keeper.resume(second) == 8
+    assert (second.steps, second.plan.lost_steps) == (4, 2)
+    assert second.spent_epsilon == released
+    interrupted(second, keeper, 8, 10)  # again: checkpoints at 4 and 8, two more lost
+    third = make(seed=None)
+    keeper = Recording(tmp_path / "run", every=4)
+    assert keeper.resume(third) == 4
+    assert (third.steps, third.plan.lost_steps) == (8, 4)
+    third.fit(4, every=2, keeper=keeper)
+    assert len(used) == len(set(used)) == 16
+    assert len({key for key, _ in used}) == 3
+    planned = make(seed=None)
+    _, ledger = planned.state.ledger.spend_curve(planned.program.curve(planned.state), 16)
+    assert third.spent_epsilon == pytest.approx(float(ledger.epsilon()), rel=1e-12)
+    assert third.spent_epsilon >= float(ledger.epsilon()) * (1 - 1e-15)
+    assert not third.stopping_was_planned
+    report = build_report(third, [])
+    assert report["final"]["epsilon_certified"] is None
+    assert not any(str(word) in json.dumps(report) for key, _ in used for word in key)
+
+
+def test_an_epoch_that_was_lost_in_its_middle_is_paid_for_anew(tmp_path):
+    first = make(seed=None, **EPOCHS)
+    run_until_killed(first, tmp_path / "run", 8, every=8)
+    again = make(seed=None, **EPOCHS)
+    Checkpoints(tmp_path / "run", every=8).resume(again)
+    assert again.steps == 8
+    assert again.plan.lost_steps == 3  # of five: the epoch's first three, drawn by the old key
+    _, ledger = first.state.ledger.spend_curve(first.program.curve(first.state))
+    assert again.spent_epsilon == float(ledger.epsilon()) > first.spent_epsilon
+
+
+def test_updates_that_cannot_be_repeated_bit_for_bit_stay_paid_for(tmp_path):
+    first = make()
+    run_until_killed(first, tmp_path / "run", 6)
+    other = make(loss=lambda model, x, y: 0.5 * squared_error(model, x, y))  # as other hardware would round otherwise
+    Checkpoints(tmp_path / "run", every=4).resume(other)
+    assert (other.steps, other.plan.lost_steps) == (4, 2)
+    assert other.spent_epsilon == first.spent_epsilon
+    assert not np.array_equal(jax.random.key_data(other.state.key), jax.random.key_data(first.state.key))
+
+
+def test_a_run_that_goes_on_to_another_end_was_not_planned(tmp_path):
+    run_until_killed(make(), tmp_path / "run", 6)
+    trainer = make()
+    keeper = Checkpoints(tmp_path / "run", every=4)
+    assert keeper.resume(trainer) == 6
+    assert not trainer.stopping_was_planned  # it has not come to its end
+    trainer.fit(2, keeper=keeper)
+    assert not trainer.stopping_was_planned
+    keeper.close()
+    later = make()
+    assert Checkpoints(tmp_path / "run", every=4).resume(later) == 0
+    assert not later.stopping_was_planned
+
+
+def test_an_unfinished_line_counts_for_nothing_and_is_put_away(tmp_path):
+    first = make()
+    run_until_killed(first, tmp_path / "run", 6)
+    with (tmp_path / "run" / SPENDS).open("ab") as file:
+        file.write(b'{"crc32": 12, "after')
+    again = make()
+    resumed(again, tmp_path / "run")
+    whole = make()
+    whole.fit(12)
+    assert_same(again, whole)
+    assert spends(tmp_path / "run")[-1]["stop"] == 12
+
+
+def test_the_folder_is_its_owners_and_the_last_checkpoints_stay(tmp_path):
+    folder = tmp_path / "run"
+    trainer = make(seed=None)
+    keeper = Checkpoints(folder, every=2, keep=2)
+    trainer.fit(8, keeper=keeper)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len([entry for entry in (folder / STATES).iterdir() if entry.name.isdigit()]) == 2
+    with pytest.raises(ValueError, match="in use by another process"):
+        Checkpoints(folder, every=2).resume(make(seed=None))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    keeper = Checkpoints(folder, every=2)
+    make().fit(4, keeper=keeper)
+    keeper.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"examples": 199, "expected_batch_size": 199 / 5}, "examples: 200 there, 199 here"),
+        ({"width": 4}, r"parameters kernel: float32 \(3, 1\) there, float32 \(4, 1\) here"),
+        ({"epsilon": 3.0}, "epsilon: 4.0 there, 3.0 here"),
+        ({"delta": 1e-4}, "delta: 0.001 there, 0.0001 here"),
+        ({"noise_multiplier": 2.0}, "noise_multiplier=3.0.* there, .*noise_multiplier=2.0.* here"),
+        ({"expected_batch_size": 50}, "sampling_rate=0.2.* there, .*sampling_rate=0.25.* here"),
+        ({"clip_norm": 2.0}, r"clipping: Flat\(clip_norm=1.0\) there, Flat\(clip_norm=2.0\) here"),
+        ({"ledger": "odometer"}, "ledger: filter there, odometer here"),
+        ({"seed": 2}, "seed: 1 there, 2 here"),
+        ({"seed": None}, "seed: 1 there, operating system here"),
+        ({"optimizer": optax.sgd(0.1)}, "optimizer .* there, none here"),
+        (ADAPTIVE, "policy: Constant.* there, AdaptiveNoise.* here"),
+    ],
+)
+def test_another_runs_folder_is_refused_by_what_differs(options, words, finished):
+    with pytest.raises(ValueError, match=words):
+        Checkpoints(finished, every=2).resume(make(**options))
+
+
+def test_a_folder_with_a_run_or_something_else_is_not_written_to(finished, tmp_path):
+    with pytest.raises(ValueError, match="hold a run: resume it"):
+        make().fit(1, keeper=Checkpoints(finished, every=2))
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="something else"):
+        make().fit(1, keeper=Checkpoints(tmp_path, every=2))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(FileNotFoundError, match="nothing to resume"):
+        Checkpoints(tmp_path / "none", every=2).resume(make())
+    with pytest.raises(ValueError, match="every = 0"):
+        Checkpoints(tmp_path / "none", every=0)
+
+
+def _damage_spends(folder):
+    path = folder / SPENDS
+    text = path.read_text()
+    at = text.index('"epsilon": ') + len('"epsilon": ')
+    path.write_text(text[:at] + ("8" if text[at] == "0" else "0") + text[at + 1 :])
+
+
+def _last_state(folder):
+    return folder / STATES / max((e.name for e in (folder / STATES).iterdir()), key=int)
+
+
+def _damage_state(folder):
+    largest = max((p for p in _last_state(folder).rglob("*") if p.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 255
+    largest.write_bytes(bytes(content))
+
+
+def _remove_state(folder):
+    for path in _last_state(folder).rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_damage_spends, "line 1 is damaged: what the run has spent is not known"),
+        (lambda folder: (folder / SPENDS).unlink(), "is missing: without it nobody knows"),
+        (lambda folder: (folder / SPENDS).write_text(""), "no record"),
+        (lambda folder: (folder / SETTINGS).write_text("{"), "run.json is damaged"),
+        (lambda folder: (folder / SETTINGS).unlink(), "no run"),
+        (_damage_state, "is damaged: restore it"),
+        (_remove_state, "is damaged: restore it"),
+    ],
+)
+def test_damage_is_named(damage, words, finished, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    damage(folder)
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        Checkpoints(folder, every=2).resume(make())
+
+
+def test_a_damaged_checkpoint_may_be_deleted_and_what_followed_stays_paid_for(finished, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    whole = make()
+    whole.fit(4)
+    while True:  # the checkpoint at the end of fit, and the one at the same step before it
+        shutil.rmtree(_last_state(folder))
+        again = make()
+        keeper = Checkpoints(folder, every=2)
+        keeper.resume(again)
+        keeper.close()
+        if again.steps < 4:
+            break
+        shutil.rmtree(_last_state(folder))
+    assert again.steps == 2
+    assert again.spent_epsilon == whole.spent_epsilon
+    assert not np.array_equal(jax.random.key_data(again.state.key), jax.random.key_data(whole.state.key))
