@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32
 
 from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.odometers import RenyiOdometer, VilleOdometer
 from jaxacct.policies.protocol import Setting
 
 
@@ -25,8 +26,8 @@ class SpendRemaining:
         least, most: bounds of the noise multiplier that is searched.
 
     The noise of a period is the least, within 1e-4 of itself, of which the ledger grants all steps that are left. The
-    ledger has to be a filter. It looks at what has been spent only; whether that depends on results it cannot know, and
-    so it counts as adaptive.
+    ledger has to be a filter: of an odometer nothing remains, and it raises ValueError. It looks at what has been spent
+    only; whether that depends on results it cannot know, and so it counts as adaptive.
 
     >>> from jaxacct.filters import RenyiFilter
     >>> policy = SpendRemaining(sampling_rate=0.01, steps=1000, period=100)
@@ -59,6 +60,11 @@ class SpendRemaining:
         return self.sampling_rate, self.sampling_rate
 
     def start(self, ledger: Any) -> Float32[Array, ""]:
+        if isinstance(ledger, (RenyiOdometer, VilleOdometer)):
+            raise ValueError(
+                f"ledger is a {type(ledger).__name__}, an odometer: it has no budget of which something could remain. "
+                "Give SpendRemaining a filter."
+            )
         return self.adapt(None, ledger, 0, 0.0)
 
     def setting(self, state: Float32[Array, ""], step: ArrayLike) -> Setting:

@@ -62,6 +62,9 @@ def policy_of(
     if policy is not None:
         if sampler is not None or rate is not None or batch is not None:
             raise ValueError("policy has its own sampling rate: leave out sampling_rate, expected_batch_size, sampler.")
+        planned = getattr(policy, "num_examples", size)
+        if planned != size:
+            raise ValueError(f"policy is for num_examples = {planned}, and data has {size}: its rates would be others.")
         return policy
     assert noise is not None
     validation.check_noise_multiplier(noise)
