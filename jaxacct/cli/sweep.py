@@ -79,7 +79,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
     from jaxacct.figures import require_matplotlib
-    from jaxacct.sweep import HostLostError, draw
+    from jaxacct.sweep import draw
     from jaxacct.sweep.quantities import quantity_of
     from jaxacct.sweep.result import check_suffix
 
@@ -95,14 +95,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--resume goes on from what a sweep to --out left: give --out.")
     if arguments.plot is not None:
         require_matplotlib()
-        draw.check(settings.layout, settings.shape)
+        draw.check(settings.layout, settings.shape, arguments.plot)
     _use_all_cores(arguments.devices)
     index, count = _join(arguments)
     try:
         return _sweep(arguments, quantity, settings, out, index, count)
-    except HostLostError as error:
-        print(f"jaxacct sweep: error: {error}", file=sys.stderr, flush=True)
-        return 2
     except KeyboardInterrupt:
         if out is not None:
             print("jaxacct sweep: finished parts are kept: give --resume to go on.", file=sys.stderr)

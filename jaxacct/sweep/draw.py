@@ -15,6 +15,11 @@ from jaxacct.sweep.result import Sweep
 MOST_PANELS = 12
 """Panels for the values of further axes; more would be too small to read."""
 
+FEW = 4
+"""Values below which an axis is shown by panels."""
+
+FORMATS = (".png", ".svg", ".pdf")
+
 LOG_RATIO = 20.0
 """Largest over smallest value above which an axis, or the colours, are logarithmic."""
 
@@ -25,11 +30,13 @@ LABELS = {
 }
 
 
-def check(layout: str, shape: tuple[int, ...]) -> None:
-    """Raises where results of this layout and shape cannot be drawn."""
-    varying = sorted(length for length in shape if length > 1)
-    panels = int(np.prod(varying[:-2], dtype=np.int64))
-    if layout != "grid" or not varying or panels > MOST_PANELS:
+def check(layout: str, shape: tuple[int, ...], path: str | os.PathLike[str]) -> None:
+    """Raises where results of this layout and shape, or a file of this name, cannot be drawn."""
+    if pathlib.Path(path).suffix not in FORMATS:
+        raise ValueError(f"a picture = {path}: the suffix says the format: give one of {', '.join(FORMATS)}.")
+    drawn = _drawn(shape)
+    panels = int(np.prod([length for i, length in enumerate(shape) if i not in drawn], dtype=np.int64))
+    if layout != "grid" or not drawn or panels > MOST_PANELS:
         raise ValueError(
             f"a picture of a sweep by {layout} of shape {shape}: give a grid with one or two axes, and at most "
             f"{MOST_PANELS} values on the others together; results are complete in the file."
@@ -47,10 +54,9 @@ def picture(sweep: Sweep, path: str | os.PathLike[str]) -> None:
         ValueError: the sweep is no grid, of one number, or has too many further values.
     """
     new_figure, new_canvas = require_matplotlib()
-    check(sweep.layout, sweep.shape)
+    check(sweep.layout, sweep.shape, path)
     names = list(sweep.axes)
-    longest = sorted(range(len(names)), key=lambda i: -sweep.shape[i])
-    drawn = sorted([i for i in longest if sweep.shape[i] > 1][:2])
+    drawn = _drawn(sweep.shape)
     others = [i for i in range(len(names)) if i not in drawn]
     places = list(np.ndindex(*(sweep.shape[i] for i in others)))
     columns = min(len(places), 3)
@@ -69,7 +75,7 @@ def picture(sweep: Sweep, path: str | os.PathLike[str]) -> None:
         index = tuple(at)
         fixed = ", ".join(f"{names[i].replace('_', ' ')} {_shown(sweep.axes[names[i]][at[i]])}" for i in others)
         axes.set_title(fixed, loc="left", fontsize=9, color=INK)
-        axes.tick_params(colors=INK, labelsize=8)
+        axes.tick_params(which="both", colors=INK, labelsize=8)
         if len(drawn) == 1:
             _curve(axes, sweep, names[drawn[0]], values[index], sweep.lower[index])
         else:
@@ -83,6 +89,12 @@ def picture(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+
+
+def _drawn(shape: tuple[int, ...]) -> list[int]:
+    """Returns the axes of a panel: the two longest, or the longest where the other has hardly any values."""
+    longest = sorted((i for i, length in enumerate(shape) if length > 1), key=lambda i: -shape[i])
+    return sorted(longest[: 2 if len(longest) > 1 and shape[longest[1]] >= FEW else 1])
 
 
 def _heat_map(axes: Any, sweep: Sweep, x: str, y: str, values: np.ndarray, index: Any, norm: Any) -> Any:
@@ -124,7 +136,12 @@ def _positions(axis: Any, set_scale: Any, sweep: Sweep, name: str) -> np.ndarray
         axis.set_ticks(np.arange(len(values)), values.tolist(), fontsize=7)
         return np.arange(len(values))
     if _is_log(values) or _is_geometric(values):
+        from matplotlib.ticker import FuncFormatter
+
         set_scale("log")
+        if np.max(values) < 100 * np.min(values):  # plain numbers in place of powers of ten
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
     return values
 
 

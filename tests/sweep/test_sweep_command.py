@@ -118,6 +118,7 @@ def test_two_processes_of_four_devices_change_no_bit_and_a_death_loses_nothing(a
         (["--epsilon", "1"], ["--noise-multiplier", "leave out"]),
         (["--out", "found.xlsx"], [".npz", ".csv"]),
         (["--resume"], ["--resume", "--out"]),
+        (["--plot", "found.doc"], [".png", ".svg"]),
         (["--relation", "replace", "--mechanism", "DiscreteGaussian"], ["relation"]),
         (["--devices", "0"], ["devices"]),
         (["--coordinator", "here:1"], ["--num-processes"]),

@@ -242,10 +242,18 @@ def test_pictures(found, tmp_path):
 
     draw.picture(found, tmp_path / "sub" / "found.png")
     assert (tmp_path / "sub" / "found.png").read_bytes()[1:4] == b"PNG"
+    axes = {"noise_multiplier": np.geomspace(1, 8, 5), "sampling_rate": np.geomspace(0.001, 0.1, 4)}
+    upper = np.divide.outer(1 / axes["noise_multiplier"], 1 / axes["sampling_rate"])
+    upper[0, 0] = np.inf
+    arrays = {"lower": upper, "estimate": upper, "upper": upper, "converged": np.isfinite(upper)}
+    draw.picture(dataclasses.replace(found, axes=axes, arrays=arrays), tmp_path / "map.svg")
+    assert "<svg" in (tmp_path / "map.svg").read_text()
     with pytest.raises(ValueError, match="rows"):
-        draw.check("rows", (24,))
+        draw.check("rows", (24,), "a.png")
     with pytest.raises(ValueError, match="12 values"):
-        draw.check("grid", (13, 14, 20))
+        draw.check("grid", (13, 14, 20), "a.png")
+    with pytest.raises(ValueError, match="suffix"):
+        draw.check("grid", (14, 20), "a.doc")
 
 
 def test_memory_that_no_program_fits_is_refused():
