@@ -154,11 +154,6 @@ class DPTrainer:
                 "policy changes the sampling rate, and data is read by index, for batches drawn at one rate: give the "
                 "data in arrays."
             )
-        if self.program.rate_varies and not self.data:
-            raise ValueError(
-                "policy changes the sampling rate, and data is read by index, for batches drawn at one rate: give the "
-                "data in arrays."
-            )
         self._check_loss(loss, params)
         book = self._ledger(self.delta_after_overflow)
         self.state = TrainState(
