@@ -1,0 +1,88 @@
+"""A run spread over eight devices is the run on one: same batches, same ledger, and noise added once."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+SCRIPT = """
+import json, jax, jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+from jaxacct.train import DPTrainer
+from jaxacct.train.sampling import PoissonSampler
+
+EXAMPLES, PARAMETERS, STEPS = 203, 20_000, 4
+rng = np.random.default_rng(0)
+x = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
+
+def squared_error(model, x, y):
+    return jnp.sum((model(x) - y) ** 2)
+
+def nothing(model, x, y):
+    return 0.0 * jnp.sum(model(x))
+
+def run(loss, width, devices, steps, **options):
+    model = nnx.Linear(3, width, use_bias=False, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
+    trainer = DPTrainer(model, loss, optax.sgd(1.0), (x, x[:, :1]), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+                        clip_norm=0.5, seed=4, devices=devices, **options)
+    trainer.fit(steps)
+    (kernel,) = jax.tree.leaves(trainer.state.params)
+    return trainer, np.asarray(kernel), len(kernel.devices())
+
+answer = {"devices": len(jax.devices())}
+# Rows are filled up to a multiple of eight, and what fills them up must count for nothing.
+uneven, even = PoissonSampler(EXAMPLES, 0.2, 99), PoissonSampler(EXAMPLES, 0.2, 96)
+for name, options in {
+    "stored": {"ghost": False, "sampler": uneven},
+    "ghost": {"ghost": True, "sampler": even},  # its margin for roundings depends on the rows, filled up or not
+}.items():
+    one, kernel, on_one = run(squared_error, 1, None, STEPS, **options)
+    many, spread, on_many = run(squared_error, 1, jax.devices(), STEPS, **options)
+    answer[name] = {
+        "kernels": [kernel.tolist(), spread.tolist()], "on": [on_one, on_many], "steps": [one.steps, many.steps],
+        "epsilons": [one.spent_epsilon, many.spent_epsilon],     }
+_, noise, _ = run(nothing, PARAMETERS, jax.devices(), 1, sampler=uneven)
+_, single, _ = run(nothing, PARAMETERS, None, 1, sampler=uneven)
+answer["deviation"] = float(noise.std() * EXAMPLES * 0.2 / 0.5)
+answer["same noise"] = float(np.abs(noise - single).max() / noise.std())
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture(scope="module")
+def answer():
+    # First: XLA reads flags up to the first word that is none.
+    flags = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["devices"] == 8
+    return answer
+
+
+@pytest.mark.parametrize("way", ["stored", "ghost"])
+def test_eight_devices_train_as_one_does(answer, way):
+    run = answer[way]
+    assert run["on"] == [1, 8]
+    assert run["steps"] == [4, 4]
+    assert run["epsilons"][0] == run["epsilons"][1] > 0
+    one, many = (np.array(kernel) for kernel in run["kernels"])
+    assert np.abs(one).max() > 0.1
+    np.testing.assert_allclose(many, one, rtol=1e-5, atol=1e-6)
+
+
+def test_noise_is_added_once_and_not_by_every_device(answer):
+    """Eight independent noises would have 2.8 times the deviation, a copy on each device eight times."""
+    assert answer["deviation"] == pytest.approx(3.0, rel=5 / np.sqrt(2 * 60_000))
+    assert answer["same noise"] < 1e-5
