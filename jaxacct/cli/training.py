@@ -1,13 +1,23 @@
-"""``jaxacct train``: DP-SGD on a small data set until its budget is spent, and a report of what that bought."""
+"""``jaxacct train``: DP-SGD on a public data set until its budget is spent, and a report of what that bought."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
-DATASETS = ("digits", "mnist", "adult")
+DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "adult", "adult-uci", "imdb", "movielens")
+POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
+CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
+
+INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
+"""Adaptive noise relative to where it starts: the step of a level and its bounds, as in bench/adaptive.py."""
+
+BATCH_INCREMENT, BATCH_LEAST = 1 / 4, 1 / 2
+"""Adaptive batches relative to where they start: 512 by 128 down to 256, Lécuyer (2021), section 5.1."""
 
 
 def add_parser(commands: Any) -> None:
@@ -15,64 +25,97 @@ def add_parser(commands: Any) -> None:
     command = commands.add_parser(
         "train",
         help="train a model by DP-SGD within a privacy budget",
-        description="Trains a small Flax model with differential privacy until the next step would exceed the budget, "
+        description="Trains a Flax model with differential privacy until the next step would exceed the budget, "
         "and writes report.json and training.png.",
         epilog="example: jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
     )
-    command.add_argument("--dataset", choices=DATASETS, default="digits", help="default: digits, which needs no files")
-    command.add_argument("--data-dir", metavar="DIR", help="folder of the files of mnist or adult")
-    command.add_argument("--epsilon", type=float, default=3.0, metavar="E", help="budget (default 3)")
-    command.add_argument("--delta", type=float, default=1e-5, metavar="D", help="budget (default 1e-5)")
+    command.add_argument("--dataset", choices=DATASETS, help="default: the recipe's, or digits, which needs no files")
+    command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
+    command.add_argument(
+        "--recipe", metavar="NAME", help="settings by name, such as bu-mnist-1 (default: those of the data set)"
+    )
+    command.add_argument(
+        "--epsilon", type=float, metavar="E", help="budget (default 3; of a recipe with epochs: what those cost)"
+    )
+    command.add_argument("--delta", type=float, metavar="D", help="budget (default: the recipe's, or 1e-5)")
     command.add_argument(
         "--noise-multiplier", type=float, metavar="S",
         help="standard deviation of the noise over the clipping norm; more noise pays for more steps",
     )  # fmt: skip
     command.add_argument("--batch-size", type=float, metavar="B", help="expected size of the Poisson sampled batches")
     command.add_argument("--clip-norm", type=float, metavar="C", help="bound on each example's gradient norm")
-    command.add_argument("--learning-rate", type=float, metavar="R", help="of Adam; falls to zero over the second half")
+    command.add_argument("--learning-rate", type=float, metavar="R", help="of the recipe's optimizer")
     command.add_argument(
-        "--epochs",
-        type=float,
-        metavar="N",
-        help="most expected passes over the data (default: what the budget pays for)",
-    )
+        "--epochs", type=float, metavar="N",
+        help="most expected passes over the data (default: the recipe's, or what the budget pays for)",
+    )  # fmt: skip
+    command.add_argument(
+        "--trainable", action="append", metavar="PATH",
+        help="parameters that train, such as output or layers/1; may be given again (default: all)",
+    )  # fmt: skip
+    command.add_argument("--microbatch-size", type=int, metavar="N", help="examples whose gradients are in memory")
+    command.add_argument(
+        "--ghost", action=argparse.BooleanOptionalAction, default=None,
+        help="leave out the gradients of single examples where their norms follow without them",
+    )  # fmt: skip
     command.add_argument(
         "--seed", type=int, metavar="N",
         help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
     )  # fmt: skip
-    command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
+    command.add_argument("--out", metavar="DIR", help="where to write (default runs/RECIPE)")
     command.add_argument("--json", action="store_true", help="print the report as one JSON object instead of a table")
+    _add_policies(command.add_argument_group("what the steps spend"))
+    kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
+    kept.add_argument("--checkpoint-every", type=int, metavar="N", help="most updates between two (default: none)")
+    kept.add_argument("--resume", action="store_true", help="go on with the run in DIR, with the arguments it had")
     command.set_defaults(run=run)
+
+
+def _add_policies(group: Any) -> None:
+    group.add_argument(
+        "--policy", choices=POLICIES, default="constant",
+        help="noise as given throughout; noise or batch size by how a noisy count of correct training examples goes; "
+        "or the least noise that the rest of the budget pays for",
+    )  # fmt: skip
+    group.add_argument(
+        "--policy-epochs", type=float, default=1.0, metavar="N", help="passes between two looks of the policy (1)"
+    )
+    group.add_argument("--query-noise", type=float, default=100.0, metavar="S", help="noise on the count (100)")
+    group.add_argument(
+        "--target-accuracy", type=float, metavar="A", help="stop when the noisy count is that share of the examples"
+    )
+    group.add_argument(
+        "--ledger", choices=("filter", "odometer"), default="filter",
+        help="a Rényi filter over the budget, or an odometer, whose reading holds whenever the run stops",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
     from jaxacct import plot, strict_json
-    from jaxacct.train import RECIPES, data, make_trainer
+    from jaxacct.train.checkpoints import Checkpoints
     from jaxacct.train.report import build_report, write_report
 
-    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / arguments.dataset)
+    name, recipe = _recipe(arguments)
+    if arguments.resume and arguments.checkpoint_every is None:
+        raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
+    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
+    keeper = None
+    if arguments.checkpoint_every is not None:
+        keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
+        keeper.check(resume=arguments.resume)
     folder.mkdir(parents=True, exist_ok=True)  # a bad path should fail before the training, not after it
-    dataset = data.load(arguments.dataset, arguments.data_dir)
-    learning_rate = RECIPES[dataset.name].learning_rate if arguments.learning_rate is None else arguments.learning_rate
-    trainer, steps = make_trainer(
-        dataset,
-        epsilon=arguments.epsilon,
-        delta=arguments.delta,
-        noise_multiplier=arguments.noise_multiplier,
-        batch_size=arguments.batch_size,
-        clip_norm=arguments.clip_norm,
-        learning_rate=learning_rate,
-        epochs=arguments.epochs,
-        seed=arguments.seed,
-    )
-    history = _fit(trainer, steps, dataset)
-    config = {
-        "dataset": dataset.name,
-        "optimizer": "adam, rate falling over the second half",
-        "learning_rate": learning_rate,
-        "epochs": arguments.epochs,
-    }
+    dataset = recipe.load(arguments.data_dir)
+    trainer, steps, config = _trainer(arguments, name, recipe, dataset)
+    try:
+        history = _fit(trainer, steps, recipe, dataset, keeper, arguments.resume)
+    except KeyboardInterrupt:
+        if keeper is not None:
+            print("jaxacct train: give --resume to go on.", file=sys.stderr)
+        raise
+    finally:
+        if keeper is not None:
+            keeper.close()
     report = build_report(trainer, history, config)
     write_report(report, folder / "report.json")
     try:
@@ -86,33 +129,137 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fit(trainer: Any, steps: int, dataset: Any) -> list[Any]:
-    """Trains under a progress bar on standard error; the test set is public, its accuracy costs no budget."""
+def _recipe(arguments: argparse.Namespace) -> tuple[str, Any]:
+    from jaxacct import validation
+    from jaxacct.train import RECIPES
+
+    name = arguments.recipe or arguments.dataset or "digits"
+    validation.check_one_of(name, "recipe", tuple(sorted(RECIPES)))
+    recipe = RECIPES[name]
+    if arguments.dataset not in (None, recipe.dataset):
+        raise ValueError(f"--recipe {name} is for the data set {recipe.dataset}: leave --dataset out.")
+    return name, recipe
+
+
+def _trainer(arguments: argparse.Namespace, name: str, recipe: Any, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
+    """Returns the trainer, for how many steps to fit it, and what the report says of both."""
+    from jaxacct.train import make_trainer
+
+    given = vars(arguments)
+    settings = {
+        "epsilon": 3.0 if arguments.epsilon is None and recipe.epochs is None else arguments.epsilon,
+        "delta": 1e-5 if arguments.delta is None and recipe.delta is None else arguments.delta,
+        "learning_rate": recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate,
+        **{key: given[key] for key in ("noise_multiplier", "batch_size", "clip_norm", "epochs", "seed")},
+    }
+    options = {key: given[key] for key in ("trainable", "microbatch_size", "ghost") if given[key] is not None}
+    if recipe.metric == "accuracy":
+        options["correct"] = _correct
+    policy = _policy(arguments, len(dataset.train_labels))
+    trainer, steps = make_trainer(dataset, recipe=recipe, policy=policy, ledger=arguments.ledger, **settings, **options)
+    config = {
+        "dataset": dataset.name,
+        "recipe": name,
+        "source": recipe.source,
+        "metric": recipe.metric,
+        "optimizer": recipe.optimizer_name,
+        "learning_rate": settings["learning_rate"],
+        "epochs": recipe.epochs if arguments.epochs is None else arguments.epochs,
+        "trainable": arguments.trainable or "all",
+    }
+    return trainer, steps, config
+
+
+def _correct(model: Any, example: Any, label: Any) -> Any:
+    return model(example).argmax(axis=-1) == label
+
+
+def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float, int], Any] | None:
+    """Returns what makes the policy that the arguments name; None for constant noise, which a trainer has by itself."""
+    from jaxacct import validation
+    from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
+
+    if arguments.policy == "constant" and arguments.target_accuracy is None:
+        return None
+    validation.check_positive(arguments.policy_epochs, "policy_epochs")
+    if arguments.target_accuracy is not None:
+        validation.check_probability(arguments.target_accuracy, "target_accuracy")
+
+    def make(noise: float, rate: float, steps: int) -> Any:
+        batch, period = rate * size, max(1, round(arguments.policy_epochs / rate))
+        asks: dict[str, Any] = {"period": period, "query_noise": arguments.query_noise}
+        policy: Any = Constant(noise, rate)
+        if arguments.policy == "adaptive-noise":
+            asks |= {"increment": INCREMENT * noise, "least": LEAST * noise, "most": MOST * noise}
+            policy = AdaptiveNoise(sampling_rate=rate, initial=noise, **asks)
+        elif arguments.policy == "adaptive-batch":
+            asks |= {"increment": BATCH_INCREMENT * batch, "least": BATCH_LEAST * batch, "most": batch}
+            policy = AdaptiveBatchSize(noise_multiplier=noise, num_examples=size, initial=batch, **asks)
+        elif arguments.policy == "spend-remaining":
+            policy = SpendRemaining(sampling_rate=rate, steps=steps, period=period)
+        if arguments.target_accuracy is None:
+            return policy
+        target = arguments.target_accuracy * size
+        return EarlyStopping(policy, target=target, period=period, query_noise=arguments.query_noise)
+
+    return make
+
+
+def _fit(trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, resume: bool) -> list[Any]:
+    """Trains under a progress bar on standard error; the test set is public, what it measures costs no budget."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from jaxacct.train.models import accuracy
+    from jaxacct.train.state import Evaluation
 
     planned = min(steps, trainer.remaining_steps)
-    every = max(1, min(round(1 / trainer.sampler.sampling_rate), planned // 20))
+    every = max(1, min(round(trainer.sampler.num_examples / trainer.sampler.expected_batch_size), planned // 20))
+    history: list[Evaluation] = []
+    path, left = None, steps
+    if keeper is not None:
+        path = keeper.folder / HISTORY
+        if resume:
+            left = keeper.resume(trainer)
+            history = _past(path, trainer.steps)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  epsilon {task.fields[epsilon]}"), TimeRemainingColumn(),
+        TextColumn(recipe.metric + " {task.fields[reached]}  epsilon {task.fields[epsilon]}"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(dataset.name, total=planned, accuracy="-", epsilon="0.00")
+        task = progress.add_task(dataset.name, total=planned, reached="-", epsilon="0.00")
 
-        def show(entry: Any) -> None:
-            progress.update(
-                task, completed=entry.step, accuracy=f"{entry.accuracy:.3f}", epsilon=f"{entry.epsilon:.2f}"
-            )
+        def show(entry: Evaluation) -> None:
+            progress.update(task, completed=entry.step, reached=f"{entry.accuracy:.3f}", epsilon=f"{entry.epsilon:.2f}")
 
-        return trainer.fit(
-            steps,
-            every=every,
-            evaluate=lambda model: accuracy(model, dataset.test_inputs, dataset.test_labels),
-            on_evaluation=show,
+        def keep(entry: Evaluation) -> None:
+            history.append(entry)
+            if path is not None:
+                with path.open("a") as file:
+                    file.write(json.dumps(entry) + "\n")
+            show(entry)
+
+        for entry in history[-1:]:
+            show(entry)
+
+        unseen = trainer.steps > (history[-1].step if history else 0)
+        if unseen and (trainer.steps % every == 0 or left == 0):  # interrupted between a checkpoint and its evaluation
+            keep(Evaluation(trainer.steps, recipe.evaluate(trainer.model, dataset), trainer.spent_epsilon))
+        trainer.fit(
+            left, every=every, evaluate=lambda model: recipe.evaluate(model, dataset), on_evaluation=keep, keeper=keeper
         )
+    return history
+
+
+def _past(path: pathlib.Path, steps: int) -> list[Any]:
+    """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
+    from jaxacct.train.state import Evaluation
+    from jaxacct.train.write_ahead import write_private
+
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    entries = [Evaluation(*json.loads(line)) for line in lines if line.endswith("\n")]
+    kept = [entry for entry in entries if entry.step <= steps]
+    write_private(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+    return kept
 
 
 def _print_table(report: dict[str, Any], folder: pathlib.Path) -> None:
@@ -131,9 +278,16 @@ def _print_table(report: dict[str, Any], folder: pathlib.Path) -> None:
     table.add_row(
         "noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"
     )
-    table.add_row("test accuracy", f"{final['test_accuracy']:.4f} (public test set)")
-    table.add_row("epsilon, certified", f"{certified['lower']:.4f} to {certified['upper']:.4f}; report the upper bound")
-    table.add_row("epsilon, Rényi filter", f"{final['epsilon_renyi']:.4f} of {config['budget']['epsilon']:g}")
+    table.add_row(f"test {config['metric']}", f"{final['test_accuracy']:.4f} (public test set)")
+    table.add_row(
+        "epsilon, certified",
+        "does not apply: see the guarantee"
+        if certified is None
+        else f"{certified['lower']:.4f} to {certified['upper']:.4f}; report the upper bound",
+    )
+    table.add_row(
+        f"epsilon, Rényi {config['ledger']}", f"{final['epsilon_renyi']:.4f} of {config['budget']['epsilon']:g}"
+    )
     table.add_row("delta", f"{final['delta']:g}")
     table.add_row("guarantee", final["guarantee"])
     table.add_row("written to", str(folder))

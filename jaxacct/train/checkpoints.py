@@ -91,6 +91,15 @@ class Checkpoints:
         """Whether there is a run to resume."""
         return (self.folder / SETTINGS).exists()
 
+    def check(self, *, resume: bool) -> None:
+        """Raises where the folder has no run to resume, or has one where a new run is to begin: before any work."""
+        if resume and not self.holds_run:
+            raise FileNotFoundError(f"checkpoints = {self.folder} hold no run: there is nothing to resume.")
+        if not resume and self.holds_run:
+            raise ValueError(
+                f"checkpoints = {self.folder} hold a run: resume it (--resume), or name another folder for a new one."
+            )
+
     def begin(self, trainer: DPTrainer, steps: int) -> int:
         """Writes down what up to ``steps`` updates will have spent, and returns for how many it did."""
         if self._trainer is None:
@@ -139,8 +148,7 @@ class Checkpoints:
             FileNotFoundError: no run in the folder, or a file of it is missing.
             ValueError: another run's folder, a damaged file, a folder in use; the message says which and what to do.
         """
-        if not self.holds_run:
-            raise FileNotFoundError(f"checkpoints = {self.folder} hold no run: there is nothing to resume.")
+        self.check(resume=True)
         self._open()
         self._check_settings(trainer)
         state, constants, meta = self._read(trainer)
@@ -171,10 +179,7 @@ class Checkpoints:
 
     def _start(self, trainer: DPTrainer) -> None:
         """Makes the folder of a new run, whose first checkpoint is the state before anything was spent here."""
-        if self.holds_run:
-            raise ValueError(
-                f"checkpoints = {self.folder} hold a run: resume it (--resume), or name another folder for a new one."
-            )
+        self.check(resume=False)
         if self.folder.exists():
             ours = {STATES, LOCK, SPENDS}
             strange = [name for name in os.listdir(self.folder) if name not in ours and not name.startswith(".")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import optax
@@ -16,6 +16,7 @@ from flax import nnx
 
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
+from jaxacct.policies import Policy
 from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train.datasets import Dataset, load, ratings, reviews
 from jaxacct.train.keys import describe_seed, run_key
@@ -228,6 +229,8 @@ def make_trainer(
     learning_rate: float | None = None,
     epochs: float | None = None,
     seed: int | None = None,
+    policy: Callable[[float, float, int], Policy] | None = None,
+    **options: Any,
 ) -> tuple[DPTrainer, int]:
     """Returns a trainer by a recipe, and for how many steps to fit it.
 
@@ -245,6 +248,9 @@ def make_trainer(
         learning_rate: of the recipe's optimizer.
         epochs: most expected passes over the data; None: the recipe's, or what the budget pays for.
         seed: None for the operating system's entropy; a number makes the run repeatable, and its noise known.
+        policy: makes a policy from the noise multiplier, the sampling rate and the planned number of steps. None: these
+            throughout.
+        options: more of :class:`~jaxacct.train.trainer.DPTrainer`'s arguments.
 
     Raises ValueError where an argument is out of range, a recipe is unknown or for another data set, or neither the
     budget nor the epochs are known.
@@ -278,6 +284,8 @@ def make_trainer(
         epsilon = planned_epsilon(size, rate, noise_multiplier, steps=planned, delta=delta)
     steps = affordable_steps(size, rate, noise_multiplier, epsilon=epsilon, delta=delta)
     steps = steps if planned is None else min(steps, planned)
+    constant = {"noise_multiplier": noise_multiplier, "sampling_rate": rate}
+    spending = constant if policy is None else {"policy": policy(noise_multiplier, rate, steps)}
     module_key, training_key = jax.random.split(run_key(seed))
     trainer = DPTrainer(
         recipe.module(dataset.train_inputs.shape[1:], dataset.num_classes, nnx.Rngs(module_key)),
@@ -286,11 +294,8 @@ def make_trainer(
         (dataset.train_inputs, dataset.train_labels),
         epsilon=epsilon,
         delta=delta,
-        noise_multiplier=noise_multiplier,
-        sampling_rate=rate,
-        clip_norm=clip_norm,
-        microbatch_size=recipe.microbatch_size,
         seed=training_key,
+        **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | spending | options),
     )
     trainer.seed = describe_seed(seed)  # what the reader of a report knows, not the key made from it
     return trainer, steps

@@ -4,6 +4,8 @@ import json
 import pathlib
 import shutil
 import stat
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -335,3 +337,15 @@ def test_a_damaged_checkpoint_may_be_deleted_and_what_followed_stays_paid_for(fi
     assert again.steps == 2
     assert again.spent_epsilon == whole.spent_epsilon
     assert not np.array_equal(jax.random.key_data(again.state.key), jax.random.key_data(whole.state.key))
+
+
+def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed():
+    """The short form of bench/crash.py, which checks at each kill that the ledger is not behind, and the end's bits."""
+    command = [sys.executable, "-m", "bench.crash", "--kills", "3", "--steps", "12", "--seed", "3", "--json"]
+    root = pathlib.Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["kills"] == 3
+    assert figures["final"]["steps"] == 36
+    assert figures["releases"] > 0

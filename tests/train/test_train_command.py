@@ -5,6 +5,9 @@ import json
 import pytest
 
 from jaxacct.cli import main
+from jaxacct.cli.training import DATASETS
+from jaxacct.train.checkpoints import SPENDS, Checkpoints
+from jaxacct.train.datasets import LOADERS
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +34,76 @@ def test_a_short_run_writes_its_report_and_picture(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == report
 
 
+def interrupted(monkeypatch, arguments, steps, *, before_the_release):
+    """Runs the command until Ctrl-C at ``steps`` updates, before they are written down or before they are shown."""
+    finish = Checkpoints.finish
+
+    def stop(keeper, trainer):
+        if not before_the_release:
+            finish(keeper, trainer)
+        if trainer.steps >= steps:
+            raise KeyboardInterrupt
+        if before_the_release:
+            finish(keeper, trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "finish", stop)
+        assert main(arguments) == 130
+
+
+@pytest.mark.parametrize("before_the_release", [True, False])
+def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(before_the_release, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    short = ["train", "--epochs", "5", "--seed", "3"]
+    assert main([*short, "--out", str(tmp_path / "whole")]) == 0
+    kept = [*short, "--out", str(tmp_path / "run"), "--checkpoint-every", "3"]
+    interrupted(monkeypatch, kept, 5, before_the_release=before_the_release)
+    assert "--resume" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "report.json").exists()
+    assert main(kept) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*kept, "--resume"]) == 0
+    whole, resumed = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("whole", "run"))
+    assert resumed == whole
+    assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
+
+
+def test_without_a_seed_lost_updates_show_in_the_report(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    kept = [
+        "train", "--epochs", "5", "--out", str(tmp_path), "--checkpoint-every", "3", "--policy", "adaptive-noise",
+        "--ledger", "odometer", "--trainable", "output/kernel", "--no-ghost", "--microbatch-size", "600",
+    ]  # fmt: skip
+    interrupted(monkeypatch, kept, 5, before_the_release=False)
+    spent = json.loads((tmp_path / "checkpoints" / SPENDS).read_text().splitlines()[-1])
+    assert spent["stop"] == 5
+    assert main([*kept, "--resume"]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    steps, epsilons = ([entry[name] for entry in report["history"]] for name in ("step", "epsilon"))
+    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    assert epsilons[2] < spent["epsilon"] < epsilons[3]  # the fourth update again, with another key
+    assert report["final"]["epsilon_certified"] is None
+    assert report["config"]["policy"] == "AdaptiveNoise"
+    assert "odometer" in capsys.readouterr().out
+
+
+def test_all_data_sets_are_offered():
+    assert sorted(DATASETS) == sorted(LOADERS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--recipe", "nope"], ["recipe = 'nope'", "bu-mnist-1"]),
+        (["--recipe", "bu-mnist-1", "--dataset", "adult"], ["mnist", "--dataset"]),
+        (["--resume"], ["--checkpoint-every"]),
+        (["--resume", "--checkpoint-every", "5"], ["nothing to resume"]),
+        (["--checkpoint-every", "0"], ["every = 0"]),
+        (["--trainable", "hidden"], ["trainable = 'hidden'", "output/kernel"]),
+        (["--policy", "spend-remaining", "--ledger", "odometer"], ["filter"]),
+        (["--policy", "adaptive-batch", "--query-noise", "0"], ["query_noise = 0.0"]),
+        (["--policy", "adaptive-noise", "--policy-epochs", "-1"], ["policy_epochs = -1.0"]),
+        (["--target-accuracy", "2"], ["target_accuracy = 2.0"]),
         (["--dataset", "mnist"], ["--data-dir", "MNIST"]),
         (["--dataset", "adult", "--data-dir", "/nowhere"], ["--data-dir", "/nowhere", "a9a"]),
         (["--delta", "2"], ["delta = 2.0"]),
