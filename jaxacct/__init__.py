@@ -51,6 +51,7 @@ __all__ = [
     "RandomAllocation",
     "RandomizedResponse",
     "TruncatedPoissonGaussian",
+    "audit",
     "calibrate",
     "convert",
     "delta",
@@ -70,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports trainer and sweeps when they are asked for: accounting alone need not wait for Flax, Optax and Rich."""
-    if name in ("sweep", "train"):
+    """Imports trainer, audits and sweeps when they are asked for: accounting need not wait for Flax, Optax and Rich."""
+    if name in ("audit", "sweep", "train"):
         return importlib.import_module(f"jaxacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """The command ``jaxacct``: one file for each group of commands; this one takes the arguments and reports errors.
 
-Exit codes: 0 done, 2 bad input (one line on standard error says what and how to mend it), 130 interrupted.
+Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on standard error says what and how to mend it),
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from jaxacct.cli import accounting, calibration, figures, sweep, training
+from jaxacct.cli import accounting, audit, calibration, figures, sweep, training
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one; anything else is a defect and shows its trace."""
@@ -47,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     calibration.add_parser(commands)
     sweep.add_parser(commands)
     training.add_parser(commands)
+    audit.add_parser(commands)
     figures.add_parser(commands)
     return parser
 

@@ -1,0 +1,282 @@
+"""An audit from start to end: trainings with canaries, guesses, and the bounds that follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+import jaxacct
+from jaxacct import saddlepoint, validation
+from jaxacct.audit import attack, canaries, faults, profiles
+from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lower_bound
+from jaxacct.train.accounting import certified_epsilon
+from jaxacct.train.keys import run_key
+from jaxacct.train.modules import split_params
+from jaxacct.train.settings import affordable_steps
+from jaxacct.train.trainer import DPTrainer
+
+CLIP_NORM = 1.0
+LEARNING_RATE = 0.5
+"""No guarantee depends on either."""
+
+EPSILONS = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
+"""Where claims are compared, from far below to far above any claim that canaries can refute; neighbours 22 % apart."""
+
+SPAN = 8.0
+"""How far from the claimed noise multiplier, as a factor, the noise that would explain the guesses is looked for."""
+
+HALVINGS = 8
+"""Bisections of that factor: the noise is found to 1 %, on the side that makes the bound on epsilon smaller."""
+
+
+Watch = Callable[[jax.Array, tuple[Any, ...]], Float[np.ndarray, "moments canaries"]]
+"""From a run's key and rows to the canaries' parameters at the start and after each step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is trained, and how it is audited.
+
+    Attributes:
+        noise_multiplier, sampling_rate, steps: of the audited trainer, as it claims them.
+        canaries: of each run.
+        guesses: of each run, about the canaries that look most and least like members; fixed in advance.
+        runs: independent trainings.
+        delta: at which epsilon is claimed.
+        confidence: of the bounds, in (0, 1).
+
+    Raises ValueError where a field is out of range.
+    """
+
+    noise_multiplier: float = 2.0
+    sampling_rate: float = 0.1
+    steps: int = 400
+    canaries: int = 500
+    guesses: int = 125
+    runs: int = 4
+    delta: float = 1e-5
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        validation.check_positive(self.noise_multiplier, "noise_multiplier")
+        validation.check_sampling_rate(self.sampling_rate)
+        validation.check_whole(self.steps, "steps", 1, 10**6, "a number of steps")
+        check_counts(0, self.guesses, self.canaries)
+        validation.check_whole(self.runs, "runs", 1, 1000, "a number of independent runs")
+        validation.check_delta(self.delta)
+        check_confidence(self.confidence)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        settings: of the audit.
+        claim: the certified epsilon of one run at ``delta``.
+        correct: right guesses of each run.
+        p_value: upper bound on the probability of so many right guesses, were the claimed profile true.
+        noise_multiplier: the least noise multiplier that is refuted, to 1 %; inf where none is.
+        epsilon: lower bound on epsilon, from it; 0 where none is refuted.
+        epsilon_of_any_mechanism: lower bound on epsilon that assumes nothing of the mechanism.
+
+    Formal guarantee: if each run has the privacy profile of the mechanism that is claimed, at *some* noise multiplier,
+    then with probability at least ``confidence`` the ``epsilon`` of that mechanism at ``delta`` is at least
+    ``epsilon``; and a trainer whose claim is true has a bound above its claim with probability at most 1 - confidence.
+    So a bound above the claim refutes the claimed profile, whatever the trainer does. As a number it is an epsilon of
+    the claimed kind of mechanism. ``epsilon_of_any_mechanism`` has the guarantee of
+    :func:`~jaxacct.audit.epsilon_lower_bound`, by itself.
+
+    Why the noise may be chosen after the guesses: p-values fall with the noise multiplier, since deltas do, at fixed
+    epsilons. If any noise multiplier of at most the true one is refuted, so is the true one.
+    """
+
+    settings: Settings
+    claim: float
+    correct: tuple[int, ...]
+    p_value: float
+    noise_multiplier: float
+    epsilon: float
+    epsilon_of_any_mechanism: float
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the bound is above the claim: the trainer is broken, or its accountant."""
+        return self.epsilon > self.claim
+
+
+def run(
+    model: nnx.Module,
+    loss: Callable[..., Array],
+    data: tuple[Any, ...],
+    settings: Settings | None = None,
+    *,
+    fault: str | None = None,
+    seed: int | None = None,
+) -> Audit:
+    """Trains with gradient canaries, guesses which of them were in, and returns what that says of epsilon.
+
+    Args:
+        model: a Flax module, as :class:`~jaxacct.train.DPTrainer` takes it.
+        loss: ``loss(model, *example)``, likewise.
+        data: tuple of arrays, the private examples, likewise.
+        settings: of trainer and audit.
+        fault: None, or one of "noise" (half of it), "clipping" (none) and "shuffling" (one fixed order of the data,
+            accounted as Poisson samples): what to break, to see whether the audit notices.
+        seed: makes the audit repeatable; None: the system's entropy.
+
+    What is observed is what the trainer releases: its parameters after every step of plain SGD. Its compiled step runs
+    as it is, ledger, sampler, clipping, noise and optimizer; canaries come in as examples of the data set.
+
+    Raises ValueError where an argument is out of range.
+    """
+    settings = settings or Settings()
+    trainer = make_trainer(model, loss, data, settings, fault)
+    return play(trainer, watched(trainer, settings.steps), data, settings, seed)
+
+
+def play(trainer: DPTrainer, watch: Watch, data: tuple[Any, ...], settings: Settings, seed: int | None) -> Audit:
+    """Returns :func:`run` of a trainer that is made, with the program that watches it: for many seeds of one audit."""
+    source = np.random.SeedSequence(seed)
+    coins = np.random.default_rng(source.spawn(1)[0])
+    keys = [run_key(int(word)) for word in source.generate_state(settings.runs, np.uint64)]
+    correct = []
+    for key in keys:
+        included = coins.random(settings.canaries) < 0.5
+        positions = watch(key, canaries.rows(data, included))
+        noisy = canaries.sums(positions, LEARNING_RATE, trainer.sampler.expected_batch_size, CLIP_NORM)
+        said = attack.guess(attack.scores(noisy, settings.noise_multiplier, settings.sampling_rate), settings.guesses)
+        correct.append(int(np.sum(said == np.where(included, 1, -1))))
+    return judge(trainer, settings, tuple(correct))
+
+
+def make_trainer(
+    model: nnx.Module,
+    loss: Callable[..., Array],
+    data: tuple[Any, ...],
+    settings: Settings,
+    fault: str | None = None,
+    seed: int | jax.Array | None = None,
+    included: Bool[np.ndarray, " canaries"] | None = None,
+) -> DPTrainer:
+    """Returns the trainer of ``data`` and canaries, with a budget for ``settings.steps``.
+
+    ``included`` says which canaries are in its own data (None: none); :func:`watched` is given rows of each run.
+    """
+    size = len(data[0]) + settings.canaries
+    mechanism = jaxacct.PoissonSubsampledGaussian(settings.noise_multiplier, settings.sampling_rate)
+    budget = float(jaxacct.epsilon(mechanism, settings.steps, settings.delta).upper)
+    if not math.isfinite(budget):
+        raise ValueError(f"noise_multiplier = {settings.noise_multiplier} has no finite epsilon to be audited.")
+    # The filter's epsilon is larger than the certified one; a budget of a little more does no harm.
+    affords = functools.partial(affordable_steps, size, settings.sampling_rate, settings.noise_multiplier)
+    while affords(epsilon=budget, delta=settings.delta * 0.99) < settings.steps:
+        budget = 1.1 * budget + 1e-3
+    sampler = faults.sampler(fault).for_budget(
+        size, settings.sampling_rate, epsilon=budget, delta=settings.delta, steps=settings.steps
+    )
+    return DPTrainer(
+        canaries.WithCanaries(model, settings.canaries),
+        canaries.with_canaries(loss, canaries.STRENGTH * CLIP_NORM),
+        optax.sgd(LEARNING_RATE),
+        canaries.rows(data, np.zeros(settings.canaries, bool) if included is None else included),
+        epsilon=budget,
+        delta=settings.delta,
+        noise_multiplier=settings.noise_multiplier,
+        sampler=sampler,
+        clipping=faults.rule(CLIP_NORM, fault),
+        seed=seed,
+    )
+
+
+def watched(trainer: DPTrainer, steps: int) -> Watch:
+    """Returns a function of a run's key and rows: the canaries' parameters at the start and after each of its steps.
+
+    One compiled program for all runs. The trainer is left in the state of the last one.
+    """
+    program, start = trainer.program, trainer.state
+    _, _, constants = split_params(trainer.model)
+    curve = program.curve(start)
+
+    @jax.jit
+    def advance(state: Any, rows: tuple[Array, ...]) -> tuple[Any, tuple[Bool[Array, " steps"], Array]]:
+        def one(state: Any, _: None) -> tuple[Any, tuple[Array, Array]]:
+            granted, state = program.step(state, curve, constants, rows)
+            return state, (granted, state.params["canaries"][...])
+
+        return jax.lax.scan(one, state, length=steps)
+
+    def watch(key: jax.Array, rows: tuple[Any, ...]) -> Float[np.ndarray, "moments canaries"]:
+        end, (granted, positions) = advance(dataclasses.replace(start, key=key), rows)
+        if not bool(granted.all()):
+            raise RuntimeError("the budget did not pay for all steps of the audit.")
+        trainer.state = end
+        return np.concatenate([np.asarray(start.params["canaries"][...])[None], np.asarray(positions)])
+
+    return watch
+
+
+def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> Audit:
+    """Returns what the right guesses of each run say of the trainer, whose state is that of a finished run."""
+    found = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
+    noise = _least_refuted(lambda noise: found(noise) < 1 - settings.confidence, settings.noise_multiplier)
+    epsilon = 0.0
+    if math.isfinite(noise):
+        # What cut batches may cost counts against the bound.
+        delta = settings.delta + trainer.sampler.overflow_delta(settings.steps, trainer.epsilon)
+        epsilon = float(jaxacct.epsilon(trainer.sampler.mechanism(noise), settings.steps, min(delta, 0.5)).lower)
+    return Audit(
+        settings=settings,
+        claim=float(certified_epsilon(trainer).upper),
+        correct=correct,
+        p_value=found(settings.noise_multiplier),
+        noise_multiplier=noise,
+        epsilon=epsilon,
+        epsilon_of_any_mechanism=epsilon_lower_bound(
+            sum(correct),
+            settings.runs * settings.guesses,
+            settings.runs * settings.canaries,
+            settings.delta,
+            settings.confidence,
+        ),
+    )
+
+
+def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], noise: float) -> float:
+    """Returns the p-value of the claimed mechanism at a noise multiplier: of all runs together."""
+    mechanism = trainer.sampler.mechanism(noise)
+    # Cut batches are part of the truth: they add to each delta.
+    deltas = [
+        float(saddlepoint.delta(mechanism, settings.steps, float(epsilon)).upper)
+        + trainer.sampler.overflow_delta(settings.steps, float(epsilon))
+        for epsilon in EPSILONS
+    ]
+    each = functools.lru_cache(
+        lambda right: profiles.p_value(right, settings.guesses, settings.canaries, EPSILONS, np.minimum(deltas, 1.0))
+    )
+    return profiles.combined([each(right) for right in correct])
+
+
+def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:
+    """Returns about the least noise multiplier that is refuted, within a factor of ``SPAN``; inf where none is."""
+    if refuted(claimed):
+        low, high = claimed / SPAN, claimed
+        if refuted(low):
+            return low
+    else:
+        low, high = claimed, claimed * SPAN
+        if not refuted(high):
+            return math.inf
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return high

@@ -1,0 +1,144 @@
+"""``jaxacct audit``: whether a trainer keeps what it claims, by canaries that are put in to be found."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+FAULTS = ("noise", "clipping", "shuffling")
+EXCEEDED = 1
+"""Exit code where the bound is above the claim."""
+
+SYNTHETIC_EXAMPLES, SYNTHETIC_FEATURES, SYNTHETIC_CLASSES = 1000, 8, 4
+
+DEFAULTS = {
+    "noise-multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
+    "sampling-rate": (0.1, "Q", "probability of each example to be in a batch"),
+    "steps": (400, "K", "noisy updates of a run"),
+    "canaries": (500, "M", "examples of each run that a coin puts in or leaves out"),
+    "guesses": (125, "R", "guesses of each run, about the canaries that look most and least like members"),
+    "runs": (4, "N", "independent trainings"),
+    "delta": (1e-5, "D", "at which epsilon is claimed"),
+    "confidence": (0.95, "P", "of the bounds"),
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the parser's subcommands."""
+    command = commands.add_parser(
+        "audit",
+        help="an empirical lower bound on the trainer's epsilon",
+        description="Trains with gradient canaries, guesses which of them took part, and compares the lower bound on "
+        "epsilon that the right guesses prove with what the accountant claims. Exit code 1 where the bound is above "
+        "the claim: then the trainer, or the accountant, is broken. A bound below it is no proof of privacy.",
+        epilog="example: jaxacct audit --break noise",
+    )
+    for name, (value, letter, meaning) in DEFAULTS.items():
+        command.add_argument(
+            f"--{name}", type=type(value), default=value, metavar=letter, help=f"{meaning} (default {value:g})"
+        )
+    command.add_argument(
+        "--dataset", choices=("synthetic", "digits"), default="synthetic",
+        help="the other examples (default: synthetic, which needs nothing; digits comes with scikit-learn)",
+    )  # fmt: skip
+    command.add_argument(
+        "--break", dest="fault", choices=FAULTS,
+        help="break the trainer, to see the audit notice: half of the noise, no clipping, or one fixed order of the "
+        "data accounted as Poisson samples",
+    )  # fmt: skip
+    command.add_argument("--seed", type=int, metavar="N", help="makes the audit repeatable (default: system entropy)")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audits, prints the result, and returns the exit code."""
+    from flax import nnx
+
+    from jaxacct import audit, strict_json
+    from jaxacct.train import Linear, cross_entropy
+
+    settings = audit.Settings(
+        **{name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in DEFAULTS}
+    )
+    if arguments.seed is not None and arguments.seed < 0:
+        raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
+    inputs, labels, classes = _examples(arguments.dataset)
+    model = Linear(inputs.shape[1:], classes, rngs=nnx.Rngs(0))
+    found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
+    record = _record(arguments, found, len(labels))
+    if arguments.json:
+        print(strict_json.dumps(record))
+    else:
+        _print_table(record)
+    return EXCEEDED if found.exceeded else 0
+
+
+def _examples(name: str) -> tuple[Any, Any, int]:
+    """Returns inputs, labels and the number of classes."""
+    if name == "digits":
+        from jaxacct.train import load
+
+        digits = load("digits")
+        return digits.train_inputs, digits.train_labels, digits.num_classes
+    import numpy as np
+
+    random = np.random.default_rng(0)  # public examples: their seed is no secret
+    inputs = random.normal(size=(SYNTHETIC_EXAMPLES, SYNTHETIC_FEATURES)).astype(np.float32)
+    labels = np.argmax(inputs[:, :SYNTHETIC_CLASSES], axis=1).astype(np.int32)
+    return inputs, labels, SYNTHETIC_CLASSES
+
+
+def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[str, Any]:
+    from jaxacct import __version__
+
+    settings = found.settings
+    return {
+        "claim": found.claim,
+        "lower_bound": found.epsilon,
+        "exceeded": found.exceeded,
+        "p_value": found.p_value,
+        "refuted_noise_multiplier": found.noise_multiplier,
+        "lower_bound_any_mechanism": found.epsilon_of_any_mechanism,
+        "correct": list(found.correct),
+        **{name.replace("-", "_"): getattr(settings, name.replace("-", "_")) for name in DEFAULTS},
+        "dataset": arguments.dataset,
+        "examples": examples,
+        "break": arguments.fault,
+        "guarantee": f"with probability {settings.confidence:g}, a trainer whose claim is true has a bound of at most "
+        "its claim; the bound is on epsilon of the claimed mechanism at whatever noise, the one for any mechanism "
+        "assumes nothing",
+        "version": __version__,
+    }
+
+
+def _print_table(record: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from jaxacct.cli.accounting import rounded
+
+    table = Table(title="audit by gradient canaries", width=80, show_header=False, title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        "trainer",
+        f"{record['steps']} steps, sampling rate {record['sampling_rate']:g}, noise multiplier "
+        f"{record['noise_multiplier']:g}" + (f"; broken: {record['break']}" if record["break"] else ""),
+    )
+    table.add_row("canaries", f"{record['canaries']} beside {record['examples']} examples, {record['runs']} runs")
+    right = ", ".join(map(str, record["correct"]))
+    table.add_row("right guesses", f"{right} of {record['guesses']}")
+    table.add_row("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {record['delta']:g}")
+    table.add_row("epsilon, lower bound", f"{rounded('lower', record['lower_bound'])}")
+    table.add_row("the same, any mechanism", f"{rounded('lower', record['lower_bound_any_mechanism'])}")
+    table.add_row("p-value of the claim", f"{record['p_value']:.3g}")
+    table.add_row("verdict", _verdict(record))
+    table.add_row("guarantee", record["guarantee"])
+    Console(width=80).print(table)
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    if record["exceeded"]:
+        return "the claim is refuted: trainer or accountant is broken"
+    return "no contradiction: the bound is below the claim, which is no proof of it"

@@ -1,0 +1,147 @@
+"""Audits of the trainer: the honest one passes, each broken one is caught, and what is watched is what it releases."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxacct import audit
+from jaxacct.audit import attack, canaries, experiment, faults
+from jaxacct.cli import main
+from jaxacct.train import Linear, cross_entropy, run_key
+
+SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
+FEATURES, CLASSES = 6, 3
+
+
+@pytest.fixture(autouse=True)
+def _no_cache_folder(monkeypatch):
+    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
+
+
+def problem(size=150):
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(size, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, size).astype(np.int32)
+    return Linear((FEATURES,), CLASSES, rngs=nnx.Rngs(0)), cross_entropy, data
+
+
+@pytest.fixture(scope="module")
+def honest():
+    model, loss, data = problem()
+    trainer = experiment.make_trainer(model, loss, data, SMALL)
+    return trainer, experiment.watched(trainer, SMALL.steps), data
+
+
+def test_the_honest_trainer_is_not_accused(honest):
+    trainer, watch, data = honest
+    found = [experiment.play(trainer, watch, data, SMALL, seed) for seed in range(3)]
+    assert all(0 < one.epsilon <= one.claim and not one.exceeded and one.p_value > 0.5 for one in found)
+    assert all(0.5 < one.epsilon_of_any_mechanism < one.claim for one in found)
+    again = experiment.play(trainer, watch, data, SMALL, 0)
+    assert again == found[0] != found[1]
+
+
+@pytest.mark.parametrize("fault", ["noise", "shuffling"])
+def test_a_broken_trainer_is_caught(fault):
+    found = audit.run(*problem(), SMALL, fault=fault, seed=4)
+    assert found.exceeded
+    assert found.epsilon > found.claim
+    assert found.p_value < 0.05
+    assert found.noise_multiplier < SMALL.noise_multiplier
+
+
+def test_what_is_watched_is_what_fit_releases(honest):
+    # The ordinary way to train, with the same key and data, moves the canaries through the same places.
+    _, watch, data = honest
+    model, loss, _ = problem()
+    included = np.arange(400) % 2 == 0
+    fitted = experiment.make_trainer(model, loss, data, SMALL, seed=7, included=included)
+    seen = [np.zeros(400)]
+    fitted.fit(6, every=1, evaluate=lambda model: seen.append(np.asarray(model.canaries[...])) or 0.0)
+    np.testing.assert_array_equal(np.stack(seen), watch(run_key(7), canaries.rows(data, included))[:7])
+
+
+def test_the_sums_are_noise_and_one_clipping_norm_where_a_canary_was_drawn(honest):
+    trainer, watch, data = honest
+    included = np.arange(400) < 200
+    size = trainer.sampler.expected_batch_size
+    with_some, with_none = (
+        canaries.sums(positions, experiment.LEARNING_RATE, size, experiment.CLIP_NORM)
+        for positions in (watch(run_key(1), canaries.rows(data, there)) for there in (included, np.zeros(400, bool)))
+    )
+    # One key, so one noise and one choice of batches: the difference is the canaries themselves.
+    drawn = with_some - with_none
+    # Clipping keeps a little off its norm for roundings; sums are read off float32 parameters.
+    np.testing.assert_allclose(drawn, np.round(drawn), atol=5e-3)
+    assert set(np.unique(np.round(drawn))) == {0, 1}
+    assert drawn.max() <= 1 + 1e-5
+    assert not np.round(drawn)[:, ~included].any()
+    assert abs(np.mean(drawn[:, included]) - 0.1) < 5 * np.sqrt(0.09 / (200 * 200))
+    assert np.std(with_none) == pytest.approx(1.5, rel=0.0125)  # 80,000 values: five deviations
+
+
+def test_the_score_is_the_likelihood_ratio_of_three_ways_to_draw():
+    rng = np.random.default_rng(3)
+    x, s, q = rng.normal(size=(7, 5)), 1.3, 0.5  # three and a half epochs of two batches
+    ratio = np.exp((2 * x - 1) / (2 * s**2))
+    padded = np.concatenate([ratio, np.ones((1, 5))]).reshape(4, 2, 5)
+    wanted = (
+        np.prod(1 - q + q * ratio, axis=0)
+        + np.prod(padded.mean(axis=1), axis=0)
+        + np.mean(np.prod(padded, axis=0), axis=0)
+    )
+    np.testing.assert_allclose(attack.scores(x, s, q), np.log(wanted / 3), rtol=1e-12)
+
+
+def test_guesses_go_to_the_extremes():
+    values = np.array([3.0, -1.0, 0.0, 9.0, -7.0])
+    assert attack.guess(values, 3).tolist() == [1, 0, 0, 1, -1]
+    assert attack.guess(values, 5).tolist() == [1, -1, 1, 1, -1]
+
+
+def test_the_fixed_order_uses_every_example_once_an_epoch_and_always_in_the_same_batch():
+    sampler = faults.FixedOrderSampler(num_examples=23, sampling_rate=0.25, capacity=24)
+    epochs = []
+    for epoch in range(2):
+        batches = [sampler.sample(jax.random.key(0), 4 * epoch + step) for step in range(4)]
+        epochs.append([np.asarray(indices)[np.asarray(mask)].tolist() for indices, mask in batches])
+    assert epochs[0] == epochs[1]
+    order = [index for batch in epochs[0] for index in batch]
+    assert sorted(order) == list(range(23))
+    assert sorted(order) != order
+
+
+def test_the_command_prints_the_verdict_and_returns_it(capsys):
+    settings = ["--steps=200", "--noise-multiplier=1.5", "--canaries=400", "--guesses=100", "--runs=3", "--seed=5"]
+    assert main(["audit", *settings, "--break", "clipping", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["exceeded"]
+    assert record["lower_bound"] > record["claim"]
+    assert record["correct"] == [100, 100, 100]
+    assert (record["break"], record["runs"]) == ("clipping", 3)
+
+    assert main(["audit", *settings]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "no contradiction" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--noise-multiplier", "0"], "noise_multiplier = 0.0"),
+        (["--sampling-rate", "10"], "sampling_rate = 10.0"),
+        (["--guesses", "501"], "guesses = 501"),
+        (["--confidence", "95"], "confidence = 95.0"),
+        (["--runs", "0"], "runs = 0"),
+        (["--delta", "2"], "delta = 2.0"),
+        (["--seed", "-1"], "seed = -1"),
+    ],
+)
+def test_bad_settings_exit_with_2_and_say_why(arguments, words, capsys):
+    assert main(["audit", *arguments]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert words in done.err
