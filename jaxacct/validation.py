@@ -26,18 +26,32 @@ def concrete_value(value: Any) -> np.ndarray | None:
     return None
 
 
-def _require(name: str, value: Any, holds: Callable[[np.ndarray], Any], reason: str) -> None:
+def _named_value(name: str, value: Any) -> np.ndarray | None:
     try:
-        seen = concrete_value(value)
+        return concrete_value(value)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
+
+
+def _require(name: str, value: Any, holds: Callable[[np.ndarray], Any], reason: str) -> None:
+    seen = _named_value(name, value)
     if seen is not None and not np.all(holds(seen)):
         shown = value if seen.ndim == 0 else seen[~np.broadcast_to(holds(seen), seen.shape)].ravel()[0]
         raise ValueError(f"{name} = {shown} {reason}")
 
 
+def check_number(value: Any, name: str) -> None:
+    """Raises TypeError where an argument is neither a number, nor an array, nor traced.
+
+    A field of a pytree may be: JAX puts what it likes there. So only what is called asks for numbers.
+    """
+    if not isinstance(value, jax.core.Tracer) and _named_value(name, value) is None:
+        raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number, or an array of them.")
+
+
 def check_scalar(value: Any, name: str) -> None:
-    """Raises where a value, concrete or traced, has axes."""
+    """Raises where a value, concrete or traced, is no number or has axes."""
+    check_number(value, name)
     if np.ndim(value):
         raise ValueError(f"{name} of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
 
@@ -77,7 +91,8 @@ def check_batches(value: Any, most: int, name: str = "batches") -> None:
 
 
 def check_delta(value: Any, name: str = "delta") -> None:
-    """Raises where a concrete delta is outside (0, 1)."""
+    """Raises where a concrete delta is no number, or outside (0, 1)."""
+    check_number(value, name)
     _require(
         name, value, lambda v: (v > 0) & (v < 1),
         "is not in (0, 1): give the failure probability, well below one over the number of examples (1e-5, say); "

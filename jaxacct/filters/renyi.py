@@ -110,6 +110,8 @@ class RenyiFilter(Ledger):
     ) -> None:
         validation.check_epsilon(epsilon)
         validation.check_delta(delta)
+        for name, value in (("epsilon", epsilon), ("delta", delta)):
+            validation.check_scalar(value, name)
         validation.check_one_of(conversion, "conversion", CONVERSIONS)
         self._fill(_opened(epsilon, delta, checked_orders(orders), conversion), checked_orders(orders), conversion)
 

@@ -47,6 +47,19 @@ def directions(mechanism: Mechanism, relation: str) -> tuple[str, ...]:
     return DIRECTIONS[relation]
 
 
+def check_mechanism(mechanism: Any) -> None:
+    """Raises where an accountant is given no mechanism, or one whose fields are no numbers or out of range."""
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"mechanism = {mechanism!r} is no mechanism: give one of jaxacct.mechanisms, such as Gaussian(2.0), "
+            "or a tuple of them."
+        )
+    mechanism.validate()
+    if isinstance(mechanism, ScalarFields):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(mechanism, is_leaf=lambda value: value is None):
+            validation.check_number(leaf, f"{type(mechanism).__name__}{jax.tree_util.keystr(path)}")
+
+
 def sequence(mechanism: Any, length: int) -> Any:
     """Returns a mechanism whose every field has the leading axis ``length``, for ``jax.vmap``; scalars are repeated."""
     return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else jnp.broadcast_to(as_float64(leaf), length), mechanism)
@@ -65,4 +78,11 @@ class ScalarFields:
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the fields."""
-        return np.broadcast_shapes(*(np.shape(leaf) for leaf in jax.tree.leaves(self)))
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self)]
+        try:
+            return np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise ValueError(
+                f"{type(self).__name__} has fields of shapes {', '.join(map(str, shapes))}, which do not go together: "
+                "give scalars, and arrays of one length for a sequence."
+            ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -98,6 +99,7 @@ def delta(
 
 def check_points(points: int) -> None:
     """Raises where ``points`` is no size of a mesh."""
+    validation.check_whole(points, "points", 1, 2**40, "the number of mesh points, a power of two or three times one,")
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
     if points < 2**7 or not whole:
         raise ValueError(
@@ -112,7 +114,7 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
             raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
         check_points(points)
     if tolerance is not None:
-        if not concrete:
+        if not concrete or isinstance(tolerance, jax.core.Tracer):
             raise ValueError(
                 f"tolerance = {tolerance} cannot be used inside jit, vmap or scan, where the shapes are fixed before "
                 "the gap is known: give points, the number of mesh points, instead."

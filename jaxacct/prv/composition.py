@@ -11,8 +11,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms import Mechanism
-from jaxacct.mechanisms.protocol import sequence
+from jaxacct.mechanisms.protocol import check_mechanism, sequence
 
 Part = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -30,11 +29,8 @@ def check(mechanism: Any, steps: Any) -> None:
         for part, count in zip(mechanism, steps, strict=True):
             check(part, count)
         return
-    if not isinstance(mechanism, Mechanism):
-        raise TypeError(
-            f"mechanism = {mechanism!r} is no mechanism: give one of jaxacct.mechanisms, or a tuple of them."
-        )
-    mechanism.validate()
+    check_mechanism(mechanism)
+    validation.check_number(steps, "steps")
     validation.check_steps(steps)
     shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) not in ((), shape):

@@ -21,6 +21,7 @@ from jaxacct.convert.renyi import (
     least_epsilon,
 )
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.protocol import check_mechanism, directions
 from jaxacct.precision import as_float64, first_index
 from jaxacct.rdp.divergence import composed, total
 from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of
@@ -52,7 +53,8 @@ def curve(
     >>> curve(Gaussian(noise_multiplier=2.0), orders=[2.0, 8.0]).round(6).tolist()
     [0.25, 1.0]
     """
-    mechanism.validate()
+    check_mechanism(mechanism)
+    directions(mechanism, relation)
     if mechanism.batch_shape:
         raise ValueError("curve takes one mechanism with scalar fields: use jax.vmap for a batch of them.")
     orders = checked_orders(orders)
@@ -79,7 +81,7 @@ def composed_curve(
     >>> composed_curve(pair, (4, 1), orders=[2.0]).round(6).tolist()
     [2.0]
     """
-    _check_composition(mechanism, steps)
+    _check_composition(mechanism, steps, relation)
     orders = checked_orders(orders)
     return composed(mechanism, steps, orders, relation, kinds_of(orders))
 
@@ -124,7 +126,7 @@ def epsilon(
     """
     validation.check_delta(delta)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
-    _check_composition(mechanism, steps)
+    _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
     curve = composed(mechanism, steps, tried, relation, kinds_of(tried))
     least = _epsilon(curve, tried, delta, conversion)
@@ -154,7 +156,7 @@ def delta(
     """
     validation.check_epsilon(epsilon)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
-    _check_composition(mechanism, steps)
+    _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
     curve = composed(mechanism, steps, tried, relation, kinds_of(tried))
     least = _delta(curve, tried, epsilon, conversion)
@@ -163,14 +165,16 @@ def delta(
     return _lesser(least, _between(mechanism, steps, curve, tried, epsilon, relation, conversion, "delta"))
 
 
-def _check_composition(mechanism: Any, steps: Any) -> None:
+def _check_composition(mechanism: Any, steps: Any, relation: str) -> None:
     if isinstance(mechanism, (tuple, list)):
         if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
             raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
         for part, count in zip(mechanism, steps, strict=True):
-            _check_composition(part, count)
+            _check_composition(part, count, relation)
         return
-    mechanism.validate()
+    check_mechanism(mechanism)
+    directions(mechanism, relation)
+    validation.check_number(steps, "steps")
     validation.check_steps(steps)
     shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) != shape:
