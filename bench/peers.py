@@ -1,25 +1,40 @@
-"""The peer libraries, each run in a process of its own, with a limit on its time and memory.
+"""Libraries run in processes of their own, each by the interpreter that has it, with limits on time and memory.
 
-As a script, by an interpreter that has the peer (and needs no jaxacct), this reads one job from standard input and
-prints a JSON line for each setting as it is done.
+A job and its records are JSON. :mod:`bench.suite.worker` is the other end; it needs neither jaxacct nor JAX, unless
+they are what is measured. The same goes for our own runs, so that all have equal cores, threads and warm-up.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import json
 import os
 import selectors
-import statistics
 import subprocess
-import sys
 import time
-import warnings
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-PACKAGES = {"dp-accounting": "dp_accounting", "prv-accountant": "prv_accountant"}
+ROOT = Path(__file__).parent.parent
+IMPORT_SECONDS = 60.0
+"""What a library may take to be imported, on top of the time of its first setting."""
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+
+
+def environment(cores: int = 1, cache: str | None = None) -> dict[str, str]:
+    """Returns the environment of a worker: threads for ``cores`` cores, and no compilations but those in ``cache``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
+    threads = {name: str(cores) for name in ONE_THREAD if name != "XLA_FLAGS"}
+    saved = (
+        {} if cache is None else {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    )
+    return kept | (ONE_THREAD if cores == 1 else threads) | saved
 
 
 def run(
@@ -27,22 +42,33 @@ def run(
     library: str,
     settings: list[dict[str, Any]],
     *,
+    task: str = "epsilon",
     seconds: float = 60.0,
     repeats: int = 1,
     gib: float = 8.0,
+    cores: int = 1,
+    cache: str | None = None,
 ) -> list[dict[str, Any]]:
     """Returns a record of each of ``settings``, in order, by ``library`` under the interpreter ``python``.
 
     A setting that takes longer than ``seconds`` or more than ``gib`` GiB of addresses fails, and with it the ones after
     it: list them from the cheapest to the dearest. A failed record holds ``error`` in place of results.
     """
-    job = {"library": library, "settings": settings, "repeats": repeats, "gib": gib, "seconds": seconds}
-    process = subprocess.Popen(
-        [python, os.path.abspath(__file__)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    job = {"library": library, "task": task, "settings": settings, "repeats": repeats, "gib": gib}
+    try:
+        process = subprocess.Popen(
+            [python, "-m", "bench.suite.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+            env=environment(cores, cache),
+        )  # fmt: skip
+    except OSError as error:
+        return [{"error": f"{python} does not start: {error}"} for _ in settings]
     assert process.stdin is not None
-    process.stdin.write(json.dumps(job).encode())
-    process.stdin.close()
+    try:
+        process.stdin.write(json.dumps(job).encode())
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended, and says why
     records, failure = _collect(process, len(settings), seconds)
     process.kill()
     process.wait()
@@ -57,7 +83,7 @@ def _collect(process: subprocess.Popen, count: int, seconds: float) -> tuple[lis
     selector.register(process.stdout, selectors.EVENT_READ, "out")
     selector.register(process.stderr, selectors.EVENT_READ, "err")
     text = {"out": b"", "err": b""}
-    deadline = time.monotonic() + seconds + 30  # the import
+    deadline = time.monotonic() + seconds + IMPORT_SECONDS
     while len(records) < count:
         events = selector.select(max(deadline - time.monotonic(), 0))
         if not events:
@@ -67,94 +93,17 @@ def _collect(process: subprocess.Popen, count: int, seconds: float) -> tuple[lis
             if not piece:
                 selector.unregister(key.fileobj)
             text[key.data] += piece
-        if not selector.get_map():
-            last = text["err"].decode(errors="replace").strip().splitlines()[-1:]
-            return records, f"ended with status {process.wait()}: {''.join(last)}"
         *lines, text["out"] = text["out"].split(b"\n")
         for line in lines:
             record = json.loads(line)
             if record.get("fatal"):
                 return records, record["fatal"]
+            if record.get("ready"):
+                deadline = time.monotonic() + seconds
+                continue
             records.append(record)
             deadline = time.monotonic() + seconds + 5
+        if not selector.get_map() and len(records) < count:
+            last = text["err"].decode(errors="replace").strip().splitlines()[-1:]
+            return records, f"ended with status {process.wait()}: {''.join(last)}"
     return records, ""
-
-
-def dp_accounting(setting: dict[str, Any]) -> dict[str, float]:
-    """The composition of ``setting["mechanisms"]``, rows (s, q, k), by privacy-loss distributions."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    total = None
-    for noise, rate, steps in setting["mechanisms"]:
-        distribution = privacy_loss_distribution.from_gaussian_mechanism(
-            noise,
-            sampling_prob=rate,
-            value_discretization_interval=setting["interval"],
-            pessimistic_estimate=setting.get("pessimistic", True),
-            use_connect_dots=setting.get("pessimistic", True),
-        ).self_compose(steps)
-        total = distribution if total is None else total.compose(distribution)
-    return {"upper" if setting.get("pessimistic", True) else "lower": total.get_epsilon_for_delta(setting["delta"])}
-
-
-def prv_accountant(setting: dict[str, Any]) -> dict[str, float]:
-    """The same by privacy random variables; of the relation, the removal of an example only."""
-    from prv_accountant import GaussianMechanism, PoissonSubsampledGaussianMechanism, PRVAccountant
-
-    mechanisms = [
-        GaussianMechanism(noise)
-        if rate == 1
-        else PoissonSubsampledGaussianMechanism(sampling_probability=rate, noise_multiplier=noise)
-        for noise, rate, _ in setting["mechanisms"]
-    ]
-    steps = [k for _, _, k in setting["mechanisms"]]
-    accountant = PRVAccountant(
-        prvs=mechanisms,
-        max_self_compositions=steps,
-        eps_error=setting["eps_error"],
-        delta_error=setting.get("delta_error", setting["delta"] / 1000),
-    )
-    lower, estimate, upper = accountant.compute_epsilon(setting["delta"], steps)
-    return {"lower": lower, "estimate": estimate, "upper": upper}
-
-
-CALLS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
-    "dp-accounting": dp_accounting,
-    "prv-accountant": prv_accountant,
-}
-
-
-def main() -> None:
-    import resource
-
-    job = json.loads(sys.stdin.read())
-    library = job["library"]
-    warnings.simplefilter("ignore")
-    try:
-        importlib.import_module(PACKAGES[library])
-    except Exception as error:
-        print(json.dumps({"fatal": f"skipped, {library} does not import: {type(error).__name__}: {error}"}), flush=True)
-        return
-    limit = int(job["gib"] * 2**30)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    call, version = CALLS[library], importlib.metadata.version(library)
-    for setting in job["settings"]:
-        times: list[float] = []
-        try:
-            for _ in range(1 + job["repeats"]):
-                start = time.perf_counter()
-                result = call(setting)
-                times.append(time.perf_counter() - start)
-                if times[-1] > 2:  # long enough to be its own warm-up
-                    break
-            timed = times[1:] or times
-            record = result | {"seconds": statistics.median(timed), "first": times[0], "version": version}
-        except Exception as error:
-            message = " ".join(str(error).split())
-            record = {"error": f"{type(error).__name__}: {message}", "version": version}
-        record["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps(record), flush=True)
-
-
-if __name__ == "__main__":
-    main()

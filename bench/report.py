@@ -46,10 +46,8 @@ def commit() -> str:
         return "unknown"
 
 
-def write(path: Path | None, numbers: dict[str, Any], peers: dict[str, str] | None = None) -> None:
-    """Writes ``numbers`` with machine, versions and commit to ``path``, if one is given."""
-    if path is None:
-        return
+def write(path: Path | None, numbers: dict[str, Any], peers: dict[str, str] | None = None) -> dict[str, Any]:
+    """Returns ``numbers`` with machine, versions and commit, written to ``path`` if one is given."""
     versions = {name: importlib.metadata.version(name) for name in ("jaxacct", "jax", "jaxlib", "numpy")}
     head = {
         "machine": machine(),
@@ -57,7 +55,9 @@ def write(path: Path | None, numbers: dict[str, Any], peers: dict[str, str] | No
         "versions": versions | (peers or {}),
         "commit": commit(),
     }
-    path.write_text(json.dumps(head | numbers, indent=1, default=float) + "\n")
+    if path is not None:
+        path.write_text(json.dumps(head | numbers, indent=1, default=float) + "\n")
+    return head | numbers
 
 
 def versions_of(*records: dict[str, Any], name: str) -> dict[str, str]:

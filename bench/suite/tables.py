@@ -1,0 +1,123 @@
+"""The results as Markdown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bench.report import seconds
+
+Record = dict[str, Any]
+SETTINGS = ("route", "points", "interval", "eps_error", "tol", "precision", "size", "batch")
+
+
+def _error(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1e}" if math.isfinite(value) else str(value)
+
+
+def _time(row: Record, name: str) -> str:
+    value = row.get(name)
+    if value is not None and 0 < value < 1e-4:
+        return f"{value * 1e6:.1f} us"
+    return seconds(value)
+
+
+def _setting(row: Record) -> str:
+    words = [f"{name} {row[name]}" for name in SETTINGS if name in row]
+    if "steps" in row:
+        words.insert(0, f"{row['steps']:,} steps")
+    return ", ".join(words)
+
+
+def _cells(row: Record) -> list[str]:
+    verdict = "-"
+    if "wrong" in row:
+        verdict = f"{row['wrong']} on the wrong side" if row["wrong"] else "holds"
+        verdict += f", {row['silent']} without answer" if row["silent"] else ""
+    errors = [_error(row.get(name)) for name in ("error_above", "error_below", "error_of_estimate")]
+    return [
+        *errors, verdict, _time(row, "seconds_each"), _time(row, "compile_seconds"), f"{row['peak_mib']:.0f} MiB",
+    ]  # fmt: skip
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def _accountants(case: Record) -> list[str]:
+    head = ["library", "version", "setting", "error above", "error below", "of the estimate", "bounds", "time each"]
+    head += ["compilation", "peak memory"]
+    rows = []
+    for row in case["rows"]:
+        start = [row["contender"], row.get("version", "-"), _setting(row)]
+        rows.append(
+            [*start, f"failed: {row['error']}", *["-"] * 6] if "error" in row else [*start, *_cells(row)]
+        )  # fmt: skip
+    return _table(head, rows)
+
+
+def _steps(case: Record) -> list[str]:
+    head = ["library", "version", "private step", "plain step", "ratio", "compilation", "peak memory"]
+    rows = []
+    for row in case["rows"]:
+        start = [row["contender"], row.get("version", "-")]
+        if "error" in row:
+            rows.append([*start, f"failed: {row['error']}", *["-"] * 4])
+        else:
+            compilation = seconds(row["first"]) if row["library"] == "jaxacct" else "-"
+            times = [_time(row, "seconds"), _time(row, "plain_seconds"), f"{row['ratio']:.2f}", compilation]
+            rows.append([*start, *times, f"{row['peak_mib']:.0f} MiB"])
+    return _table(head, rows)
+
+
+def _roofline(case: Record) -> list[str]:
+    head = ["kernel", "device", "precision", "time", "compilation", "counted Gflop/s (peak)", "counted GB/s (peak)"]
+    head += ["share of the roofline, at least", "loops", "in Fourier transforms"]
+    rows = []
+    for row in case["rows"]:
+        if "error" in row:
+            rows.append([row["contender"], f"failed: {row['error']}", *["-"] * 8])
+            continue
+        rates = [
+            f"{row[name] / 1e9:.2f} ({row['peak_' + name] / 1e9:.1f})"
+            for name in ("operations_a_second", "bytes_a_second")
+        ]
+        transforms = "cannot be told" if row["fft_share"] is None else f"{row['fft_share']:.0%}"
+        rows.append([
+            f"{row['kernel']}, {row['size']}", str(row["device"]), row["precision"], _time(row, "run_seconds"),
+            seconds(row["compile_seconds"]), *rates, f"{row['roofline_share_at_least']:.0%}", str(row["loops"]),
+            transforms,
+        ])  # fmt: skip
+    return _table(head, rows)
+
+
+def markdown(results: Record) -> str:
+    """Returns a page: where it ran, then a table for each case."""
+    machine, versions = results["machine"], results["versions"]
+    lines = [
+        "# Benchmarks",
+        "",
+        f"{machine['processor']}, {results['cores']} core(s) for each library, load {machine['load']:.1f} at the end; "
+        f"commit {results['commit'][:12]}, "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + ".",
+        "",
+        "Errors are relative, the largest of the case, beside a closed form or a bracket that two independent "
+        "accountants prove; a bound on the wrong side of it is counted. Times are medians after a first call, which is "
+        "the compilation of JAX programs; peak memory is the process's, imports included.",
+    ]
+    if results["quick"]:
+        lines += [
+            "",
+            "A quick run: small, with coarse settings of the peers, and programs compiled once for all cases, so that "
+            "only the first compilation of each counts. It shows that all works, no more.",
+        ]
+    for name, case in results["cases"].items():
+        lines += ["", f"## {name}: {case['title']}", ""]
+        if "error" in case["truth"]:
+            lines += [f"Not judged: {case['truth']['error']}", ""]
+        lines += {"step": _steps, "roofline": _roofline}.get(case["task"], _accountants)(case)
+    return "\n".join(lines) + "\n"

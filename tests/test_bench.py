@@ -1,0 +1,133 @@
+"""The benchmark suite: what it lists, one tiny case to its end, and that failures stay in the results."""
+
+import importlib.util
+import json
+import math
+import sys
+
+import pytest
+
+from bench import __main__ as command
+from bench.suite import runner, tables, truths
+from bench.suite.cases import CASES, QUICK, Case, Contender
+from bench.suite.libraries import LIBRARIES
+
+TASKS = {"single": "epsilon", "batch": "batch", "renyi": "curve", "least-noise": "noise", "mu": "mu", "step": "step"}
+
+
+def test_the_list_names_every_case_and_script(capsys):
+    assert command.main(["--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*CASES, *command.scripts()))
+    assert {"calibration", "prv_speed", "train_step"} <= set(command.scripts())
+    assert not set(CASES) & set(command.scripts())
+    assert set(QUICK) <= set(CASES)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_cases_are_jobs(name, quick):
+    case = CASES[name](quick)
+    assert TASKS.get(name, case.task) == case.task
+    assert hasattr(truths, case.truth)
+    assert {contender.library for contender in case.contenders} <= set(LIBRARIES)
+    assert len({contender.name for contender in case.contenders}) == len(case.contenders)
+    assert len({len(contender.settings) for contender in case.contenders}) == 1
+    json.dumps([contender.settings for contender in case.contenders], allow_nan=False)
+
+
+def test_bad_names_are_refused(capsys):
+    for words in (["nothing"], ["--list", "--peers-python", "nobody=/bin/true"]):
+        if "--list" in words:
+            with pytest.raises(ValueError, match="nobody"):
+                command.pythons_of([words[-1]])
+        else:
+            with pytest.raises(SystemExit):
+                command.main(words)
+            assert "nothing" in capsys.readouterr().err
+
+
+def test_interpreters_by_library():
+    pythons = command.pythons_of(["/all/python", "opacus=/its/own/python"])
+    assert runner.python_for("opacus", pythons) == "/its/own/python"
+    assert runner.python_for("gdpnum", pythons) == "/all/python"
+    assert runner.python_for("jaxacct", pythons) == sys.executable
+
+
+def test_a_tiny_case_with_failures(tmp_path):
+    """Ours answers; one peer is not installed, one interpreter does not exist, and one setting of ours raises."""
+    run = {"mechanisms": [[100.0, 1.0, 10_000]], "delta": 1e-12}
+    case = Case(
+        "tiny",
+        "epsilon",
+        [
+            Contender("ours", "jaxacct", [run | {"route": "clt"}]),
+            Contender("raises", "jaxacct", [run | {"route": "nowhere"}]),
+            Contender("not there", "opacus", [run | {"route": "renyi"}]),
+            Contender("nowhere", "gdpnum", [run]),
+        ],
+        "gaussians",
+    )
+    missing = str(tmp_path / "python")
+    shown = []
+    record = runner.run_case(case, {"gdpnum": missing}, runner.QUICK, shown.append)
+    ours, raises, absent, nowhere = record["rows"]
+    low, high = record["truth"]["brackets"][0][0]
+    assert 7.2384 < low < high < 7.2386
+    assert ours["error_of_estimate"] < 1e-6
+    assert ours["wrong"] == 0
+    assert ours["first"] >= ours["seconds"] > 0
+    assert ours["peak_mib"] > ours["imported_mib"] > 0
+    assert "nowhere" in raises["error"]
+    assert raises["version"] == ours["version"]
+    assert "does not start" in nowhere["error"]
+    if importlib.util.find_spec("opacus") is None:
+        assert "opacus is not there" in absent["error"]
+    assert len(shown) == 4
+
+    command.save(tmp_path, {"tiny": record}, quick=True, limits=runner.QUICK)
+    results = json.loads((tmp_path / "suite-quick.json").read_text())
+    assert results["machine"]["cores"] >= 1
+    assert set(results["versions"]) >= {"jaxacct", "jax", "numpy"}
+    assert results["commit"]
+    assert [row["contender"] for row in results["cases"]["tiny"]["rows"]] == ["ours", "raises", "not there", "nowhere"]
+    page = (tmp_path / "suite-quick.md").read_text()
+    assert page.count("failed: ") == sum("error" in row for row in record["rows"]) >= 2
+    assert "| ours |" in page
+
+
+def test_judging():
+    truth = [(1.0, 1.0 + 1e-9)]
+    assert runner.judged({"upper": 1.1}, truth)["error_above"] == pytest.approx(0.1)
+    assert runner.judged({"upper": 1.1}, truth)["wrong"] == 0
+    assert runner.judged({"upper": 0.999}, truth)["wrong"] == 1
+    assert runner.judged({"lower": 1.001, "upper": 2.0}, truth)["wrong"] == 1
+    assert runner.judged({"uppers": [math.inf]}, truth) == {"wrong": 0, "silent": 1}
+    # JSON has no word for infinity in some libraries' answers: null is no answer either.
+    assert runner.judged({"uppers": [None]}, truth) == {"wrong": 0, "silent": 1}
+
+
+def test_divergences_by_quadrature_and_by_the_sum():
+    """At whole orders the moment is a finite sum of positive terms."""
+    for noise, rate, order in ((1.0, 0.01, 2), (0.7, 0.1, 5), (4.0, 1e-3, 32)):
+        terms = (
+            math.comb(order, j) * (1 - rate) ** (order - j) * rate**j * math.expm1(j * (j - 1) / (2 * noise**2))
+            for j in range(2, order + 1)
+        )
+        exact = math.log1p(math.fsum(terms)) / (order - 1)
+        assert truths.divergence(noise, rate, float(order)) == pytest.approx(exact, rel=1e-10)
+
+
+def test_pages_show_what_there_is():
+    page = tables.markdown({
+        "machine": {"processor": "P", "load": 0.0}, "versions": {}, "commit": "c", "cores": 1, "quick": False,
+        "cases": {
+            "step": {"title": "t", "task": "step", "truth": {"brackets": []}, "rows": [
+                {"contender": "a", "library": "opacus", "error": "took | too long"},
+                {"contender": "b", "library": "opacus", "seconds": 2.0, "plain_seconds": 1.0, "ratio": 2.0,
+                 "peak_mib": 1.0, "version": "1"},
+            ]},
+        },
+    })  # fmt: skip
+    assert "took \\| too long" in page
+    assert "| 2.00 |" in page
