@@ -3,9 +3,9 @@
     python -m bench [NAME ...] [--quick] [--list] [--out DIR] [--peers-python [LIBRARY=]PATH] [--cores N]
 
 Runs the named cases, all by default, of every library that is installed, each in a process of its own on the same
-cores, and writes DIR/suite.json, suite.md and pictures. The peers are looked for in the interpreters that --peers-python, or
-JAXACCT_BENCH_PEERS_PYTHON, names: one for all, or LIBRARY=PATH for one of them (Opacus needs PyTorch), comma-separated
-in the variable. What is not installed, takes too long or raises is a row that says so.
+cores, and writes DIR/suite.json, suite.md and pictures. The peers are looked for in the interpreters that
+--peers-python, or JAXACCT_BENCH_PEERS_PYTHON, names: one for all, or LIBRARY=PATH for one of them (Opacus needs
+PyTorch), comma-separated in the variable. What is not installed, takes too long or raises is a row that says so.
 
     python -m bench SCRIPT [OPTION ...]
 

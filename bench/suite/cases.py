@@ -1,8 +1,8 @@
 """The questions of the suite, and who is asked.
 
 A case is a list of runs, each a contender with settings from the cheapest to the dearest, as JSON; and how their truth
-is known. Peers run at the settings that they publish as defaults or that their own examples use; those of ``--quick`` are
-coarser, so that they say little of a peer's best.
+is known. Peers run at the settings that they publish as defaults or that their own examples use; those of ``--quick``
+are coarser, and say little of a peer's best.
 """
 
 from __future__ import annotations
