@@ -2,6 +2,7 @@
 
 * :mod:`.approximate`: right guesses against (epsilon, delta): :func:`epsilon_lower_bound`, for any mechanism.
 * :mod:`.profiles`: right guesses against a whole profile of (epsilon, delta(epsilon)), and several runs together.
+* :mod:`.gaussian`: right guesses against mu-GDP: :func:`mu_lower_bound`.
 * :mod:`.canaries`, :mod:`.attack`: examples with gradients of their own, and guesses from the noisy sums.
 * :mod:`.faults`: broken trainers.
 * :mod:`.experiment`: all of it together: :func:`run`.
@@ -14,6 +15,18 @@ from jaxacct.audit.approximate import epsilon_lower_bound
 from jaxacct.audit.attack import guess, scores
 from jaxacct.audit.experiment import Audit, Settings, run
 from jaxacct.audit.faults import FAULTS
+from jaxacct.audit.gaussian import mu_lower_bound
 from jaxacct.audit.profiles import combined, p_value
 
-__all__ = ["FAULTS", "Audit", "Settings", "combined", "epsilon_lower_bound", "guess", "p_value", "run", "scores"]
+__all__ = [
+    "FAULTS",
+    "Audit",
+    "Settings",
+    "combined",
+    "epsilon_lower_bound",
+    "guess",
+    "mu_lower_bound",
+    "p_value",
+    "run",
+    "scores",
+]

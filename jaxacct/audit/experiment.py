@@ -18,6 +18,7 @@ import jaxacct
 from jaxacct import saddlepoint, validation
 from jaxacct.audit import attack, canaries, faults, profiles
 from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lower_bound
+from jaxacct.audit.gaussian import mu_lower_bound
 from jaxacct.train.accounting import certified_epsilon
 from jaxacct.train.keys import run_key
 from jaxacct.train.modules import split_params
@@ -27,9 +28,6 @@ from jaxacct.train.trainer import DPTrainer
 CLIP_NORM = 1.0
 LEARNING_RATE = 0.5
 """No guarantee depends on either."""
-
-EPSILONS = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
-"""Where claims are compared, from far below to far above any claim that canaries can refute; neighbours 22 % apart."""
 
 SPAN = 8.0
 """How far from the claimed noise multiplier, as a factor, the noise that would explain the guesses is looked for."""
@@ -88,13 +86,14 @@ class Audit:
         noise_multiplier: the least noise multiplier that is refuted, to 1 %; inf where none is.
         epsilon: lower bound on epsilon, from it; 0 where none is refuted.
         epsilon_of_any_mechanism: lower bound on epsilon that assumes nothing of the mechanism.
+        mu: lower bound on the mu of Gaussian differential privacy, for whatever the runs are mu-GDP for.
 
     Formal guarantee: if each run has the privacy profile of the mechanism that is claimed, at *some* noise multiplier,
     then with probability at least ``confidence`` the ``epsilon`` of that mechanism at ``delta`` is at least
     ``epsilon``; and a trainer whose claim is true has a bound above its claim with probability at most 1 - confidence.
     So a bound above the claim refutes the claimed profile, whatever the trainer does. As a number it is an epsilon of
     the claimed kind of mechanism. ``epsilon_of_any_mechanism`` has the guarantee of
-    :func:`~jaxacct.audit.epsilon_lower_bound`, by itself.
+    :func:`~jaxacct.audit.epsilon_lower_bound`, by itself, ``mu`` that of :func:`~jaxacct.audit.mu_lower_bound`.
 
     Why the noise may be chosen after the guesses: p-values fall with the noise multiplier, since deltas do, at fixed
     epsilons. If any noise multiplier of at most the true one is refuted, so is the true one.
@@ -107,6 +106,7 @@ class Audit:
     noise_multiplier: float
     epsilon: float
     epsilon_of_any_mechanism: float
+    mu: float
 
     @property
     def exceeded(self) -> bool:
@@ -248,22 +248,27 @@ def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> A
             settings.delta,
             settings.confidence,
         ),
+        mu=mu_lower_bound(correct, settings.guesses, settings.canaries, settings.confidence),
     )
 
 
 def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], noise: float) -> float:
     """Returns the p-value of the claimed mechanism at a noise multiplier: of all runs together."""
-    mechanism = trainer.sampler.mechanism(noise)
     # Cut batches are part of the truth: they add to each delta.
-    deltas = [
-        float(saddlepoint.delta(mechanism, settings.steps, float(epsilon)).upper)
-        + trainer.sampler.overflow_delta(settings.steps, float(epsilon))
-        for epsilon in EPSILONS
-    ]
-    each = functools.lru_cache(
-        lambda right: profiles.p_value(right, settings.guesses, settings.canaries, EPSILONS, np.minimum(deltas, 1.0))
-    )
-    return profiles.combined([each(right) for right in correct])
+    cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in profiles.EPSILONS]
+    deltas = np.minimum(np.add(_deltas(noise, trainer.sampler.sampling_rate, settings.steps), cut), 1.0)
+    each = {
+        right: profiles.p_value(right, settings.guesses, settings.canaries, profiles.EPSILONS, deltas)
+        for right in set(correct)
+    }
+    return profiles.combined([each[right] for right in correct])
+
+
+@functools.lru_cache(maxsize=256)
+def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
+    """Returns upper bounds on delta at ``profiles.EPSILONS``; 1 where the exact accountant does not converge."""
+    mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
+    return tuple(float(saddlepoint.delta(mechanism, steps, float(epsilon)).upper) for epsilon in profiles.EPSILONS)
 
 
 def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:

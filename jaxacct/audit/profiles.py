@@ -51,6 +51,10 @@ LEAST = 1e-12
 
 CANDIDATES = 64
 
+EPSILONS = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
+"""Where profiles are compared: from far below to far above what canaries can refute, neighbours 22 % apart. Always the
+same, so that p-values fall with the profile."""
+
 
 def p_value(correct: int, guesses: int, canaries: int, epsilons: ArrayLike, deltas: ArrayLike) -> float:
     """Returns an upper bound on the probability of so many right guesses about a mechanism with a whole profile.

@@ -100,6 +100,7 @@ def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[st
         "p_value": found.p_value,
         "refuted_noise_multiplier": found.noise_multiplier,
         "lower_bound_any_mechanism": found.epsilon_of_any_mechanism,
+        "mu_lower_bound": found.mu,
         "correct": list(found.correct),
         **{name.replace("-", "_"): getattr(settings, name.replace("-", "_")) for name in DEFAULTS},
         "dataset": arguments.dataset,
@@ -132,6 +133,7 @@ def _print_table(record: dict[str, Any]) -> None:
     table.add_row("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {record['delta']:g}")
     table.add_row("epsilon, lower bound", f"{rounded('lower', record['lower_bound'])}")
     table.add_row("the same, any mechanism", f"{rounded('lower', record['lower_bound_any_mechanism'])}")
+    table.add_row("mu of GDP, lower bound", f"{rounded('lower', record['mu_lower_bound'], 3)}")
     table.add_row("p-value of the claim", f"{record['p_value']:.3g}")
     table.add_row("verdict", _verdict(record))
     table.add_row("guarantee", record["guarantee"])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from jaxacct.audit import approximate, profiles
+from jaxacct.audit import approximate, gaussian, profiles
 
-GRID = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
+GRID = profiles.EPSILONS
 
 
 def gaussian_delta(mu, epsilon):
@@ -111,6 +111,17 @@ def test_bounds_on_epsilon_keep_their_confidence_and_come_near():
     assert 0.02 < wrong <= 0.1  # a discrete law does not use up all of the tenth
     assert sorted(bounds.values()) == list(bounds.values())
     assert 0.6 < bounds[round(law.mean())] < epsilon
+
+
+def test_bounds_on_mu_keep_their_confidence_and_grow_with_what_is_shown():
+    mu, canaries = 1.0, 100
+    law = binom(canaries, norm.cdf(mu / 2))
+    bounds = {v: gaussian.mu_lower_bound([v], canaries, canaries) for v in range(60, 101, 5)}
+    wrong = min(v for v, bound in bounds.items() if bound > mu)
+    assert law.sf(wrong - 5) <= 0.05  # at 5 fewer the bound was still right: no fewer than that many are needed
+    assert sorted(bounds.values()) == list(bounds.values())
+    assert 0.25 < bounds[70] < mu < bounds[100]
+    assert gaussian.mu_lower_bound([85, 85, 85], canaries, canaries) > bounds[85]
 
 
 def test_independent_runs_are_combined_by_fishers_method():
