@@ -68,4 +68,6 @@ def versions_of(*records: dict[str, Any], name: str) -> dict[str, str]:
 def seconds(value: float | None) -> str:
     if value is None:
         return "-"
+    if 0 < value < 1e-4:
+        return f"{value * 1e6:.1f} us"
     return f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.2f} s"

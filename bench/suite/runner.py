@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bench import peers
+from bench.report import seconds
 from bench.suite import truths
 from bench.suite.cases import Case, Contender
 
@@ -48,9 +49,8 @@ def run_case(case: Case, pythons: Mapping[str, str], limits: Limits, show: Show 
     """Returns what each contender answered, how far from the truth, and at what price."""
 
     def ask(task: str, settings: list[Record]) -> list[Record]:
-        seconds = 4 * limits.seconds
         return peers.run(
-            sys.executable, "jaxacct", settings, task=task, seconds=seconds, repeats=0, gib=limits.gib,
+            sys.executable, "jaxacct", settings, task=task, seconds=4 * limits.seconds, repeats=0, gib=limits.gib,
             cores=limits.cores, cache=limits.cache,
         )  # fmt: skip
 
@@ -78,7 +78,10 @@ def run_case(case: Case, pythons: Mapping[str, str], limits: Limits, show: Show 
 
 
 def describe(row: Record) -> str:
-    return f"{row['seconds']:.4g} s" + (f", error {row['error_above']:.1e}" if "error_above" in row else "")
+    shown = seconds(row["seconds_each"])
+    if row["items"] > 1:
+        shown += f" each of {row['items']}"
+    return shown + (f", error {row['error_above']:.1e}" if "error_above" in row else "")
 
 
 def _row(contender: Contender, setting: Record, answer: Record, truth: list[truths.Bracket]) -> Record:

@@ -17,13 +17,6 @@ def _error(value: float | None) -> str:
     return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
-def _time(row: Record, name: str) -> str:
-    value = row.get(name)
-    if value is not None and 0 < value < 1e-4:
-        return f"{value * 1e6:.1f} us"
-    return seconds(value)
-
-
 def _setting(row: Record) -> str:
     words = [f"{name} {row[name]}" for name in SETTINGS if name in row]
     if "steps" in row:
@@ -38,7 +31,8 @@ def _cells(row: Record) -> list[str]:
         verdict += f", {row['silent']} without answer" if row["silent"] else ""
     errors = [_error(row.get(name)) for name in ("error_above", "error_below", "error_of_estimate")]
     return [
-        *errors, verdict, _time(row, "seconds_each"), _time(row, "compile_seconds"), f"{row['peak_mib']:.0f} MiB",
+        *errors, verdict, seconds(row.get("seconds_each")), seconds(row.get("compile_seconds")),
+        f"{row['peak_mib']:.0f} MiB",
     ]  # fmt: skip
 
 
@@ -68,7 +62,7 @@ def _steps(case: Record) -> list[str]:
             rows.append([*start, f"failed: {row['error']}", *["-"] * 4])
         else:
             compilation = seconds(row["first"]) if row["library"] == "jaxacct" else "-"
-            times = [_time(row, "seconds"), _time(row, "plain_seconds"), f"{row['ratio']:.2f}", compilation]
+            times = [seconds(row.get("seconds")), seconds(row.get("plain_seconds")), f"{row['ratio']:.2f}", compilation]
             rows.append([*start, *times, f"{row['peak_mib']:.0f} MiB"])
     return _table(head, rows)
 
@@ -87,7 +81,7 @@ def _roofline(case: Record) -> list[str]:
         ]
         transforms = "cannot be told" if row["fft_share"] is None else f"{row['fft_share']:.0%}"
         rows.append([
-            f"{row['kernel']}, {row['size']}", str(row["device"]), row["precision"], _time(row, "run_seconds"),
+            f"{row['kernel']}, {row['size']}", str(row["device"]), row["precision"], seconds(row.get("run_seconds")),
             seconds(row["compile_seconds"]), *rates, f"{row['roofline_share_at_least']:.0%}", str(row["loops"]),
             transforms,
         ])  # fmt: skip
