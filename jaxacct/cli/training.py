@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = recipe.load(arguments.data_dir)
     trainer, steps, config = _trainer(arguments, name, recipe, dataset)
     try:
-        history = _fit(trainer, steps, recipe, dataset, keeper, arguments.resume)
+        record = None if keeper is None else _History(keeper.folder / HISTORY, config)
+        history = _fit(trainer, steps, recipe, dataset, keeper, record, arguments.resume)
     except KeyboardInterrupt:
         if keeper is not None:
             print("jaxacct train: give --resume to go on.", file=sys.stderr)
@@ -205,7 +206,51 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
     return make
 
 
-def _fit(trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, resume: bool) -> list[Any]:
+class _History:
+    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all."""
+
+    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
+        self.path, self.config = path, json.loads(json.dumps(config))
+
+    def add(self, entry: Any) -> None:
+        with self.path.open("a") as file:
+            if file.tell() == 0:
+                file.write(json.dumps(self.config) + "\n")
+            file.write(json.dumps(entry) + "\n")
+
+    def check(self) -> None:
+        """Raises ValueError where the settings were others."""
+        there, _ = self._read()
+        differing = [name for name in there if there[name] != self.config.get(name)]
+        if differing:
+            told = "; ".join(f"{name}: {there[name]} there, {self.config.get(name)} here" for name in differing)
+            raise ValueError(
+                f"{self.path.parent} is of a run with other settings ({told}): give those, or another --out."
+            )
+
+    def until(self, steps: int) -> list[Any]:
+        """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
+        from jaxacct.train.write_ahead import write_private
+
+        kept = [entry for entry in self._read()[1] if entry.step <= steps]
+        lines = [json.dumps(entry) + "\n" for entry in (self.config, *kept)]
+        write_private(self.path, "".join(lines).encode())
+        return kept
+
+    def _read(self) -> tuple[dict[str, Any], list[Any]]:
+        from jaxacct.train.state import Evaluation
+
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
+        try:
+            there, *entries = [json.loads(line) for line in lines] or [{}]
+            return dict(there), [Evaluation(*entry) for entry in entries]
+        except (ValueError, TypeError):
+            raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
+
+
+def _fit(
+    trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, record: _History | None, resume: bool
+) -> list[Any]:
     """Trains under a progress bar on standard error; the test set is public, what it measures costs no budget."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -215,12 +260,11 @@ def _fit(trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, resum
     planned = min(steps, trainer.remaining_steps)
     every = max(1, min(round(trainer.sampler.num_examples / trainer.sampler.expected_batch_size), planned // 20))
     history: list[Evaluation] = []
-    path, left = None, steps
-    if keeper is not None:
-        path = keeper.folder / HISTORY
-        if resume:
-            left = keeper.resume(trainer)
-            history = _past(path, trainer.steps)
+    left = steps
+    if record is not None and resume:
+        record.check()
+        left = keeper.resume(trainer)
+        history = record.until(trainer.steps)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
         TextColumn(recipe.metric + " {task.fields[reached]}  epsilon {task.fields[epsilon]}"), TimeRemainingColumn(),
@@ -233,9 +277,8 @@ def _fit(trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, resum
 
         def keep(entry: Evaluation) -> None:
             history.append(entry)
-            if path is not None:
-                with path.open("a") as file:
-                    file.write(json.dumps(entry) + "\n")
+            if record is not None:
+                record.add(entry)
             show(entry)
 
         for entry in history[-1:]:
@@ -248,18 +291,6 @@ def _fit(trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, resum
             left, every=every, evaluate=lambda model: recipe.evaluate(model, dataset), on_evaluation=keep, keeper=keeper
         )
     return history
-
-
-def _past(path: pathlib.Path, steps: int) -> list[Any]:
-    """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
-    from jaxacct.train.state import Evaluation
-    from jaxacct.train.write_ahead import write_private
-
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    entries = [Evaluation(*json.loads(line)) for line in lines if line.endswith("\n")]
-    kept = [entry for entry in entries if entry.step <= steps]
-    write_private(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
-    return kept
 
 
 def _print_table(report: dict[str, Any], folder: pathlib.Path) -> None:

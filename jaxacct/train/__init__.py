@@ -7,6 +7,7 @@
 
 from jaxacct.train.accounting import certified_epsilon, guarantee
 from jaxacct.train.algorithms import noisy_adam, noisy_sgd
+from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.keys import run_key
@@ -42,6 +43,7 @@ __all__ = [
     "RECIPES",
     "AdaptiveQuantile",
     "Automatic",
+    "Checkpoints",
     "CollaborativeFilter",
     "DPTrainer",
     "Dataset",

@@ -47,6 +47,11 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             f"policy = {type(trainer.policy).__name__} chose its settings from results: the certified epsilon of the "
             "non-adaptive composition does not apply. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
+    if trainer.plan.lost_steps:
+        raise ValueError(
+            f"an interruption lost {trainer.plan.lost_steps} updates, which may have been released and stay paid for: "
+            "the epsilon of those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
+        )
     mechanism, counts = _composition(trainer)
     relation = trainer.sampler.relation
     left = trainer.delta_after_overflow

@@ -82,6 +82,7 @@ class Checkpoints:
         self.folder, self.every, self.keep = pathlib.Path(folder).absolute(), int(every), int(keep)
         self.spends = WriteAhead(self.folder / SPENDS)
         self._trainer: DPTrainer | None = None
+        self._saved_plan = Plan()
         self._serial = self._saved_at = 0
         self._lock: Any = None
         self._manager: Any = None
@@ -106,6 +107,8 @@ class Checkpoints:
             self._start(trainer)
         if trainer is not self._trainer:
             raise ValueError(f"checkpoints = {self.folder} are of another trainer: give this one a folder of its own.")
+        if trainer.plan != self._saved_plan:  # another call of fit: that it was made must not be lost
+            self._save(trainer)
         steps = max(1, min(steps, self._saved_at + self.every - trainer.steps))
         ledger, count = trainer.foreseen(steps)
         self.spends.append(self._record(trainer, trainer.steps + count, ledger))
@@ -151,14 +154,14 @@ class Checkpoints:
         self.check(resume=True)
         self._open()
         self._check_settings(trainer)
-        state, constants, meta = self._read(trainer)
+        state, constants, plan = self._read(trainer)
         records = self.spends.read()
         if max(record.after for record in records) < self._serial - 1:
             raise ValueError(f"{self.spends.path} is older than the checkpoints beside it: restore the right one.")
         records = [record for record in records if record.after >= self._serial]
-        trainer.restore(state, meta, constants)
+        trainer.restore(state, plan, constants)
         if not self._repeat(trainer, records):
-            trainer.restore(state, meta, constants)
+            trainer.restore(state, plan, constants)
             trainer.restore(*_charged(trainer, records))
         self._trainer = trainer
         self._save(trainer)  # also puts away a line that was not finished
@@ -251,7 +254,7 @@ class Checkpoints:
         for path in [*(self.folder / STATES / str(serial)).rglob("*"), self.folder / STATES / str(serial)]:
             synchronize(path)
         synchronize(self.folder / STATES)
-        self._serial, self._saved_at = serial, trainer.steps
+        self._serial, self._saved_at, self._saved_plan = serial, trainer.steps, trainer.plan
         self.spends.replace(self._record(trainer, trainer.steps, trainer.state.ledger, _digest(trainer.state)))
 
     def _read(self, trainer: DPTrainer) -> tuple[TrainState, Any, Plan]:

@@ -18,8 +18,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     """Returns what must be the same for a run to be continued by ``trainer``, by name.
 
-    Of the data only the size and the shape of an example, of the loss nothing, and of the optimizer the shapes of its
-    state: the learning rate may change. A digest of the examples would be a statement on private data.
+    Of the data only the size and the shape of an example, of the loss nothing, of functions in a policy their names,
+    and of the optimizer the shapes of its state: the learning rate may change. A digest of the examples would be a
+    statement on private data.
 
     >>> import optax
     >>> from flax import nnx

@@ -53,6 +53,7 @@ def build_report(
         "microbatch_size": trainer.microbatch_size,
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
         "delta_for_accounting": trainer.delta_after_overflow,
+        "lost_steps": trainer.plan.lost_steps,
         "seed": trainer.seed,
     }
     return {

@@ -96,10 +96,16 @@ class WriteAhead:
     def append(self, record: Record) -> None:
         """Adds a record to the file, which is there."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(record.line())
-            file.flush()
-            os.fsync(file.fileno())
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            size = os.fstat(descriptor).st_size
+            try:
+                line = memoryview(record.line())
+                while line:
+                    line = line[file.write(line) :]
+                os.fsync(descriptor)
+            except BaseException:  # a full disk, or Ctrl-C: the next line must not follow half a one
+                os.ftruncate(descriptor, size)
+                raise
 
     def replace(self, record: Record) -> None:
         """Puts one record in place of all that are there."""

@@ -14,8 +14,15 @@ import pytest
 from flax import nnx
 
 from jaxacct.policies import AdaptiveNoise
-from jaxacct.train import AdaptiveQuantile, DPTrainer, RandomAllocationSampler, build_report
-from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES, Checkpoints
+from jaxacct.train import (
+    AdaptiveQuantile,
+    Checkpoints,
+    DPTrainer,
+    RandomAllocationSampler,
+    build_report,
+    certified_epsilon,
+)
+from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES
 
 BUDGET = {"epsilon": 4.0, "delta": 1e-3}
 
@@ -168,6 +175,8 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
     assert third.spent_epsilon == pytest.approx(float(ledger.epsilon()), rel=1e-12)
     assert third.spent_epsilon >= float(ledger.epsilon()) * (1 - 1e-15)
     assert not third.stopping_was_planned
+    with pytest.raises(ValueError, match="an interruption lost 4 updates"):
+        certified_epsilon(third)
     report = build_report(third, [])
     assert report["final"]["epsilon_certified"] is None
     assert not any(str(word) in json.dumps(report) for key, _ in used for word in key)
@@ -206,6 +215,46 @@ def test_a_run_that_goes_on_to_another_end_was_not_planned(tmp_path):
     later = make()
     assert Checkpoints(tmp_path / "run", every=4).resume(later) == 0
     assert not later.stopping_was_planned
+
+
+def test_a_second_fit_that_is_interrupted_is_not_forgotten(tmp_path):
+    trainer = make()
+    keeper = Checkpoints(tmp_path / "run", every=20)
+    trainer.fit(4, keeper=keeper)
+    assert trainer.stopping_was_planned
+    with pytest.raises(Killed):
+        trainer.fit(8, every=2, on_evaluation=killed_at(6), keeper=keeper)
+    keeper.close()
+    again = make()
+    assert Checkpoints(tmp_path / "run", every=20).resume(again) == 6
+    assert again.steps == 6
+    again.fit(6)
+    assert_same(again, trainer_after(12))
+    assert not again.stopping_was_planned
+
+
+def trainer_after(steps):
+    trainer = make()
+    trainer.fit(steps)
+    return trainer
+
+
+def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
+    keeper = Checkpoints(tmp_path / "run", every=2)
+    trainer = make()
+    trainer.fit(2, keeper=keeper)
+    before = (tmp_path / "run" / SPENDS).read_bytes()
+
+    def full(descriptor):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            keeper.spends.append(keeper.spends.read()[-1])
+    assert (tmp_path / "run" / SPENDS).read_bytes() == before
+    trainer.fit(2, keeper=keeper)
+    assert keeper.spends.read()[-1].stop == 4
 
 
 def test_an_unfinished_line_counts_for_nothing_and_is_put_away(tmp_path):

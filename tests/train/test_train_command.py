@@ -62,6 +62,8 @@ def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(before_the_rele
     assert not (tmp_path / "run" / "report.json").exists()
     assert main(kept) == 2
     assert "--resume" in capsys.readouterr().err
+    assert main([*kept, "--resume", "--learning-rate", "0.3"]) == 2
+    assert "learning_rate: 0.1 there, 0.3 here" in capsys.readouterr().err
     assert main([*kept, "--resume"]) == 0
     whole, resumed = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("whole", "run"))
     assert resumed == whole
