@@ -34,7 +34,7 @@ BATCH = AdaptiveBatchSize(
 POLICIES = {
     "adaptive noise": NOISE,
     "adaptive batch size": BATCH,
-    "schedule": Schedule(lambda step: 4.0 - step / 8, 0.1),
+    "schedule": Schedule(lambda step: jnp.where(step < STEPS, 4.0 - step / 8, 0.0), 0.1),
     "spend remaining": SpendRemaining(sampling_rate=0.1, steps=STEPS, period=PERIOD),
     "early stopping": EarlyStopping(NOISE, patience=10, **ADAPTS),
 }
@@ -88,7 +88,7 @@ def run_of(name):
         settings.append(setting_of(trainer))
         spent.append(entry.epsilon)
 
-    trainer.fit(STEPS, every=1, on_evaluation=look)
+    trainer.fit(STEPS + (name == "schedule"), every=1, on_evaluation=look)
     return Run(trainer, settings[:-1], noises, spent)
 
 
@@ -220,11 +220,11 @@ def test_early_stopping_ends_the_run_and_the_odometer_reads_less_than_epsilon():
 
 
 def test_a_schedule_is_refused_where_it_leaves_no_noise():
-    trainer = trainer_with(Schedule(lambda step: jnp.where(step < 3, 4.0, 0.0), 0.1))
-    assert [entry.step for entry in trainer.fit(STEPS)] == [3]
-    before = trainer.state
-    assert trainer.fit() == []
-    assert same_bits(before, trainer.state)
+    trainer = run_of("schedule").trainer
+    assert trainer.steps == STEPS
+    granted, after = trainer.program.pay(trainer.state, trainer.program.curve(trainer.state))
+    assert not granted
+    assert same_bits(trainer.state, after)
 
 
 def same_bits(first, second):
