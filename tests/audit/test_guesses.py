@@ -90,6 +90,35 @@ def test_gaussian_canaries_stay_within_the_p_value(mu, canaries, share, rare, li
     assert profiles.p_value(correct, canaries, canaries, GRID, deltas) >= tails[correct] * (1 - 1e-9)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), canaries=st.integers(1, 5), outcomes=st.integers(2, 6), share=st.floats(0.01, 1),
+    private=st.floats(0, 1),
+)  # fmt: skip
+def test_any_mechanism_and_the_best_guesses_stay_within_the_p_values(seed, canaries, outcomes, share, private):
+    # A law over a few outcomes for each choice of canaries; some guesses are left out, those with the least to say.
+    random = np.random.default_rng(seed)
+    coins = (np.arange(2**canaries)[:, None] >> np.arange(canaries)) & 1
+    laws = random.dirichlet(np.full(outcomes, 0.3), 2**canaries)
+    laws = (1 - private) * laws + private * laws.mean(axis=0)
+    neighbours = [(s, s ^ (1 << i)) for s in range(2**canaries) for i in range(canaries)]
+    epsilons = np.array([0.0, 0.3, 1.0, 2.0])
+    deltas = np.array(
+        [max(np.maximum(laws[s] - np.exp(e) * laws[t], 0).sum() for s, t in neighbours) for e in epsilons]
+    )
+    guesses = max(1, round(share * canaries))
+    chances = (laws.T @ coins) / laws.sum(axis=0)[:, None]  # of each canary to be in, for each outcome
+    guessed = np.argsort(-np.abs(chances - 0.5), axis=1)[:, :guesses]
+    said = np.take_along_axis(chances, guessed, axis=1) > 0.5
+    right = (coins[:, guessed] == said[None]).sum(axis=2)  # (choices, outcomes)
+    for correct in range(1, guesses + 1):
+        truth = laws[right >= correct].sum() / 2**canaries
+        profile = profiles.p_value(correct, guesses, canaries, epsilons, np.minimum(deltas + 1e-12, 1))
+        assert profile >= truth * (1 - 1e-6) - 1e-9
+        for epsilon, delta in zip(epsilons, deltas, strict=True):
+            assert approximate.p_value(correct, guesses, canaries, epsilon, min(delta, 1)) >= truth * (1 - 1e-6)
+
+
 def test_a_mechanism_that_is_loose_in_rare_runs_shows_what_one_run_cannot():
     # Shows everything with probability 0.04 and nothing otherwise: (0, 0.04)-DP, and right 100 times of 100 as often.
     assert profiles.p_value(100, 100, 100, [0.0], [0.04]) == pytest.approx(0.04, rel=0.03)
