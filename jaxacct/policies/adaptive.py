@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
 from jaxacct import validation
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.policies.protocol import Setting
+from jaxacct.precision import as_float64, in_float64
 
 SIGNIFICANT = 3.0
 """Standard deviations of the count's noise that make a rise: Lécuyer (2021), section 5.1."""
@@ -125,8 +126,13 @@ class AdaptiveNoise(_Levelled):
         return _levels(self.initial, self.least, self.most, self.increment)
 
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
-        noise = jnp.clip(self.initial + self.increment * state.level, self.least, self.most)
-        return Setting(noise.astype(jnp.float32), jnp.float32(self.sampling_rate))
+        return Setting(self._noise(state.level), jnp.float32(self.sampling_rate))
+
+    @in_float64
+    def _noise(self, level: Int32[Array, ""]) -> Float32[Array, ""]:
+        # In float64, so that the float32 is the same where a step is charged and where it is made: one of the two
+        # programs may contract the product and the sum into one rounding, which float32 would show.
+        return jnp.clip(self.initial + self.increment * as_float64(level), self.least, self.most).astype(jnp.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +182,13 @@ class AdaptiveBatchSize(_Levelled):
         return -high, -low
 
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
-        size = jnp.clip(self.initial - self.increment * state.level, self.least, self.most)
-        return Setting(jnp.float32(self.noise_multiplier), (size / self.num_examples).astype(jnp.float32))
+        return Setting(jnp.float32(self.noise_multiplier), self._rate(state.level))
+
+    @in_float64
+    def _rate(self, level: Int32[Array, ""]) -> Float32[Array, ""]:
+        # In float64 as above.
+        size = jnp.clip(self.initial - self.increment * as_float64(level), self.least, self.most)
+        return (size / self.num_examples).astype(jnp.float32)
 
 
 def _levels(initial: float, least: float, most: float, increment: float) -> tuple[int, int]:

@@ -132,6 +132,23 @@ def test_adaptive_batch_size_goes_down_a_level_on_a_rise_and_up_without():
     np.testing.assert_allclose(np.array(rates) * EXAMPLES, [80] * 4 + [60] * 4 + [80] * 6, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        AdaptiveNoise(sampling_rate=0.1, initial=1.0, increment=0.1, least=0.1, most=9.0, period=1),
+        AdaptiveBatchSize(
+            noise_multiplier=1.0, num_examples=50_000, initial=512, increment=12.7, least=50, most=900, period=1
+        ),
+    ],
+    ids=["noise", "batch size"],
+)
+def test_a_compiled_step_uses_the_setting_that_was_charged_outside_bit_for_bit(policy):
+    start = policy.start(None)
+    compiled = jax.jit(lambda level: policy.setting(dataclasses.replace(start, level=level), 0))
+    for level in map(jnp.int32, range(-30, 31)):
+        assert compiled(level) == policy.setting(dataclasses.replace(start, level=level), 0)
+
+
 def test_spend_remaining_leaves_next_to_nothing():
     trainer = run_of("spend remaining").trainer
     assert 0.99 * EPSILON <= trainer.spent_epsilon <= EPSILON
