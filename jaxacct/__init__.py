@@ -51,6 +51,7 @@ __all__ = [
     "RandomAllocation",
     "RandomizedResponse",
     "TruncatedPoissonGaussian",
+    "adapters",
     "audit",
     "calibrate",
     "convert",
@@ -71,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports trainer, audits and sweeps when they are asked for: accounting need not wait for Flax, Optax and Rich."""
-    if name in ("audit", "sweep", "train"):
+    """Imports what accounting does without when it is asked for: it need not wait for Flax, Optax and Rich."""
+    if name in ("adapters", "audit", "sweep", "train"):
         return importlib.import_module(f"jaxacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
