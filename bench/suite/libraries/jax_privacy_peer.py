@@ -29,4 +29,4 @@ def step(setting: dict[str, Any]) -> dict[str, Any]:
     """As :mod:`bench.train_step` runs it, which needs jaxacct's requirements in the same environment."""
     from bench.suite.libraries import training
 
-    return training.step("jax-privacy", setting)
+    return training.step(setting.get("kind", "jax-privacy"), setting)

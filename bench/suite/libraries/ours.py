@@ -98,7 +98,11 @@ def _calibrated(tolerance: float) -> Any:
 
 
 def noise(setting: dict[str, Any]) -> dict[str, Any]:
-    """One vmapped call."""
+    """One vmapped call, or a plain one for a single target."""
+    if len(setting["targets"]) == 1:
+        ((budget, rate, steps),) = setting["targets"]
+        alone = ja.calibrate.noise_multiplier(budget, setting["delta"], rate, steps, tolerance=setting["tol"])
+        return {"noises": [float(alone.value)]} | COMPILED
     with jax.enable_x64(True):
         found = _calibrated(setting["tol"])(jnp.asarray(np.asarray(setting["targets"], np.float64)), setting["delta"])
     return {"noises": np.asarray(found.value).tolist()} | COMPILED
