@@ -53,7 +53,7 @@ def make_trainer() -> DPTrainer:
     return DPTrainer(
         nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda model, x, y: ((model(x) - y) ** 2).sum(), optax.adam(0.1),
         (x, x[:, :1]), epsilon=8.0, delta=1e-3, noise_multiplier=6.0, expected_batch_size=20,
-        clipping=AdaptiveQuantile(1.0, count_noise=8.0), seed=7,
+        clipping=AdaptiveQuantile(1.0, count_noise=8.0), ledger="odometer", seed=7,
     )  # fmt: skip
 
 
