@@ -60,7 +60,7 @@ def tangent(relation: str, rate: Array, false_rate: Array, sampling_rate: Array,
             mechanism, count = composition("noise_multiplier", given, jnp.exp(setting))
             return directed_parts(mechanism, count, relation)[0]
 
-        start = gaussian_start("noise_multiplier", given)
+        start = gaussian_start((True, False, False), given)
         near = guess(parts_at, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
         return jnp.where(near.settled, near.setting, jnp.inf)
 

@@ -8,7 +8,7 @@ safe: the guess, the slopes and the stopping rule decide how near it comes to th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,33 @@ class Found(NamedTuple):
     refuted: Array
 
 
+class Aim(NamedTuple):
+    """What is searched for, as numbers, so that one program serves every search.
+
+    Attributes:
+        target (): the budget.
+        largest (): what an upper bound is that says nothing: 1 for delta, inf for epsilon.
+        least (): smallest setting.
+        most (): largest setting.
+        tolerance (): distance from the least, in u, at which to stop.
+        rises (): whether the value of a setting u is ``exp(u)``, not ``exp(-u)``.
+        whole (): whether values are whole numbers, ``exp(-u)`` rounded down; then the search ends at neighbours.
+    """
+
+    target: Any
+    largest: Any
+    least: Any
+    most: Any
+    tolerance: Any
+    rises: Any
+    whole: Any
+
+    def value(self, setting: Array) -> Array:
+        """Returns the value of a setting, which is what is evaluated and returned."""
+        falling = jnp.exp(-setting)
+        return jnp.where(self.rises, jnp.exp(setting), jnp.where(self.whole, jnp.round(falling), falling))
+
+
 class _State(NamedTuple):
     round: Array
     setting: Array
@@ -70,88 +97,74 @@ class _State(NamedTuple):
     is_done: Array
 
 
-def search(
-    evaluate: Callable[[Array], Bounds],
-    value_of: Callable[[Array], Array],
-    start: Array,
-    slope: Array,
-    is_slope: Array,
-    target: Array,
-    *,
-    ends: tuple[Array, Array],
-    tolerance: float,
-    largest: float,
-    whole: bool = False,
-) -> Found:
-    """Returns about the least setting in ``ends`` at which ``evaluate`` certifies at most ``target``.
+def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: Array, is_slope: Array) -> Found:
+    """Returns about the least setting at which ``evaluate`` certifies at most the target.
 
     Args:
         evaluate: the certified bounds at a value, decreasing in the setting.
-        value_of: the value of a setting u: ``exp(u)`` or ``exp(-u)``; what is evaluated and returned is the value.
+        aim: see there.
         start (): the first setting.
         slope (): derivative in u of the logarithm of what is compared, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
-        target (): the budget.
-        ends: smallest and largest setting.
-        tolerance: distance from the least, in u, at which to stop.
-        largest: what an upper bound is that says nothing: 1 for delta, inf for epsilon.
-        whole: whether values are whole numbers, ``exp(-u)`` rounded down; then the search ends at neighbours.
     """
-    aim, (least, most) = measured(target), ends
-
-    def snapped(setting: Array) -> Array:
-        return -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + 1e-12))) if whole else setting
-
-    def is_adjacent(bad: Array, best: Array) -> Array:
-        return whole & (jnp.exp(-bad) - jnp.exp(-best) < 1.5)
-
-    def once(state: _State) -> _State:
-        u, found = state.setting, state.found
-        value = value_of(u)
-        bounds = evaluate(value)
-        high, low = measured(bounds.upper), measured(bounds.lower)
-        known = bounds.upper < largest
-        passes = known & (bounds.upper <= target)
-        secant = (high - state.height) / (u - state.last)
-        # An epsilon of 0 hides how far below 0 the curve is.
-        usable = known & (bounds.upper > SMALLEST) & jnp.isfinite(secant) & (secant < 0)
-        usable = usable & (jnp.abs(high - state.height) > 10 * (high - low))
-        slope = jnp.where(usable, secant, state.slope)
-        is_slope = state.is_slope | usable
-        step = jnp.where(known, (aim - high) / slope, jnp.inf)
-        better = passes & (u < found.setting)
-        distance = u - jnp.maximum(u + (aim - low) / slope, least)
-        distance = jnp.where(is_slope, jnp.maximum(distance, 0.0), jnp.inf)
-        new = Found(u, value, bounds, distance, found.refuted)
-        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
-        best = best._replace(refuted=found.refuted | (known & ~passes & (u >= most)))
-        bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
-        padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
-        ahead = u + jnp.clip(step + padding, -LONGEST, LONGEST)
-        retreats = state.retreats + (~known & jnp.isinf(state.found.setting))
-        # Where nothing is known: to what passed, or away from what costs more.
-        retreat = jnp.where(jnp.isfinite(best.setting), (u + best.setting) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
-        ahead = jnp.where(known, ahead, retreat)
-        ahead = _between(snapped(jnp.clip(ahead, least, most)), bad, best.setting, whole)
-        at_end = passes & (u <= least) | ~passes & (u >= most)
-        blurred = (high - low) / -slope
-        near = passes & is_slope & (-step <= jnp.maximum(1e-9 if whole else tolerance, blurred))
-        late = jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH)
-        # Whole numbers end at neighbours, unless they are too large to be told apart.
-        is_done = jnp.where(jnp.asarray(whole) & (value <= PROVEN), False, near | late & ~jnp.asarray(whole))
-        is_done = is_done | at_end | (retreats > RETREATS)
-        is_done = is_done | is_adjacent(bad, best.setting) | (ahead == u)
-        height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-        return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, best, is_done)
-
     nothing = jnp.full_like(start, jnp.inf)
     unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=jnp.zeros(start.shape, bool))
     never = jnp.zeros(start.shape, bool)
-    found = Found(nothing, value_of(nothing), unknown, nothing, never)
-    first = snapped(jnp.clip(start, least, most))
+    found = Found(nothing, aim.value(nothing), unknown, nothing, never)
+    first = _snapped(jnp.clip(start, aim.least, aim.most), aim.whole)
     zero = jnp.zeros(start.shape, int)
     state = _State(zero, first, slope, is_slope, jnp.nan * start, jnp.nan * start, zero, -nothing, found, never)
+
+    def once(state: _State) -> _State:
+        value = aim.value(state.setting)
+        return _advanced(aim, state, value, evaluate(value))
+
     return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
+
+
+def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
+    """Returns the state after one more evaluation, at ``value``."""
+    target, least, most, whole = aim.target, aim.least, aim.most, aim.whole
+    wanted, u, found = measured(target), state.setting, state.found
+    high, low = measured(bounds.upper), measured(bounds.lower)
+    known = bounds.upper < aim.largest
+    passes = known & (bounds.upper <= target)
+    secant = (high - state.height) / (u - state.last)
+    # An epsilon of 0 hides how far below 0 the curve is.
+    usable = known & (bounds.upper > SMALLEST) & jnp.isfinite(secant) & (secant < 0)
+    usable = usable & (jnp.abs(high - state.height) > 10 * (high - low))
+    slope = jnp.where(usable, secant, state.slope)
+    is_slope = state.is_slope | usable
+    step = jnp.where(known, (wanted - high) / slope, jnp.inf)
+    better = passes & (u < found.setting)
+    distance = u - jnp.maximum(u + (wanted - low) / slope, least)
+    distance = jnp.where(is_slope, jnp.maximum(distance, 0.0), jnp.inf)
+    new = Found(u, value, bounds, distance, found.refuted)
+    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
+    best = best._replace(refuted=found.refuted | (known & ~passes & (u >= most)))
+    bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
+    padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
+    ahead = u + jnp.clip(step + padding, -LONGEST, LONGEST)
+    retreats = state.retreats + (~known & jnp.isinf(state.found.setting))
+    # Where nothing is known: to what passed, or away from what costs more.
+    retreat = jnp.where(jnp.isfinite(best.setting), (u + best.setting) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
+    ahead = jnp.where(known, ahead, retreat)
+    ahead = _between(_snapped(jnp.clip(ahead, least, most), whole), bad, best.setting, whole)
+    at_end = passes & (u <= least) | ~passes & (u >= most)
+    blurred = (high - low) / -slope
+    near = passes & is_slope & (-step <= jnp.maximum(jnp.where(whole, 1e-9, aim.tolerance), blurred))
+    late = jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH)
+    # Whole numbers end at neighbours, unless they are too large to be told apart.
+    is_done = jnp.where(whole & (value <= PROVEN), False, near | late & ~whole)
+    is_adjacent = whole & (jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5)
+    is_done = is_done | at_end | (retreats > RETREATS) | is_adjacent | (ahead == u)
+    height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
+    return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, best, is_done)
+
+
+def _snapped(setting: Array, whole: Array) -> Array:
+    """Returns the setting of the next smaller whole value."""
+    return jnp.where(whole, -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + 1e-12))), setting)
 
 
 def measured(level: ArrayLike) -> Array:
@@ -159,12 +172,11 @@ def measured(level: ArrayLike) -> Array:
     return jnp.log(jnp.maximum(level, SMALLEST))
 
 
-def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
+def _between(ahead: Array, bad: Array, best: Array, whole: Array) -> Array:
     """Returns ``ahead`` where it lies between the settings known to fail and to pass, else one that does."""
-    if whole:
-        # In the values: from one above those known to pass to one below those known to fail.
-        low, high = jnp.exp(-best), jnp.minimum(jnp.exp(-bad), MOST_STEPS + 1)
-        low, high = jnp.round(low), jnp.round(high)
-        return -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
+    # In the values: from one above those known to pass to one below those known to fail.
+    low, high = jnp.exp(-best), jnp.minimum(jnp.exp(-bad), MOST_STEPS + 1)
+    low, high = jnp.round(low), jnp.round(high)
+    neighbour = -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
     middle = jnp.where(jnp.isfinite(bad) & jnp.isfinite(best), (bad + best) / 2, jnp.where(ahead < best, ahead, best))
-    return jnp.where((ahead > bad) & (ahead < best), ahead, middle)
+    return jnp.where(whole, neighbour, jnp.where((ahead > bad) & (ahead < best), ahead, middle))

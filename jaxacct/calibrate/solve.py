@@ -16,9 +16,9 @@ from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import MOST_STEPS, Found, search
+from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
 from jaxacct.prv.composition import directed_parts
 from jaxacct.saddlepoint.contour import total
 from jaxacct.saddlepoint.laws import has_law
@@ -61,48 +61,75 @@ ENDS: dict[str, tuple[float, float]] = {
 """Smallest and largest u, as of :mod:`.search`, for each argument that may be looked for."""
 
 
-def value_of(unknown: str, setting: Any) -> Any:
-    """Returns the value of a setting u."""
-    if unknown in ("noise_multiplier", "scale"):
-        return jnp.exp(setting)
-    return jnp.round(jnp.exp(-setting)) if unknown == "steps" else jnp.exp(-setting)
-
-
 def composition(unknown: str, given: Given, value: Any) -> tuple[PoissonSubsampledGaussian, Any]:
     """Returns mechanism and steps with ``value`` put in for what is looked for."""
     whole = given._replace(**{unknown: value})
     return PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), whole.steps
 
 
+def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
+    """Returns what the search is for."""
+    is_epsilon = config.quantity == "epsilon"
+    return Aim(
+        target=given.epsilon if is_epsilon else given.delta,
+        largest=np.float64(np.inf if is_epsilon else 1.0),
+        least=as_float64(ends[0]),
+        most=as_float64(ends[1]),
+        tolerance=np.float64(config.tolerance),
+        rises=np.bool_(config.unknown in ("noise_multiplier", "scale")),
+        whole=np.bool_(config.unknown == "steps"),
+    )
+
+
 @in_float64
 def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
-    """Returns the result of one target, and the setting u that was guessed."""
-    solve = one_by_one(in_float64(functools.partial(_calibrated, config)))
+    """Returns the result of one target, and the setting u that was guessed.
+
+    Two programs serve all concrete targets of one quantity, whatever is looked for: one guesses, which is the same for
+    all quantities, and one searches. Inside a trace all is one program.
+    """
+    if is_concrete(given):
+        return _calibrated(config, Given(*(np.asarray(number, np.float64) for number in given)))
+    solve = one_by_one(in_float64(functools.partial(_calibrated_traced, config)))
     return solve(Given(*(jnp.asarray(number, jnp.float64) for number in given)))
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
-    unknown, relation = config.unknown, config.relation
-    ends = ENDS[unknown]
-    start = gaussian_start(unknown, given)
+    unknown = np.asarray([config.unknown == name for name in ENDS])
+    aim = aimed(config, given, ENDS[config.unknown])
+    near = _guessed(config.relation, unknown, given, aim)
+    return _answered(config.quantity, config.relation, unknown, given, aim, near), near.setting
+
+
+_calibrated_traced = jax.jit(_calibrated, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
+    """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
 
     def parts_at(setting: Array) -> Any:
-        value = jnp.exp(setting) if unknown == "noise_multiplier" else jnp.exp(-setting)
-        mechanism, steps = composition(unknown, given, value)
-        return directed_parts(mechanism, steps, relation)[0]
+        # Not with ``aim.value``: a whole number of steps has no derivative.
+        value = jnp.where(aim.rises, jnp.exp(setting), jnp.exp(-setting))
+        return directed_parts(*_composition(unknown, given, value), relation)[0]
 
+    start = gaussian_start(unknown, given)
+    return guess(parts_at, start, given.epsilon, jnp.log(given.delta), (aim.least, aim.most))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _answered(quantity: str, relation: str, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
     def evaluate(value: Array) -> Bounds:
-        return bounds_of(config.quantity, *composition(unknown, given, value), given, relation)
+        return bounds_of(quantity, *_composition(unknown, given, value), given, relation)
 
-    if all(has_law(pair) for pair, _ in parts_at(start.setting)):
-        start = guess(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
-        result = graded(config, searched(config, evaluate, start, given, ends), ends)
-    else:
-        result = unanswered(config, start.setting)
-    if unknown == "noise_multiplier":
-        result = _without_noise(config, given, result)
-    return result, start.setting
+    return _without_noise(aim, unknown[0], given, graded(aim, searched(quantity, evaluate, near, given, aim)))
+
+
+def _composition(unknown: Array, given: Given, value: Array) -> tuple[PoissonSubsampledGaussian, Any]:
+    """Returns mechanism and steps as :func:`composition` does, for an unknown that is traced."""
+    numbers = (jnp.where(is_it, value, getattr(given, name)) for is_it, name in zip(unknown, ENDS, strict=True))
+    noise_multiplier, rate, steps = numbers
+    return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
 
 def bounds_of(quantity: str, mechanism: Any, steps: Any, given: Given, relation: str) -> Bounds:
@@ -112,55 +139,45 @@ def bounds_of(quantity: str, mechanism: Any, steps: Any, given: Given, relation:
     return saddlepoint.delta(mechanism, steps, given.epsilon, relation=relation)
 
 
-def searched(
-    config: Config, evaluate: Callable[[Array], Bounds], near: Guess, given: Given, ends: tuple[Any, Any]
-) -> Found:
+def searched(quantity: str, evaluate: Callable[[Array], Bounds], near: Guess, given: Given, aim: Aim) -> Found:
     """Returns what the search from a guess found."""
-    is_epsilon = config.quantity == "epsilon"
+    slope = near.slope / (near.order * given.epsilon) if quantity == "epsilon" else near.slope
     # Half the tolerance on the safe side: where the guess is that good, one evaluation will do.
-    return search(
-        evaluate,
-        functools.partial(value_of, config.unknown),
-        near.setting + 0.5 * config.tolerance,
-        near.slope / (near.order * given.epsilon) if is_epsilon else near.slope,
-        near.settled,
-        given.epsilon if is_epsilon else given.delta,
-        ends=(as_float64(ends[0]), as_float64(ends[1])),
-        tolerance=config.tolerance,
-        largest=jnp.inf if is_epsilon else 1.0,
-        whole=config.unknown == "steps",
-    )
+    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, slope, near.settled)
 
 
-def graded(config: Config, found: Found, ends: tuple[Any, Any]) -> Calibrated:
+def graded(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     passed = jnp.isfinite(found.setting)
     # Whole steps are the best there are up to one; half of one more is what the bounds may blur.
-    close = found.distance <= config.tolerance + (1 / found.value if config.unknown == "steps" else 0.0)
+    close = found.distance <= aim.tolerance + jnp.where(aim.whole, 1 / found.value, 0.0)
     status = jnp.where(close, Status.CONVERGED, Status.LOOSE)
-    status = jnp.where(found.setting <= ends[0], Status.NOT_BINDING, status)
+    status = jnp.where(found.setting <= aim.least, Status.NOT_BINDING, status)
     status = jnp.where(passed, status, jnp.where(found.refuted, Status.INFEASIBLE, Status.UNKNOWN))
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
 
 
-def unanswered(config: Config, like: Array) -> Calibrated:
+def unanswered(like: Any) -> Calibrated:
     """Returns the result for mechanisms that the exact accountant does not know."""
     nothing = jnp.full_like(like, jnp.inf)
-    bounds = Bounds(jnp.zeros_like(like), jnp.full_like(like, jnp.nan), nothing, jnp.zeros(like.shape, bool))
-    return Calibrated(value_of(config.unknown, nothing), bounds, jnp.asarray(Status.UNKNOWN, jnp.int32))
+    bounds = Bounds(jnp.zeros_like(like), jnp.full_like(like, jnp.nan), nothing, jnp.zeros(nothing.shape, bool))
+    return Calibrated(nothing, bounds, jnp.asarray(Status.UNKNOWN, jnp.int32))
 
 
-def gaussian_start(unknown: str, given: Given) -> Guess:
-    """Returns the setting by the central limit: mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5)."""
+def gaussian_start(unknown: Any, given: Given) -> Guess:
+    """Returns the setting by the central limit: mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5).
+
+    ``unknown`` (3,) tells which argument is looked for, in the order of ENDS.
+    """
     s, q, k = given.noise_multiplier, given.sampling_rate, given.steps
-    mu = gaussian_mu(given.epsilon, given.delta)
-    if unknown == "noise_multiplier":
-        setting = -0.5 * jnp.log(jnp.log1p((mu / q) ** 2 / k))
-    elif unknown == "sampling_rate":
-        setting = 0.5 * jnp.log(k * jnp.expm1(jnp.minimum(1 / s**2, 700.0))) - jnp.log(mu)
-    else:
-        setting = jnp.log(q**2 * jnp.expm1(jnp.minimum(1 / s**2, 700.0))) - 2 * jnp.log(mu)
-    return started(jnp.clip(setting, *ENDS[unknown]), mu, given.epsilon)
+    mu, growth = gaussian_mu(given.epsilon, given.delta), jnp.expm1(jnp.minimum(1 / s**2, 700.0))
+    settings = (
+        -0.5 * jnp.log(jnp.log1p((mu / q) ** 2 / k)),
+        0.5 * jnp.log(k * growth) - jnp.log(mu),
+        jnp.log(q**2 * growth) - 2 * jnp.log(mu),
+    )
+    clipped = [jnp.clip(setting, *ends) for setting, ends in zip(settings, ENDS.values(), strict=True)]
+    return started(jnp.select(list(unknown), clipped), mu, given.epsilon)
 
 
 def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
@@ -169,8 +186,8 @@ def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
     return Guess(setting, order, -(order**2) * mu**2, jnp.zeros(setting.shape, bool))
 
 
-def _without_noise(config: Config, given: Given, result: Calibrated) -> Calibrated:
-    """Returns no noise at all where delta pays for every run that the example is in.
+def _without_noise(aim: Aim, is_noise: Array, given: Given, result: Calibrated) -> Calibrated:
+    """Returns no noise at all where that is what is looked for and delta pays for every run that the example is in.
 
     Otherwise nothing of it is released: the total variation distance is at most 1 - (1 - q)^k, at any epsilon.
     """
@@ -178,8 +195,8 @@ def _without_noise(config: Config, given: Given, result: Calibrated) -> Calibrat
     sampled = -jnp.expm1(k * jnp.log1p(-jnp.minimum(q, 1 - UNIT_ROUNDOFF))) * (1 + 64 * UNIT_ROUNDOFF)
     sampled = jnp.where(k == 0, 0.0, jnp.where(q < 1, sampled, 1.0))
     valid = (k >= 0) & (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
-    free = valid & (sampled <= given.delta)
-    level = jnp.zeros_like(sampled) if config.quantity == "epsilon" else jnp.maximum(sampled, TINY * (k > 0))
+    free = is_noise & valid & (sampled <= given.delta)
+    level = jnp.where(jnp.isinf(aim.largest), 0.0, jnp.maximum(sampled, TINY * (k > 0)))
     bounds = Bounds(lower=0.0 * level, estimate=level, upper=level, converged=free)
     better = Calibrated(jnp.zeros_like(level), bounds, jnp.asarray(Status.NOT_BINDING, jnp.int32))
     return jax.tree.map(lambda new, old: jnp.where(free, new, old), better, result)
@@ -197,7 +214,7 @@ def scaled(
 
     low, high = ends
     if not all(has_law(pair) for pair, _ in parts_at(low)):
-        return unanswered(config, low), (low + high) / 2
+        return unanswered(low), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)
 
     def spread(setting: Array) -> Array:
@@ -214,4 +231,5 @@ def scaled(
     def evaluate(scale: Array) -> Bounds:
         return bounds_of(config.quantity, make(scale), steps, given, config.relation)
 
-    return graded(config, searched(config, evaluate, near, given, ends), ends), near.setting
+    aim = aimed(config, given, ends)
+    return graded(aim, searched(config.quantity, evaluate, near, given, aim)), near.setting

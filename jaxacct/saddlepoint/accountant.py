@@ -81,10 +81,19 @@ def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relatio
     check(mechanism, steps)
     validation.check_one_of(precision, "precision", PRECISIONS)
     validation.check_scalar(value, "delta or epsilon")
+    return unchecked(quantity, mechanism, steps, value, relation, precision)
+
+
+def unchecked(
+    quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relation: str, precision: str = "float64"
+) -> Bounds:
+    """Returns what :func:`epsilon` or :func:`delta` does; where arguments are out of range the bracket says nothing."""
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
     with jax.enable_x64(precision == "float64"):
+        if is_concrete(leaves):
+            return outside(_decided(quantity, relation, (mechanism, steps, value))[0])
         return outside(_answer(quantity, relation, precision, structure, tuple(leaves)))
 
 
@@ -94,14 +103,15 @@ def _answer(quantity: str, relation: str, precision: str, structure: Any, leaves
         with jax.enable_x64(precision == "float64"):
             return _decided(quantity, relation, jax.tree.unflatten(structure, leaves))[0]
 
-    return solved(leaves) if is_concrete(leaves) else one_by_one(solved)(leaves)
+    return one_by_one(solved)(leaves)
 
 
-def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Array]:
+def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
     """Returns the larger of the directions' brackets, and which direction decides."""
     mechanism, steps, value = arguments
     directions = directed_parts(mechanism, steps, relation)
-    number = as_real(value)
+    real = jax.dtypes.canonicalize_dtype(jnp.float64)
+    number = np.asarray(value, real) if is_concrete(value) else as_real(value)
     solve = epsilon_bounds if quantity == "epsilon" else delta_bounds
     if not all(has_law(pair) for parts in directions for pair, _ in parts):
         nothing = jnp.zeros_like(number)
@@ -112,8 +122,14 @@ def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> t
         return solve(directions[0], number), jnp.asarray(0)
     if not is_concrete(arguments) and len({jax.tree.structure(parts) for parts in directions}) == 1:
         every = jax.lax.map(lambda parts: solve(parts, number), stack(*directions))
-    else:
-        every = stack(*(solve(parts, number) for parts in directions))
+        return _larger(*(jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(2)))
+    return _larger(*(solve(parts, number) for parts in directions))
+
+
+@jax.jit
+def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
+    """Returns the larger of two brackets, and which one decides."""
+    every: Any = stack(first, second)
     # A direction that has not converged matters only where its bracket reaches beyond the other's.
     estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
     decides = jnp.where(estimates[1] > estimates[0], 1, 0)
@@ -135,7 +151,8 @@ def _answer_jvp(
     (leaves,), (moves,) = primals, tangents
     with jax.enable_x64(precision == "float64"):
         bounds, decides = _decided(quantity, relation, jax.tree.unflatten(structure, leaves))
-        slopes = _slopes(quantity, relation, structure, leaves, bounds, decides)
+        reals = [as_real(leaf) for leaf in leaves]
+        slopes = _slopes(quantity, relation, structure, reals, jnp.asarray(bounds.estimate), decides)
         tangent = jnp.zeros_like(bounds.estimate)
         for slope, move in zip(slopes, moves, strict=True):
             # A tangent may be a Python number; one of a whole number is nothing at all.
@@ -146,36 +163,48 @@ def _answer_jvp(
 
 
 def _slopes(
-    quantity: str, relation: str, structure: Any, leaves: tuple[Any, ...], bounds: Bounds, decides: Array
+    quantity: str, relation: str, structure: Any, reals: list[Array], answer: Array, decides: Array
 ) -> list[Array]:
-    """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function.
-
-    With respect to epsilon log delta is differentiated under the integral. With respect to the parameters it is a
-    central difference of the integral, which is exact enough for that: of relative step h it errs by about h^2, and by
-    its own error over h.
-    """
-    reals = [as_real(leaf) for leaf in leaves]
-    answer = jnp.asarray(bounds.estimate)
+    """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function."""
     at = answer if quantity == "epsilon" else reals[-1]
-    step = DIFFERENCE[at.dtype.name]
+    by_leaves, by_epsilon = _log_slopes(relation, structure, reals, at, decides)
+    if quantity == "epsilon":
+        slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (reals[-1] * by_epsilon)]
+        is_bound = answer <= 0
+    else:
+        slopes = [slope * answer for slope in by_leaves] + [by_epsilon * answer]
+        is_bound = answer >= 1
+    return [jnp.where(is_bound, 0.0, slope) for slope in slopes]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _log_slopes(
+    relation: str, structure: Any, reals: list[Array], epsilon: Array, decides: Array
+) -> tuple[list[Array], Array]:
+    """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
+
+    In epsilon it is differentiated under the integral. In the parameters it is a central difference of the integral,
+    which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h.
+    """
+    step = DIFFERENCE[epsilon.dtype.name]
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         mechanism, steps, _ = jax.tree.unflatten(structure, reals)
-        found = [log_delta_at(parts, at) for parts in directed_parts(mechanism, steps, relation)]
+        found = [log_delta_at(parts, epsilon) for parts in directed_parts(mechanism, steps, relation)]
         return jax.tree.map(
             lambda *both: both[0] if len(both) == 1 else jnp.where(decides == 1, both[1], both[0]), *found
         )
 
     sizes = [leaf.size for leaf in reals[:-1]]
     # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
-    moves = jnp.concatenate([jnp.zeros((1, sum(sizes))), jnp.eye(sum(sizes)), -jnp.eye(sum(sizes))]).astype(at.dtype)
+    moves = jnp.concatenate([jnp.zeros((1, sum(sizes))), jnp.eye(sum(sizes)), -jnp.eye(sum(sizes))])
 
     def moved(move: Array) -> tuple[Array, Array]:
         parts = jnp.split(move, np.cumsum(sizes)[:-1])
         shifted = [x * (1 + step * part.reshape(x.shape)) for x, part in zip(reals[:-1], parts, strict=True)]
         return log_delta([*shifted, reals[-1]])
 
-    values, by_epsilon = jax.lax.map(moved, moves)
+    values, by_epsilon = jax.lax.map(moved, moves.astype(epsilon.dtype))
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
     # At the end of a range only one side is there.
     difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
@@ -183,10 +212,4 @@ def _slopes(
     by_leaves = [
         piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=False)
     ]
-    if quantity == "epsilon":
-        slopes = [-slope / by_epsilon[0] for slope in by_leaves] + [1 / (reals[-1] * by_epsilon[0])]
-        is_bound = answer <= 0
-    else:
-        slopes = [slope * answer for slope in by_leaves] + [by_epsilon[0] * answer]
-        is_bound = answer >= 1
-    return [jnp.where(is_bound, 0.0, slope) for slope in slopes]
+    return by_leaves, by_epsilon[0]

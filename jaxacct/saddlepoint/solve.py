@@ -1,8 +1,12 @@
-"""The compiled part: from dominating pairs to a bracket of epsilon or delta, for one direction."""
+"""The compiled part: from dominating pairs to a bracket of epsilon or delta, for one direction.
+
+Concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is one for
+all kinds. So another kind, or another quantity, compiles only what is new. Inside a trace all is one program.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
+from jaxacct.precision import is_concrete
 from jaxacct.prv.composition import Part
 from jaxacct.prv.kernel import infinite_mass, is_idle, valid_parts
 from jaxacct.saddlepoint.contour import (
@@ -64,17 +69,28 @@ def line_for(
     return line_at(parts, scans, rungs, epsilon, log_delta), epsilon, known
 
 
-class _OnLine(NamedTuple):
-    """The eps found on the last of so many lines, log delta and its slope there, and the bounds of :func:`errors`."""
+class Opened(NamedTuple):
+    """A line, the eps it was chosen for, whether a saddle point was found, and what does not depend on either.
 
-    lines: Array
+    ``least`` and ``most`` bound the mass of infinite losses; ``idle``: nothing is run; ``valid``: all is in range.
+    """
+
     line: Line
     epsilon: Array
-    value: Array
-    slope: Array
-    below: Array
-    above: Array
     known: Array
+    least: Array
+    most: Array
+    idle: Array
+    valid: Array
+
+
+class _Found(NamedTuple):
+    """After so many lines: the eps found, whether another line may do better, and the bracket of epsilon."""
+
+    lines: Array
+    epsilon: Array
+    is_rough: Array
+    bounds: Bounds
 
 
 def _is_certified() -> bool:
@@ -86,21 +102,44 @@ def _share() -> float:
 
 
 @jax.jit
-def delta_bounds(parts: tuple[Part, ...], epsilon: Array) -> Bounds:
-    """Returns the bracket of delta at ``epsilon``, of one direction."""
-    line, _, known = line_for(parts, epsilon, jnp.zeros_like(epsilon), by_delta=False)
-    u, limit = precision().roundoff, CONVERGED[precision().roundoff]
+def opened(parts: tuple[Part, ...], epsilon: Any, delta: Any, by_delta: Any) -> Opened:
+    """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
     least, most = infinite_mass(parts)
+    found = line_for(parts, epsilon, _target(least, most, delta), by_delta)
+    return Opened(*found, least, most, is_idle(parts), valid_parts(parts))
+
+
+def _target(least: Array, most: Array, delta: Array) -> Array:
+    """Returns log delta less the share of infinite losses, which comes first."""
+    room = delta - (least + most) / 2
+    return jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
+
+
+def delta_bounds(parts: tuple[Part, ...], epsilon: Any) -> Bounds:
+    """Returns the bracket of delta at ``epsilon``, of one direction."""
+    return _delta_bounds(parts, epsilon) if is_concrete(parts, epsilon) else _delta_bounds_traced(parts, epsilon)
+
+
+def _delta_bounds(parts: tuple[Part, ...], epsilon: Any) -> Bounds:
+    return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
+
+
+_delta_bounds_traced = jax.jit(_delta_bounds)
+
+
+@jax.jit
+def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
+    line, least, most, idle, valid = on.line, on.least, on.most, on.idle, on.valid & (epsilon >= 0)
+    u, limit = precision().roundoff, CONVERGED[precision().roundoff]
     log_finite, _ = log_delta(line, epsilon)
     below, above = errors(line, epsilon, log_finite)
     finite = jnp.exp(log_finite)
-    idle, valid = is_idle(parts), valid_parts(parts) & (epsilon >= 0)
     # Not below what the precision can hold.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
-    good = known & (_share() * below < limit) & shown
+    good = on.known & (_share() * below < limit) & shown
     estimate = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan)
     if _is_certified():
-        sound = known & (below < 1) & jnp.isfinite(log_finite) & valid & ~idle
+        sound = on.known & (below < 1) & jnp.isfinite(log_finite) & valid & ~idle
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
@@ -111,44 +150,57 @@ def delta_bounds(parts: tuple[Part, ...], epsilon: Array) -> Bounds:
     return Bounds(lower=lower, estimate=estimate, upper=upper, converged=valid & (idle | good))
 
 
-@jax.jit
-def epsilon_bounds(parts: tuple[Part, ...], delta: Array) -> Bounds:
+def epsilon_bounds(parts: tuple[Part, ...], delta: Any) -> Bounds:
     """Returns the bracket of epsilon at ``delta``, of one direction."""
+    if is_concrete(parts, delta):
+        found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0))
+        # Not so where somebody else's trace is under way.
+        if is_concrete(found):
+            while found.is_rough:
+                found = _tried(parts, delta, found.epsilon, found.lines)
+            return found.bounds
+    return _epsilon_bounds_traced(parts, delta)
+
+
+@jax.jit
+def _epsilon_bounds_traced(parts: tuple[Part, ...], delta: Array) -> Bounds:
+    zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
+    shapes = jax.eval_shape(_tried, parts, delta, zero, first)
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(is_rough=jnp.asarray(True))
+    found = jax.lax.while_loop(
+        lambda found: found.is_rough, lambda found: _tried(parts, delta, found.epsilon, found.lines), start
+    )
+    return found.bounds
+
+
+def _tried(parts: tuple[Part, ...], delta: Any, epsilon: Any, lines: Any) -> _Found:
+    """Returns what one line more has to say; the first is that of Laplace's eps."""
+    return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0), delta, lines)
+
+
+@jax.jit
+def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
+    line, least, most, idle, known = on.line, on.least, on.most, on.idle, on.known
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]
-    least, most = infinite_mass(parts)
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
-    target = jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
+    target = _target(least, most, delta)
 
-    def on_line(i: Array, epsilon: Array) -> _OnLine:
-        line, epsilon, known = line_for(parts, epsilon, target, by_delta=i == 0)
-
-        def newton(_, epsilon: Array) -> Array:
-            value, slope = log_delta(line, epsilon)
-            # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
-            return epsilon - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
-
-        epsilon = jax.lax.fori_loop(0, NEWTON, newton, epsilon)
+    def newton(_, epsilon: Array) -> Array:
         value, slope = log_delta(line, epsilon)
-        return _OnLine(i + 1, line, epsilon, value, slope, *errors(line, epsilon, value), known)
+        # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
+        return epsilon - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
 
-    def is_good(state: _OnLine) -> Array:
-        # The bracket of eps is that of delta over the slope of its logarithm.
-        allowed = limit * jnp.maximum(1.0, -state.slope * state.epsilon)
-        return state.known & (jnp.abs(state.value - target) <= limit) & (_share() * state.below < allowed)
-
-    def is_rough(state: _OnLine) -> Array:
-        return ~is_good(state) & state.known & jnp.isfinite(state.epsilon) & (state.lines < LINES)
-
-    zero = jnp.zeros_like(target)
-    shapes = jax.eval_shape(on_line, jnp.asarray(0), zero)
-    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    start = empty._replace(below=zero + jnp.inf, known=empty.known | True)
-    found = jax.lax.while_loop(is_rough, lambda state: on_line(state.lines, state.epsilon), start)
-    _, line, epsilon, value, slope, below, above, known = found
-    good = is_good(found) & (room > 0)
-    idle, valid = is_idle(parts), valid_parts(parts) & (delta > 0) & (delta < 1)
+    epsilon = jax.lax.fori_loop(0, NEWTON, newton, on.epsilon)
+    value, slope = log_delta(line, epsilon)
+    below, above = errors(line, epsilon, value)
+    # The bracket of eps is that of delta over the slope of its logarithm.
+    allowed = limit * jnp.maximum(1.0, -slope * epsilon)
+    is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed)
+    is_rough = ~is_good & known & jnp.isfinite(epsilon) & (lines + 1 < LINES)
+    good = is_good & (room > 0)
+    valid = on.valid & (delta > 0) & (delta < 1)
     estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
     if _is_certified():
         margin = 2 * (jnp.maximum(below, above) + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(epsilon))
@@ -174,13 +226,13 @@ def epsilon_bounds(parts: tuple[Part, ...], delta: Array) -> Bounds:
     estimate = jnp.where(endless, jnp.inf, jnp.where(idle, 0.0, estimate))
     upper = jnp.where(idle & valid, 0.0, jnp.where(endless, jnp.inf, upper))
     lower = jnp.where(idle, 0.0, lower)
-    return Bounds(lower=lower, estimate=estimate, upper=upper, converged=~endless & (idle | good))
+    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=~endless & (idle | good))
+    return _Found(lines + 1, epsilon, is_rough, bounds)
 
 
-@jax.jit
 def log_delta_at(parts: tuple[Part, ...], epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    line, _, _ = line_for(parts, epsilon, jnp.zeros_like(epsilon), by_delta=False)
-    log_finite, slope = log_delta(line, epsilon)
-    ratio = infinite_mass(parts)[1] * jnp.exp(-log_finite)
+    on = opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_)
+    log_finite, slope = log_delta(on.line, epsilon)
+    ratio = on.most * jnp.exp(-log_finite)
     return log_finite + jnp.log1p(ratio), slope / (1 + ratio)

@@ -107,7 +107,7 @@ def _exact(mechanism: Any, steps: Any, epsilons: Any, relation: str) -> tuple[Ar
 @jax.jit
 def _at(parts: tuple[Part, ...], epsilons: Array) -> tuple[Array, Array]:
     def bounds(epsilon: Array) -> tuple[Array, Array]:
-        found = delta_bounds(parts, epsilon)
+        found: Any = delta_bounds(parts, epsilon)
         return found.lower, found.upper
 
     lower, upper = jax.lax.map(bounds, epsilons)

@@ -24,6 +24,12 @@ def test_a_batch_is_what_its_entries_are():
         np.testing.assert_allclose(batch.estimate[i], one.estimate, rtol=1e-6)  # the batch is read as float32
 
 
+def test_concrete_numbers_in_a_trace_are_traced():
+    mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
+    for answer in (saddlepoint.epsilon, saddlepoint.delta):
+        assert jax.eval_shape(lambda answer=answer: answer(mechanism, 10_000, 0.5).upper).shape == ()
+
+
 @pytest.mark.parametrize("argument", range(4))
 def test_derivatives_are_those_of_the_exact_value(argument):
     at = [1.0, 0.01, 10_000.0, 1e-5]
@@ -55,5 +61,5 @@ def test_a_program_for_tpus_holds_no_float64():
     text = exported.mlir_module()
     assert "f64" not in text
     assert "complex" not in text
-    found = jax.jit(estimate)(1.0, 0.01, 10_000.0)
+    found = estimate(1.0, 0.01, 10_000.0)
     assert float(found) == pytest.approx(6.187712389971, rel=1e-5)

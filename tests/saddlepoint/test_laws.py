@@ -40,8 +40,8 @@ def look(pair, order, w):
     scan = law.scan()
     known = moments(scan, order)
     window = law.window(order, scan)
-    pieces = [law.piece(window, i, PIECES) for i in range(PIECES)]
-    losses, log_p = (jnp.concatenate([getattr(nodes, name) for nodes in pieces]) for name in ("losses", "log_p"))
+    pieces = jax.vmap(lambda i: law.piece(window, i, PIECES))(jnp.arange(PIECES))
+    losses, log_p = pieces.losses.reshape(-1), pieces.log_p.reshape(-1)
     weights = jnp.exp(log_p + order * losses - known.value)
     angles = jax.vmap(lambda w: w * losses)(w * FARTHER)
     transform = jnp.matmul(jnp.cos(angles), weights) + 1j * jnp.matmul(jnp.sin(angles), weights)
