@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
@@ -64,7 +66,7 @@ def perfect(fpr: ArrayLike) -> Float[Array, ...]:
     >>> perfect([0.25]).tolist()
     [0.75]
     """
-    return _elementwise(lambda rate: 1 - rate, checked_rates(fpr))
+    return _elementwise(_perfect, checked_rates(fpr))
 
 
 def checked_rates(fpr: ArrayLike) -> ArrayLike:
@@ -76,10 +78,15 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
 
 @in_float64
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
-    values = jnp.broadcast_arrays(*(as_float64(argument) for argument in arguments))
+    return outside(_clipped(function, *(as_float64(argument) for argument in arguments)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _clipped(function: Callable[..., Array], *arguments: Array) -> Array:
+    values = jnp.broadcast_arrays(*arguments)
     found = function(*values)
     rates = values[-1]
-    return outside(jnp.where((rates >= 0) & (rates <= 1) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0))
+    return jnp.where((rates >= 0) & (rates <= 1) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0)
 
 
 def _approximate_dp(epsilon: Array, delta: Array, rate: Array) -> Array:
@@ -87,6 +94,10 @@ def _approximate_dp(epsilon: Array, delta: Array, rate: Array) -> Array:
     steep = jnp.where(rate > 0, 1 - delta - jnp.exp(epsilon) * rate, 1 - delta)
     found = jnp.maximum(steep, jnp.exp(-epsilon) * (1 - delta - rate))
     return jnp.where((epsilon >= 0) & (delta >= 0) & (delta <= 1), found, 0.0)
+
+
+def _perfect(rate: Array) -> Array:
+    return 1 - rate
 
 
 def _gaussian(mu: Array, rate: Array) -> Array:

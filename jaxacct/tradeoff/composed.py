@@ -186,6 +186,7 @@ def _unknown(a: Array) -> Bounds:
     return Bounds(lower=nothing, estimate=nothing, upper=1 - a, converged=nothing > 0)
 
 
+@jax.jit
 def _both_sides(ahead: Profile, behind: Profile) -> Profile:
     """Returns the profile over negative epsilons too, from the profile of the pair the other way round.
 

@@ -46,12 +46,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     )
     validation.check_epsilon(_seen(epsilon))
     validation.check_probability(_seen(delta), "delta")
-
-    def at(rate: Array) -> Array:
-        steep = jnp.where(rate > 0, 1 - d - jnp.exp(e) * rate, 1 - d)
-        return jnp.max(jnp.maximum(steep, jnp.exp(-e) * (1 - d - rate)))
-
-    return outside(jnp.clip(jax.vmap(at)(rates), 0.0, 1.0))
+    return outside(_supremum(e, d, rates))
 
 
 @in_float64
@@ -67,12 +62,7 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     [0.6]
     """
     a, b = _curve(fpr, fnr)
-    exponents = as_float64(_checked(epsilon, "epsilon"))
-
-    def at(e: Array) -> Array:
-        return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(e) * a, 0.0))
-
-    return outside(jnp.clip(jax.vmap(at)(exponents), 0.0, 1.0))
+    return outside(_deltas(a, b, as_float64(_checked(epsilon, "epsilon"))))
 
 
 @in_float64
@@ -136,9 +126,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     """
     a, b = _curve(fpr, fnr)
-    rates, misses = jnp.concatenate([a, b]), jnp.concatenate([b, a])
-    order = jnp.argsort(rates)
-    return outside((rates[order], _lower_hull(rates[order], misses[order])))
+    return outside(_symmetrized(a, b))
 
 
 @in_float64
@@ -172,6 +160,31 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     return DiscretePair(p=p, q=q)
 
 
+@jax.jit
+def _supremum(epsilons: Array, deltas: Array, rates: Array) -> Array:
+    def at(rate: Array) -> Array:
+        steep = jnp.where(rate > 0, 1 - deltas - jnp.exp(epsilons) * rate, 1 - deltas)
+        return jnp.max(jnp.maximum(steep, jnp.exp(-epsilons) * (1 - deltas - rate)))
+
+    return jnp.clip(jax.vmap(at)(rates), 0.0, 1.0)
+
+
+@jax.jit
+def _deltas(a: Array, b: Array, epsilons: Array) -> Array:
+    def at(epsilon: Array) -> Array:
+        return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(epsilon) * a, 0.0))
+
+    return jnp.clip(jax.vmap(at)(epsilons), 0.0, 1.0)
+
+
+@jax.jit
+def _symmetrized(a: Array, b: Array) -> Curve:
+    rates, misses = jnp.concatenate([a, b]), jnp.concatenate([b, a])
+    order = jnp.argsort(rates)
+    return rates[order], _lower_hull(rates[order], misses[order])
+
+
+@jax.jit
 def _lower_hull(a: Array, b: Array) -> Array:
     """Returns the lower convex hull of points with nondecreasing a, at each a.
 
