@@ -54,6 +54,8 @@ def run(
     A setting that takes longer than ``seconds`` or more than ``gib`` GiB of addresses fails, and with it the ones after
     it: list them from the cheapest to the dearest. A failed record holds ``error`` in place of results.
     """
+    # The worker starts in another folder. A link is not followed: it is how an environment's interpreter knows its own.
+    python = os.path.abspath(python) if os.sep in python else python
     job = {"library": library, "task": task, "settings": settings, "repeats": repeats, "gib": gib}
     try:
         process = subprocess.Popen(

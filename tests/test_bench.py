@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from bench import __main__ as command
+from bench import peers
 from bench.suite import runner, tables, truths
 from bench.suite.cases import CASES, QUICK, Case, Contender
 from bench.suite.libraries import LIBRARIES
@@ -94,6 +95,23 @@ def test_a_tiny_case_with_failures(tmp_path):
     page = (tmp_path / "suite-quick.md").read_text()
     assert page.count("failed: ") == sum("error" in row for row in record["rows"]) >= 2
     assert "| ours |" in page
+
+
+def interpreter(folder, body):
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_library_that_takes_too_long_or_dies(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "IMPORT_SECONDS", 0.1)
+    slow = peers.run(interpreter(tmp_path, "exec sleep 60"), "gdpnum", [{}, {}], seconds=0.1)
+    assert [record["error"] for record in slow] == ["more than 0.1 s, or after a setting that took more"] * 2
+    body = "cat > /dev/null; echo '{\"ready\": true}'; echo '{\"upper\": 1.0}'; echo killed >&2; exit 3"
+    first, second = peers.run(interpreter(tmp_path, body), "gdpnum", [{}, {}], seconds=30.0)
+    assert first == {"upper": 1.0}
+    assert second == {"error": "ended with status 3: killed"}
 
 
 def test_judging():
