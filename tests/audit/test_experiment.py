@@ -113,7 +113,7 @@ def test_the_fixed_order_uses_every_example_once_an_epoch_and_always_in_the_same
     assert sorted(order) != order
 
 
-def test_the_command_prints_the_verdict_and_returns_it(capsys):
+def test_the_command_returns_its_verdict(capsys):
     settings = ["--steps=200", "--noise-multiplier=1.5", "--canaries=400", "--guesses=100", "--runs=3", "--seed=5"]
     assert main(["audit", *settings, "--break", "clipping", "--json"]) == 1
     record = json.loads(capsys.readouterr().out)
@@ -122,10 +122,16 @@ def test_the_command_prints_the_verdict_and_returns_it(capsys):
     assert record["correct"] == [100, 100, 100]
     assert (record["break"], record["runs"]) == ("clipping", 3)
 
-    assert main(["audit", *settings]) == 0
+
+def test_the_command_prints_what_was_found_of_the_honest_trainer(honest, monkeypatch, capsys):
+    trainer, watch, data = honest
+    found = experiment.play(trainer, watch, data, SMALL, 0)
+    monkeypatch.setattr(audit, "run", lambda *arguments, **options: found)
+    assert main(["audit"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    assert "no contradiction" in printed
+    for words in ("no contradiction", ", ".join(map(str, found.correct)), f"{found.p_value:.3g}"):
+        assert words in printed
 
 
 @pytest.mark.parametrize(
