@@ -186,11 +186,12 @@ class Checkpoints:
         if self.folder.exists():
             ours = {STATES, LOCK, SPENDS}
             strange = [name for name in os.listdir(self.folder) if name not in ours and not name.startswith(".")]
-            begun = (self.folder / SPENDS).exists() and any(r.stop > r.start for r in self.spends.read())
+            spent = self.spends.read() if (self.folder / SPENDS).exists() else []
+            begun = any(record.after > 0 or record.stop > record.start for record in spent)
             if strange or begun:
                 raise ValueError(
-                    f"checkpoints = {self.folder} is a folder of something else, or of a run whose {SETTINGS} is "
-                    "missing: name a folder of its own."
+                    f"checkpoints = {self.folder} is a folder of something else, or of a run whose "
+                    f"{SETTINGS} is missing: name a folder of its own."
                 )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._open()
@@ -276,11 +277,11 @@ class Checkpoints:
         try:
             wanted = args.Composite(state=args.StandardRestore(_not_empty(expected)), meta=args.JsonRestore())
             restored = self._orbax().restore(serial, args=wanted)
-            meta, plan = restored.meta, Plan(**restored.meta["plan"])
+            recorded, plan = restored.meta["digest"], Plan(**restored.meta["plan"])
         except Exception as error:  # Orbax and its storage raise errors of many kinds for a damaged file
             raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
         arrays = {name: np.asarray(restored.state[name]) if array.size else array for name, array in expected.items()}
-        if digest(arrays) != meta["digest"]:
+        if digest(arrays) != recorded:
             raise ValueError(damaged)
         state, constants = _with_arrays(like, arrays)
         self._serial = serial

@@ -319,6 +319,12 @@ def test_another_runs_folder_is_refused_by_what_differs(options, words, finished
 def test_a_folder_with_a_run_or_something_else_is_not_written_to(finished, tmp_path):
     with pytest.raises(ValueError, match="hold a run: resume it"):
         make().fit(1, keeper=Checkpoints(finished, every=2))
+    nameless = tmp_path / "nameless"
+    shutil.copytree(finished, nameless)
+    (nameless / SETTINGS).unlink()
+    with pytest.raises(ValueError, match=r"run\.json is missing"):
+        make().fit(1, keeper=Checkpoints(nameless, every=2))
+    shutil.rmtree(nameless)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="something else"):
         make().fit(1, keeper=Checkpoints(tmp_path, every=2))
