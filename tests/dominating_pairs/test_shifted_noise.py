@@ -12,8 +12,9 @@ from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.laplace import laplace_cells, laplace_log_upper_tail
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 
-cell_masses = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
+masses_of_cells = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
 cumulant = jax.jit(lambda pair, order: pair.cumulant(order))
+MOST_CELLS = 2048
 SLACK = mpmath.mpf("1e-300")
 GAUSS = np.polynomial.legendre.leggauss(20)
 
@@ -35,6 +36,13 @@ IDS = [f"{type(mechanism).__name__}-{relation}-{i}" for i, (mechanism, relation)
 def _digits():
     with mpmath.workdps(40):
         yield
+
+
+def cell_masses(pair, boundaries):
+    """Returns the masses of cells, by one program for any number of them: empty ones fill up."""
+    count = len(boundaries) - 1
+    padded = np.pad(np.asarray(boundaries), (0, MOST_CELLS - count), mode="edge")
+    return jax.tree.map(lambda values: np.asarray(values)[:count], masses_of_cells(pair, jnp.asarray(padded)))
 
 
 class Exact:
