@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jaxacct import strict_json
+
 
 def arguments_of(description: str | None, *, peers: bool = False) -> argparse.ArgumentParser:
     """Returns a parser with the options that the benchmarks share."""
@@ -56,7 +58,8 @@ def write(path: Path | None, numbers: dict[str, Any], peers: dict[str, str] | No
         "commit": commit(),
     }
     if path is not None:
-        path.write_text(json.dumps(head | numbers, indent=1, default=float) + "\n")
+        plain = json.loads(json.dumps(head | numbers, default=float))
+        path.write_text(strict_json.dumps(plain, indent=1) + "\n")
     return head | numbers
 
 

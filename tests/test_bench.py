@@ -5,10 +5,11 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import peers
+from bench import peers, report
 from bench.suite import runner, tables, truths
 from bench.suite.cases import CASES, QUICK, Case, Contender
 from bench.suite.libraries import LIBRARIES
@@ -123,6 +124,13 @@ def test_judging():
     assert runner.judged({"uppers": [math.inf]}, truth) == {"wrong": 0, "silent": 1}
     # JSON has no word for infinity in some libraries' answers: null is no answer either.
     assert runner.judged({"uppers": [None]}, truth) == {"wrong": 0, "silent": 1}
+
+
+def test_results_are_strict_json(tmp_path):
+    report.write(tmp_path / "numbers.json", {"rows": [{"upper": math.inf, "seconds": np.float32(0.5)}]})
+    text = (tmp_path / "numbers.json").read_text()
+    rows = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))["rows"]
+    assert rows == [{"upper": "inf", "seconds": 0.5}]
 
 
 def test_divergences_by_quadrature_and_by_the_sum():
