@@ -27,8 +27,11 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
         figure, axes = pyplot.subplots(figsize=(7, 4.5))
         for contender in dict.fromkeys(row["contender"] for row in rows):
             own = [row for row in rows if row["contender"] == contender]
-            across = [row["steps"] if by_steps else max(row["error_above"], LEAST_ERROR) for row in own]
-            axes.loglog(across, [row["seconds_each"] for row in own], "o-" if by_steps else "o", label=contender)
+            across = [row["steps"] if by_steps else max(abs(row["error_above"]), LEAST_ERROR) for row in own]
+            is_wrong = any(row.get("wrong") for row in own)
+            style = ("x" if is_wrong else "o") + ("-" if by_steps else "")
+            label = contender + (" (below the truth)" if is_wrong else "")
+            axes.loglog(across, [row["seconds_each"] for row in own], style, label=label)
         axes.set_xlabel("steps" if by_steps else "largest relative error of the upper bound")
         axes.set_ylabel("seconds each, warm")
         axes.set_title(case["title"], fontsize=9)
