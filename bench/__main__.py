@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
-    made.add_argument("--quick", action="store_true", help="small cases, about a minute on an idle core")
+    made.add_argument("--quick", action="store_true", help="small cases, one to two minutes of one core")
     made.add_argument("--list", action="store_true", help="show what can be run, and run nothing")
     made.add_argument("--out", type=Path, default=HERE / "results", metavar="DIR")
     made.add_argument("--peers-python", action="append", default=[], metavar="[LIBRARY=]PATH")
