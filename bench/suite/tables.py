@@ -99,15 +99,17 @@ def markdown(results: Record) -> str:
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + ".",
         "",
-        "Errors are relative, the largest of the case, beside a closed form or a bracket that two independent "
-        "accountants prove; a bound on the wrong side of it is counted. Times are medians after a first call, which is "
+        "Errors are relative, the largest of the case, beside a closed form, a quadrature, or a bracket that two of "
+        "jaxacct's accountants prove; a bound on the wrong side of it is counted. The least noise and mu are judged by "
+        "jaxacct's own certified brackets. Times are medians after a first call, which is "
         "the compilation of JAX programs; peak memory is the process's, imports included.",
     ]
     if results["quick"]:
         lines += [
             "",
             "A quick run: small, with coarse settings of the peers, and programs compiled once for all cases, so that "
-            "only the first compilation of each counts. It shows that all works, no more.",
+            "only the first compilation of each counts. Brackets are those of jaxacct's exact accountant alone, so that its "
+            "own rows are not judged by anything else. It shows that all works, no more.",
         ]
     for name, case in results["cases"].items():
         lines += ["", f"## {name}: {case['title']}", ""]
