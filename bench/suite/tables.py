@@ -108,8 +108,8 @@ def markdown(results: Record) -> str:
         lines += [
             "",
             "A quick run: small, with coarse settings of the peers, and programs compiled once for all cases, so that "
-            "only the first compilation of each counts. Brackets are those of jaxacct's exact accountant alone, so that its "
-            "own rows are not judged by anything else. It shows that all works, no more.",
+            "only the first compilation of each counts. Brackets are those of jaxacct's exact accountant alone, so "
+            "that its own rows are not judged by anything else. It shows that all works, no more.",
         ]
     for name, case in results["cases"].items():
         lines += ["", f"## {name}: {case['title']}", ""]
