@@ -24,6 +24,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -89,6 +90,8 @@ def fork(folder: pathlib.Path, log: pathlib.Path, steps: int) -> int:
     try:
         live(folder, log, steps)
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
