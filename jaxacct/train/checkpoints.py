@@ -154,10 +154,12 @@ class Checkpoints:
         self.check(resume=True)
         self._open()
         self._check_settings(trainer)
-        state, constants, plan = self._read(trainer)
         records = self.spends.read()
-        if max(record.after for record in records) < self._serial - 1:
+        unfinished = max(record.after for record in records) + 1  # it counts once the records follow it
+        if any(entry.name.isdigit() and int(entry.name) > unfinished for entry in (self.folder / STATES).iterdir()):
             raise ValueError(f"{self.spends.path} is older than the checkpoints beside it: restore the right one.")
+        shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
+        state, constants, plan = self._read(trainer)
         records = [record for record in records if record.after >= self._serial]
         trainer.restore(state, plan, constants)
         if not self._repeat(trainer, records):
