@@ -11,33 +11,16 @@ from __future__ import annotations
 import math
 import warnings
 
-import mpmath
 from rich.console import Console
 from rich.table import Table
 
 import jaxacct as ja
 from bench import peers, report
+from bench.suite.truths import gaussian_epsilon
 from bench.timing import measure
 from jaxacct.prv import ToleranceWarning
 
 ROWS = ((1.0, 10**4, 1e-12), (0.05, 10**6, 1e-9), (0.01, 10**4, 1e-9), (3.0, 10**8, 1e-6), (10.0, 1, 1e-9))
-
-
-def exact(mu: float, delta: float) -> float:
-    """Returns epsilon of the Gaussian mechanism: Balle and Wang (2018), theorem 8, solved by bisection to 40 digits."""
-    with mpmath.workdps(50):
-        m, d = mpmath.mpf(mu), mpmath.mpf(delta)
-
-        def excess(epsilon: mpmath.mpf) -> mpmath.mpf:
-            return mpmath.ncdf(m / 2 - epsilon / m) - mpmath.exp(epsilon) * mpmath.ncdf(-m / 2 - epsilon / m) - d
-
-        low, high = mpmath.mpf(0), mpmath.mpf(1)
-        while excess(high) > 0:
-            high *= 2
-        for _ in range(140):
-            middle = (low + high) / 2
-            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-        return float(low)
 
 
 def main() -> None:
@@ -54,7 +37,7 @@ def main() -> None:
     rows, versions = [], {}
     table = Table("mu", "steps", "delta", "exact", "accountant", "lower", "upper", "rel. error above", "gap", "time")
     for mu, steps, delta in ROWS:
-        truth, noise = exact(mu, delta), math.sqrt(steps) / mu
+        truth, noise = gaussian_epsilon(mu, delta), math.sqrt(steps) / mu
         timing = measure(lambda s=noise, k=steps, d=delta: ja.prv.epsilon(ja.Gaussian(s), k, d), repeats=5)
         bounds = timing.result
         records = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxacct.sweep.files import write_whole
+from jaxacct.whole_file import write_whole
 
 DESCRIPTION = "sweep.json"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxacct import strict_json
-from jaxacct.sweep.files import write_whole
 from jaxacct.sweep.quantities import Accountant
+from jaxacct.whole_file import write_whole
 
 if TYPE_CHECKING:
     from jaxacct.sweep.result import Sweep

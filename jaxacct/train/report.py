@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
-import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
@@ -14,6 +13,7 @@ from jaxacct import strict_json
 from jaxacct.train.accounting import certified_epsilon, guarantee
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
+from jaxacct.whole_file import write_whole
 
 PACKAGES = ("jaxacct", "jax", "flax", "optax", "numpy")
 
@@ -83,22 +83,11 @@ def write_report(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
     Infinite and NaN numbers, which JSON lacks, become the strings "inf", "-inf" and "nan". Missing folders are made.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_report({"epsilon": float("inf")}, f"{folder}/run/report.json")
     ...     print(pathlib.Path(f"{folder}/run/report.json").read_text().split())
     ['{', '"epsilon":', '"inf"', '}']
     """
-    path = pathlib.Path(path)
     text = strict_json.dumps(report, indent=2) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # a temporary file is private to its owner
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(pathlib.Path(path), lambda file: file.write(text.encode()))

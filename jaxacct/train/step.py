@@ -96,15 +96,17 @@ class Program:
     def pay(self, state: TrainState, curve: Array) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether the next step is granted, and the state that has paid for it.
 
-        A mechanism that covers several steps is paid for at the first of them.
+        A mechanism that covers several steps is paid for at the first of them. ``curve`` is not looked at where the
+        setting may change at every step.
         """
+        curve = self.curve(state) if self.policy.every_step else curve
         first = state.step % self.sampler.steps_per_run == 0
         granted, ledger = self.spend(state.ledger, curve, first.astype(jnp.int32))
         return granted, dataclasses.replace(state, ledger=ledger)
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
-        granted, paid = self.pay(state, self.curve(state) if self.policy.every_step else curve)
+        granted, paid = self.pay(state, curve)
 
         def update(state: TrainState) -> TrainState:
             indices, mask = self.draw(state)
@@ -116,7 +118,7 @@ class Program:
         self, state: TrainState, curve: Array, constants: PyTree, examples: Data, mask: Array
     ) -> tuple[Array, TrainState]:
         """Returns :meth:`step` on a batch that was fetched outside."""
-        granted, paid = self.pay(state, self.curve(state) if self.policy.every_step else curve)
+        granted, paid = self.pay(state, curve)
         update = functools.partial(self.update, constants=constants, examples=examples, mask=mask)
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
@@ -145,18 +147,17 @@ class Program:
             ghost=self.ghost,
         )
         noise, size = self._noise_and_size(state)
-        noise_key = jax.random.fold_in(jax.random.fold_in(state.key, NOISE), state.step)
-        rule_key = jax.random.fold_in(jax.random.fold_in(state.key, RULE), state.step)
         gradient = privatize(
-            noise_key, total, noise_multiplier=noise, clip_norm=state.rule.sensitivity, expected_batch_size=size
-        )
+            _key(state, NOISE), total, noise_multiplier=noise, clip_norm=state.rule.sensitivity,
+            expected_batch_size=size,
+        )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
         return dataclasses.replace(
             state,
             params=optax.apply_updates(state.params, updates),
             opt_state=jax.tree.map(lambda new, old: strongly_typed(new, old.dtype), opt_state, state.opt_state),
-            rule=state.rule.update(rule_key, unclipped, self.sampler.expected_batch_size),
+            rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
         )
 
@@ -202,7 +203,7 @@ class Program:
 
         def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
             done, _, state = carry
-            granted, paid = self.pay(state, self.curve(state) if self.policy.every_step else curve)
+            granted, paid = self.pay(state, curve)
             return done + 1, ~granted, dataclasses.replace(paid, step=state.step + granted)
 
         def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
@@ -230,8 +231,7 @@ class Program:
         granted, ledger = self.spend(state.ledger, state.ledger.curve(query, relation=self.sampler.relation))
 
         def ask(state: TrainState) -> TrainState:
-            key = jax.random.fold_in(jax.random.fold_in(state.key, ANSWER), state.step)
-            answer = noisy_count(key, self._count(state, constants, data), query.noise_multiplier)
+            answer = noisy_count(_key(state, ANSWER), self._count(state, constants, data), query.noise_multiplier)
             return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
 
         paid = dataclasses.replace(state, ledger=ledger)
@@ -247,6 +247,11 @@ class Program:
             return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
 
         return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))
+
+
+def _key(state: TrainState, purpose: int) -> jax.Array:
+    """Returns the key of a purpose at the state's step."""
+    return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
 
 
 @in_float64

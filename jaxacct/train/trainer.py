@@ -140,8 +140,6 @@ class DPTrainer:
         self.sampler = sampler or self._poisson()
         if len(self.source) != self.sampler.num_examples:
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
-        if not isinstance(self.policy, Constant) and self.sampler.steps_per_run != 1:
-            raise ValueError("policy changes the noise within an epoch of random allocation: give noise_multiplier.")
         self._graph, params, self.constants = split_params(model, trainable)
         check_params(params)
         self.program = Program(
@@ -366,8 +364,7 @@ class DPTrainer:
         A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not change :attr:`state`, does not
         adapt a policy, and needs data in memory.
         """
-        curve = self.program.curve(state) if self._curve is None else self._curve
-        return self.program.step(state, curve, self.constants, self.data)
+        return self.program.step(state, self._present_curve(), self.constants, self.data)
 
     def foreseen(self, steps: int) -> tuple[Any, int]:
         """Returns the ledger after up to ``steps`` more updates and an adaptation that follows them, and how many.

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from jaxacct.whole_file import write_whole
 
 Leaf = tuple[str, tuple[int, ...], str]
 """An array as text: dtype, shape, and its bytes in hexadecimal digits."""
@@ -139,16 +140,7 @@ class WriteAhead:
 
 def write_private(path: pathlib.Path, content: bytes) -> None:
     """Writes a file whole or not at all, for its owner's eyes; when this returns it is on the disk."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda file: file.write(content), mode=0o600)
     synchronize(path.parent)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 
-def write_whole(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
+def write_whole(path: pathlib.Path, write: Callable[[BinaryIO], Any], *, mode: int = 0o644) -> None:
     """Writes a file by ``write``, under another name first; when this returns it is on the disk. Makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -18,7 +18,7 @@ def write_whole(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # a temporary file is private to its owner
+        os.chmod(temporary, mode)  # a temporary file is private to its owner
         os.replace(temporary, path)
     except BaseException:
         pathlib.Path(temporary).unlink(missing_ok=True)
