@@ -20,6 +20,8 @@ SMALLEST = 2.0**-126
 ROUNDING = 2.0**-51
 """Four units of float64 roundoff: covers the at most three roundings of ``old + steps * cost``, all terms >= 0."""
 
+MOST_RUNS = 2**31 - 1
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -81,3 +83,21 @@ def precise(curve: ArrayLike) -> Array:
     if curve.dtype == jnp.float64:
         return curve
     return as_float64(curve) * (1 + float(jnp.finfo(curve.dtype).eps)) + SMALLEST
+
+
+def runs_within(
+    old: Float[Array, " ..."], budget: Float[Array, " ..."], each: Float[Array, " ..."]
+) -> Float[Array, " ..."]:
+    """Returns how many times ``each`` may be added to ``old``, at once or one by one, before it exceeds ``budget``.
+
+    At most MOST_RUNS, on the safe side: rounding may make it one too small, never too large. Inside the float64 scope.
+    """
+    step = each + 2 * SMALLEST
+    guess = jnp.clip(jnp.floor((budget - old) / step), 0, MOST_RUNS)
+    most = jnp.zeros_like(guess)
+    # n additions one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
+    for fewer in range(3):  # the guess may be off by its rounding
+        count = jnp.maximum(guess - fewer, 0.0)
+        fits = (old + count * step) * (1 + count * 2.0**-46) <= budget
+        most = jnp.maximum(most, jnp.where(fits, count, 0.0))
+    return most

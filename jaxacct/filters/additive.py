@@ -18,9 +18,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.rounded_sum import ROUNDING, SMALLEST, RoundedSum
-
-MOST_STEPS = 2**31 - 1
+from jaxacct.rounded_sum import MOST_RUNS, ROUNDING, RoundedSum, runs_within
 
 Cost = tuple[Array, ...]
 """The numbers that one run of a mechanism adds; the last is its failure probability."""
@@ -167,16 +165,8 @@ def _remaining(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array
     cost, delta = as_float64(cost), as_float64(delta)
 
     def count(old: RoundedSum, budget: RoundedSum, each: Array) -> Array:
-        # n spends one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
-        most, have = budget.value(), old.value()
-        step = jnp.where(each > 0, each + 2 * SMALLEST, 1.0)
-        guess = jnp.clip(jnp.floor((most - have) / step), 0, MOST_STEPS)
-        best = jnp.zeros(())
-        for fewer in range(3):  # the guess may be off by its rounding
-            tried = jnp.maximum(guess - fewer, 0.0)
-            fits = (have + tried * step) * (1 + tried * 2.0**-46) <= most
-            best = jnp.maximum(best, jnp.where(fits, tried, 0.0))
-        return jnp.where(each == 0, MOST_STEPS, jnp.where(each > 0, best, 0.0))
+        most = runs_within(old.value(), budget.value(), jnp.where(each > 0, each, 1.0))
+        return jnp.where(each == 0, MOST_RUNS, jnp.where(each > 0, most, 0.0))
 
     left = jnp.minimum(count(state.total, state.budget, cost), count(state.delta_total, state.delta_budget, delta))
     return jnp.where((state.budget.value() > 0) & (cost >= 0) & (delta >= 0), left, 0.0).astype(jnp.int32)

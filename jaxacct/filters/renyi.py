@@ -22,19 +22,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxacct import convert, rdp, validation
+from jaxacct import convert, validation
 from jaxacct.convert.renyi import epsilon_of_orders
-from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Mechanism
 from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.rounded_sum import ROUNDING, SMALLEST, RoundedSum, precise
+from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
+from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise, runs_within
 
 FILTER_ORDERS: tuple[float, ...] = tuple(round(1 + 1.4 * 1.3**j, 3) for j in range(26))
 """Orders of a filter unless others are given: 2.4 to 988, few enough for the sum of c(a) to stay below 1.
@@ -46,8 +46,6 @@ CONVERSIONS = ("mironov", "improved", "optimal")
 
 LEAST = {"improved": "g", "optimal": "optimal"}
 """The lower bound on a divergence (:func:`.convert.least_rdp`) that is the inverse of each conversion."""
-
-MOST_STEPS = 2**31 - 1
 
 
 def log_share(order: float) -> float:
@@ -65,7 +63,7 @@ class _State:
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False)
-class RenyiFilter(Ledger):
+class RenyiFilter(RenyiLedger):
     """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
 
     Args:
@@ -141,46 +139,8 @@ class RenyiFilter(Ledger):
             raise ValueError(f"budgets = {budgets} do not fit: give one number of at least 0 for each order.")
         return object.__new__(cls)._fill(_opened_with(budgets, delta), checked_orders(orders), "mironov")
 
-    def curve(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " orders"]:
-        """Returns the RDP of one run of ``mechanism`` at the filter's orders, for :meth:`spend_curve`.
-
-        A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
-        """
-        return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
-
-    def spend(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
-    ) -> tuple[Bool[Array, ""], RenyiFilter]:
-        """Returns whether ``steps`` runs of ``mechanism`` are granted, and the filter after them.
-
-        All of them or none: where it refuses, the new filter is the old one bit for bit. Nothing may be released
-        before it is granted. Sequences are granted together, as in :func:`jaxacct.rdp.composed_curve`. Invalid
-        mechanisms, NaN and traced steps that are no whole number are refused; concrete ones raise ValueError.
-        """
-        return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), 1)
-
-    def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], RenyiFilter]:
-        """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
-
-        A curve that was made less precise than float64 on its way is rounded up by its last bit.
-        """
-        validation.check_steps(steps)
-        return self._spent(curve, steps)
-
-    def _spent(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RenyiFilter]:
-        granted, total = _spend(self.state, self._checked_curve(curve), steps)
-        return granted, self._with(replace(self.state, total=total))
-
-    def _checked_curve(self, curve: ArrayLike) -> ArrayLike:
-        if np.shape(curve) != (len(self.orders),):
-            raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
-        return curve
-
-    def would_grant(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
-    ) -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would grant, spending nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
+    def _decide(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RoundedSum]:
+        return _spend(self.state, curve, steps)
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta and by its conversion; float64.
@@ -198,27 +158,10 @@ class RenyiFilter(Ledger):
         return outside(_remaining(self.state, self.curve(mechanism, relation=relation)))
 
     @property
-    def spent(self) -> Float[Array, " orders"]:
-        """The Rényi divergence granted so far at each order, rounded up; float64."""
-        return outside(_value(self.state.total))
-
-    @property
     def proven_delta(self) -> Float[Array, ""]:
         """The delta proven on every path, float64: ``delta`` times the sum of c(a) where that is above 1."""
         total = sum(math.exp(log_share(order)) for order in self.orders) if self.conversion == "mironov" else 1.0
         return outside(_proven_delta(self.state.log_inverse_delta, max(total, 1.0)))
-
-
-def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:
-    """Returns orders as a tuple of floats; raises ValueError where one is not above 1 and finite, or there is none."""
-    orders = tuple(float(order) for order in orders)
-    if not orders or not all(1 < order < math.inf for order in orders):
-        raise ValueError(f"orders = {orders} are not Rényi orders: give at least one, each finite and above 1.")
-    return orders
-
-
-_as_jax = in_float64(as_float64)
-_value = in_float64(RoundedSum.value)
 
 
 @in_float64
@@ -259,13 +202,10 @@ def _state(budget: Array, delta: Array) -> _State:
 @in_float64
 @jax.jit
 def _spend(state: _State, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
-    curve, steps = precise(curve), as_float64(steps)
-    added = jnp.where(steps == 0, 0.0, steps * curve)
-    new = state.total.plus(added)  # an order whose curve is 0 throughout has nothing to round up
+    new, changed, valid = with_runs(state.total, curve, steps)
     budget = state.budget.value()
-    valid = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps) & jnp.all(curve >= 0)
     granted = valid & jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf))
-    return granted, state.total.replaced(new, granted & (added != 0))
+    return granted, state.total.replaced(new, granted & changed)
 
 
 @in_float64
@@ -292,16 +232,10 @@ _epsilon_of = jax.jit(_epsilon_traced, static_argnums=(1, 2))
 @in_float64
 @jax.jit
 def _remaining(state: _State, curve: ArrayLike) -> Array:
-    step = precise(curve) + 2 * SMALLEST
-    old, budget = state.total.value(), state.budget.value()
-    guess = jnp.clip(jnp.floor((budget - old) / step), 0, MOST_STEPS)
-    # n spends one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
-    most = jnp.zeros(())
-    for fewer in range(3):  # the guess may be off by its rounding
-        count = jnp.maximum(guess - fewer, 0.0)
-        fits = (old + count * step) * (1 + count * 2.0**-46) <= budget
-        most = jnp.maximum(most, jnp.max(jnp.where(fits & (budget > 0), count, 0.0)))
-    return jnp.where(jnp.all(step >= 0), most, 0.0).astype(jnp.int32)
+    curve, budget = precise(curve), state.budget.value()
+    most = runs_within(state.total.value(), budget, curve)
+    left = jnp.max(jnp.where(budget > 0, most, 0.0))
+    return jnp.where(jnp.all(curve >= 0), left, 0.0).astype(jnp.int32)
 
 
 @in_float64

@@ -19,20 +19,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxacct import rdp, validation
-from jaxacct.filters.renyi import checked_orders
-from jaxacct.ledger import Ledger
+from jaxacct import validation
 from jaxacct.mechanisms import Mechanism
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise
 
 LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
@@ -67,7 +64,7 @@ class RenyiTotals:
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class _RenyiOdometer(Ledger):
+class _RenyiOdometer(RenyiLedger):
     state: RenyiTotals
     orders: tuple[float, ...]
 
@@ -75,43 +72,8 @@ class _RenyiOdometer(Ledger):
         """Returns the bound on the loss; inside the float64 scope."""
         raise NotImplementedError
 
-    def curve(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " orders"]:
-        """Returns the RDP of one run of ``mechanism`` at the odometer's orders, for :meth:`spend_curve`.
-
-        A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
-        """
-        return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
-
-    def spend(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
-    ) -> tuple[Bool[Array, ""], Self]:
-        """Returns whether ``steps`` runs of ``mechanism`` can be counted, and the odometer after them.
-
-        An odometer has no budget: it refuses only what has no finite divergence at any order (no noise, invalid traced
-        parameters, steps that are no whole number) and is the old one bit for bit then. Sequences as in
-        :func:`jaxacct.rdp.composed_curve`. Concrete invalid arguments raise ValueError.
-        """
-        return self._counted(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), 1)
-
-    def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
-        """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
-
-        A curve that was made less precise than float64 on its way is rounded up by its last bit.
-        """
-        validation.check_steps(steps)
-        return self._counted(curve, steps)
-
-    def _counted(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], Self]:
-        if np.shape(curve) != (len(self.orders),):
-            raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
-        granted, total = _spend(self.state.total, curve, steps)
-        return granted, self._with(replace(self.state, total=total))
-
-    def would_grant(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
-    ) -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would count the runs, counting nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
+    def _decide(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RoundedSum]:
+        return _spend(self.state.total, curve, steps)
 
     def remaining(
         self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
@@ -126,11 +88,6 @@ class _RenyiOdometer(Ledger):
     def epsilon(self) -> Float[Array, ""]:
         """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
         return outside(_epsilon(self))
-
-    @property
-    def spent(self) -> Float[Array, " orders"]:
-        """The Rényi divergence counted so far at each order, rounded up; float64."""
-        return outside(_value(self.state.total))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -261,10 +218,6 @@ class VilleOdometer(_RenyiOdometer):
         return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
 
 
-_as_jax = in_float64(as_float64)
-_value = in_float64(RoundedSum.value)
-
-
 @in_float64
 def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
     return _open(as_float64(delta), count)
@@ -281,12 +234,9 @@ _open = jax.jit(_open_traced, static_argnums=1)
 @in_float64
 @jax.jit
 def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
-    curve, steps = precise(curve), as_float64(steps)
-    added = jnp.where(steps == 0, 0.0, steps * curve)
-    new = total.plus(added)
-    whole = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps)
-    granted = whole & jnp.all(curve >= 0) & jnp.any(new < jnp.inf)
-    return granted, total.replaced(new, granted & (added != 0))
+    new, changed, valid = with_runs(total, curve, steps)
+    granted = valid & jnp.any(new < jnp.inf)
+    return granted, total.replaced(new, granted & changed)
 
 
 @in_float64
