@@ -46,6 +46,10 @@ LINES = 3
 """Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
 
 
+MOVED = 0.005
+"""Nats of log delta by which eps must have moved for another line to be another line."""
+
+
 def scanned(parts: tuple[Part, ...]) -> list[Nodes]:
     """Returns the nodes of all parts for real orders."""
     return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
@@ -198,7 +202,8 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     # The bracket of eps is that of delta over the slope of its logarithm.
     allowed = limit * jnp.maximum(1.0, -slope * epsilon)
     is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed)
-    is_rough = ~is_good & known & jnp.isfinite(epsilon) & (lines + 1 < LINES)
+    has_moved = line.order * jnp.abs(epsilon - on.epsilon) > MOVED
+    is_rough = ~is_good & known & jnp.isfinite(epsilon) & has_moved & (lines + 1 < LINES)
     good = is_good & (room > 0)
     valid = on.valid & (delta > 0) & (delta < 1)
     estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
