@@ -3,9 +3,11 @@
     python -m bench [NAME ...] [--quick] [--list] [--out DIR] [--peers-python [LIBRARY=]PATH] [--cores N]
 
 Runs the named cases, all by default, of every library that is installed, each in a process of its own on the same
-cores, and writes DIR/suite.json, suite.md and pictures. The peers are looked for in the interpreters that
---peers-python, or JAXACCT_BENCH_PEERS_PYTHON, names: one for all, or LIBRARY=PATH for one of them (Opacus needs
-PyTorch), comma-separated in the variable. What is not installed, takes too long or raises is a row that says so.
+cores, and writes DIR/suite.json, suite.md and pictures; where DIR is bench/results, the README's table of claims as
+well. Cases that are not named keep the records of an earlier run on the same kind of machine. The peers are looked for
+in the interpreters that --peers-python, or JAXACCT_BENCH_PEERS_PYTHON, names: one for all, or LIBRARY=PATH for one of
+them (Opacus needs PyTorch), comma-separated in the variable. What is not installed, takes too long or raises is a row
+that says so.
 
     python -m bench SCRIPT [OPTION ...]
 
@@ -15,6 +17,7 @@ runs one of the older benchmarks by its name, with options of its own.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import runpy
 import sys
@@ -23,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
-from bench.suite import plots, runner, tables
+from bench.suite import claims, plots, readme, runner, tables
 from bench.suite.cases import CASES, QUICK
 from bench.suite.libraries import LIBRARIES
 
 HERE = Path(__file__).parent
+RESULTS = (HERE / "results").resolve()
 INTERFACE = ("__init__", "__main__", "peers", "report", "timing")
 VARIABLE = "JAXACCT_BENCH_PEERS_PYTHON"
 
@@ -55,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
     made.add_argument("--quick", action="store_true", help="small cases, one to two minutes of one core")
     made.add_argument("--list", action="store_true", help="show what can be run, and run nothing")
-    made.add_argument("--out", type=Path, default=HERE / "results", metavar="DIR")
+    made.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
     made.add_argument("--peers-python", action="append", default=[], metavar="[LIBRARY=]PATH")
     made.add_argument("--cores", type=int, default=1, help="for each library; 1 by default")
     made.add_argument("--seconds", type=float, help="time limit of one setting of one library")
@@ -96,27 +100,41 @@ def main(words: list[str] | None = None) -> int:
     if arguments.seconds:
         limits = limits._replace(seconds=arguments.seconds)
     runner.set_cores(arguments.cores)
-    cases: dict[str, Any] = {}
+    cases = kept(arguments.out) if arguments.names and not arguments.quick else {}
     with tempfile.TemporaryDirectory(prefix="bench-") as cache:
         for name in arguments.names or (QUICK if arguments.quick else CASES):
             case = CASES[name](arguments.quick)
             print(f"{name}: {case.title}", flush=True)
             case_limits = limits._replace(cache=cache)
             cases[name] = runner.run_case(case, pythons, case_limits, lambda line: print(line, flush=True))
+            cases[name] |= {"commit": report.commit(), "load": os.getloadavg()[0]}
             save(arguments.out, cases, quick=arguments.quick, limits=limits)
     for path in save(arguments.out, cases, quick=arguments.quick, limits=limits, pictures=True):
         print(path)
     return 0
 
 
+def kept(out: Path) -> dict[str, Any]:
+    """Returns the cases of an earlier run on such a machine: running some anew leaves the others as they were."""
+    path = out / "suite.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {"cases": {}}
+    known = earlier.get("machine", {}).get("processor") == report.machine()["processor"]
+    return {name: case for name, case in earlier["cases"].items() if name in CASES} if known else {}
+
+
 def save(out: Path, cases: dict[str, Any], *, quick: bool, limits: runner.Limits, pictures: bool = False) -> list[Path]:
     """Writes what there is, after each case: a run that is stopped keeps what it has."""
     out.mkdir(parents=True, exist_ok=True)
     name = "suite-quick" if quick else "suite"
-    numbers = {"quick": quick, "cores": limits.cores, "limits": limits._asdict(), "cases": cases}
+    ordered = {case: cases[case] for case in CASES if case in cases} | cases
+    numbers = {"quick": quick, "cores": limits.cores, "limits": limits._asdict(), "cases": ordered}
+    if not quick:
+        numbers["claims"] = claims.judged(cases)
     results = report.write(out / f"{name}.json", numbers, versions_of(cases))
     page = out / f"{name}.md"
     page.write_text(tables.markdown(results))
+    if pictures and not quick and out.resolve() == RESULTS:
+        readme.update(results)
     return [out / f"{name}.json", page, *(plots.draw(results, out) if pictures and not quick else [])]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import peers, report
-from bench.suite import runner, tables, truths
+from bench.suite import claims, readme, runner, tables, truths
 from bench.suite.cases import CASES, QUICK, Case, Contender
 from bench.suite.libraries import LIBRARIES
 
@@ -21,7 +21,7 @@ def test_the_list_names_every_case_and_script(capsys):
     assert command.main(["--list"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in (*CASES, *command.scripts()))
-    assert {"calibration", "prv_speed", "train_step"} <= set(command.scripts())
+    assert {"calibration", "prv_tightness", "train_step"} <= set(command.scripts())
     assert not set(CASES) & set(command.scripts())
     assert set(QUICK) <= set(CASES)
 
@@ -34,7 +34,11 @@ def test_cases_are_jobs(name, quick):
     assert hasattr(truths, case.truth)
     assert {contender.library for contender in case.contenders} <= set(LIBRARIES)
     assert len({contender.name for contender in case.contenders}) == len(case.contenders)
-    assert len({len(contender.settings) for contender in case.contenders}) == 1
+    if case.same_question:
+        asked = [(s["mechanisms"], s["delta"]) for contender in case.contenders for s in contender.settings]
+        assert all(question == asked[0] for question in asked)
+    else:
+        assert len({len(contender.settings) for contender in case.contenders}) == 1
     json.dumps([contender.settings for contender in case.contenders], allow_nan=False)
 
 
@@ -157,3 +161,69 @@ def test_pages_show_what_there_is():
     })  # fmt: skip
     assert "took \\| too long" in page
     assert "| 2.00 |" in page
+
+
+def test_claims_are_of_cases_that_run():
+    for claim in claims.CLAIMS:
+        names = {contender.name for contender in CASES[claim.case](False).contenders}
+        assert any(
+            name in names for name in ("jaxacct", "jaxacct, mesh", "jaxacct, ghost", "jaxacct, one vmapped call")
+        )
+    assert all(record["verdict"] == "not measured" for record in claims.judged({}))
+    assert all(record["measured"] is None for record in claims.judged({name: {"rows": []} for name in CASES}))
+
+
+def row(contender, seconds, error, **more):
+    library = "jaxacct" if contender.startswith("jaxacct") else contender
+    return {
+        "contender": contender,
+        "library": library,
+        "seconds_each": seconds,
+        "error_above": error,
+        "items": 1,
+    } | more
+
+
+def test_claims_compare_at_equal_error_and_say_what_is_missed():
+    rows = [
+        row("jaxacct, mesh", 1.0, 5e-3),
+        row("jaxacct, mesh", 2.0, 5e-4),
+        row("jaxacct, mesh", 1e-3, -1e-3),  # below the truth: no answer, however fast
+        row("dp-accounting", 5.5, 9e-3),
+        row("dp-accounting", 8.0, 9e-4),
+        row("dp-accounting", 1e-3, -1e-2),
+        {"contender": "prv-accountant", "library": "prv-accountant", "error": "not there"},
+    ]
+    found = {record["claim"]: record for record in claims.judged({"accuracy": {"rows": rows}})}
+    by_level = {
+        level: f"time for an error of {level:g}, 10^4 steps: dp-accounting over `ja.prv`" for level in (1e-2, 1e-3)
+    }
+    assert found[by_level[1e-2]]["measured"] == pytest.approx(5.5)
+    assert found[by_level[1e-2]]["verdict"] == "met"
+    assert found[by_level[1e-3]]["measured"] == pytest.approx(4.0)
+    assert found[by_level[1e-3]]["verdict"] == "missed"
+    peer = "the same: prv-accountant over `ja.prv`, error 0.01"
+    assert found[peer]["verdict"] == "not measured"
+
+    many = [row("jaxacct, mesh", 1.0, 1e-5), row("dp-accounting", 8.0, 1e-3), row("dp-accounting", 60.0, 1e-4)]
+    records = claims.judged({"heterogeneous": {"rows": many}})
+    missed = next(record for record in records if record["verdict"] == "missed")
+    assert missed["measured"] == pytest.approx(8.0)  # the least over all of the peer's settings
+    assert missed["reason"] == claims.FIRST_CALLS
+    lines = claims.table(records)
+    assert any("missed: " + claims.FIRST_CALLS in line for line in lines)
+    assert len(lines) == 2 + len(claims.CLAIMS)
+
+
+def test_the_readme_shows_the_last_results(tmp_path):
+    """The table is that of bench/results, word for word; the command that measures writes both."""
+    results = json.loads((command.RESULTS / "suite.json").read_text())
+    _, shown, _ = readme.split(readme.README.read_text())
+    assert shown == readme.block(results)
+    assert [record["claim"] for record in results["claims"]] == [claim.text for claim in claims.CLAIMS]
+    copy = tmp_path / "README.md"
+    copy.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n")
+    readme.update(results, copy)
+    assert copy.read_text() == f"before\n{readme.BEGIN}\n{readme.block(results)}\n{readme.END}\nafter\n"
+    with pytest.raises(ValueError, match="no place for the claims"):
+        readme.split("nothing")

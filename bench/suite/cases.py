@@ -21,6 +21,13 @@ USUAL = [1.0, 0.01]
 ORDERS = [*(1 + x / 10 for x in range(1, 100)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0]
 """dp-accounting's default Rényi orders."""
 
+POINTS = tuple(sorted({2**i for i in range(8, 18)} | {3 * 2**i for i in range(8, 13)}))
+INTERVALS = tuple(3e-2 / 1.5**i for i in range(18))
+FINE_INTERVALS = tuple(h for h in INTERVALS if 1e-4 < h < 5e-3)
+"""For 10^7 steps: wider ones are slower there, up to a minute, and their errors several per cent and more."""
+EPS_ERRORS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001, 0.0005)
+"""Where the time for an error is asked: what each library's accuracy is set by, from the coarsest on."""
+
 SOME_ORDERS = [1.5, 2.0, 3.0, 4.5, 8.0, 16.0, 32.0, 64.0]
 
 
@@ -36,6 +43,8 @@ class Case(NamedTuple):
     contenders: list[Contender]
     truth: str
     """How the truth is known: a function of :mod:`bench.suite.truths`."""
+    same_question: bool = False
+    """Whether all settings ask the same, in other ways: then a contender may have as many as it likes."""
 
 
 def _everyone(runs: list[Setting], quick: bool) -> list[Contender]:
@@ -61,6 +70,42 @@ def _everyone(runs: list[Setting], quick: bool) -> list[Contender]:
         Contender("opacus, Rényi", "opacus", each(route="renyi")),
         Contender("jax-privacy", "jax-privacy", each(**interval)),
     ]
+
+
+def _at_any_price(run: Setting, options: dict[str, tuple[str, Any]]) -> list[Contender]:
+    """Returns contenders that answer one question at many settings: "NAME" -> ("OPTION", values)."""
+    ours = [Contender("jaxacct", "jaxacct", [run])]
+    libraries: dict[str, tuple[str, Setting]] = {
+        "jaxacct, mesh": ("jaxacct", {"route": "mesh"}),
+        "dp-accounting, optimistic": ("dp-accounting", {"pessimistic": False}),
+    }
+    for name, (option, values) in options.items():
+        library, more = libraries.get(name, (name, {}))
+        ours.append(Contender(name, library, [run | more | {option: value} for value in values]))
+    return ours
+
+
+def accuracy(quick: bool) -> Case:
+    """The time that an error takes: prv-accountant's bound on its own failure probability is set below any error."""
+    run = {"mechanisms": [[*USUAL, 10_000]], "delta": DELTA}
+    options = {
+        "jaxacct, mesh": ("points", POINTS[2:4] if quick else POINTS),
+        "dp-accounting": ("interval", INTERVALS[7:9] if quick else INTERVALS),
+        "dp-accounting, optimistic": ("interval", INTERVALS[7:9] if quick else INTERVALS[7::3]),
+        "prv-accountant": ("eps_error", EPS_ERRORS[:1] if quick else EPS_ERRORS),
+    }
+    contenders = _at_any_price(run | {"delta_error": 1e-8}, options)
+    return Case("time against error, 10,000 steps, noise 1, rate 0.01", "epsilon", contenders, "epsilons", True)
+
+
+def long_run(quick: bool) -> Case:
+    run = {"mechanisms": [[*USUAL, 10**7]], "delta": DELTA}
+    options = {
+        "jaxacct, mesh": ("points", POINTS[4:6] if quick else POINTS[:-2]),
+        "dp-accounting": ("interval", FINE_INTERVALS[3:4] if quick else FINE_INTERVALS),
+    }
+    contenders = _at_any_price(run, options)
+    return Case("time against error, 10^7 steps, noise 1, rate 0.01", "epsilon", contenders, "epsilons", True)
 
 
 def _only(contenders: list[Contender], *names: str) -> list[Contender]:
@@ -136,22 +181,43 @@ def least_noise(quick: bool) -> Case:
     return Case(f"the least noise for (epsilon, 1e-5), {len(targets)} targets", "noise", contenders, "least_noises")
 
 
+def budgets(quick: bool) -> Case:
+    """Targets at random, and first the one that other libraries publish."""
+    count, sampled = (8, 1) if quick else (1000, 6)
+    generator = np.random.default_rng(0)
+    rows = np.exp(generator.uniform(np.log([0.3, 1e-3, 300]), np.log([8, 0.1, 1e5]), (count - 1, 3)))
+    rows[:, 2] = np.floor(rows[:, 2])
+    targets = [[1.0, 0.01, 10_000], *rows.tolist()]
+    ours = {"targets": targets, "delta": DELTA, "tol": 1e-4, "judged": sampled}
+    peer = {"targets": targets[:sampled], "delta": DELTA, "tol": 1e-2 if quick else 1e-4}
+    contenders = [
+        Contender("jaxacct, one vmapped call", "jaxacct", [ours]),
+        Contender("dp-accounting", "dp-accounting", [peer]),
+        Contender("riskcal", "riskcal", [peer]),
+    ]
+    title = f"the least noise for {count:,} budgets; peers, and everyone's errors, on the first {sampled}"
+    return Case(title, "noise", contenders, "least_noises")
+
+
 def heterogeneous(quick: bool) -> Case:
     count = 4 if quick else 100
     generator = np.random.default_rng(0)
     noises, rates = generator.uniform(0.8, 3.0, count), generator.uniform(1e-3, 3e-2, count)
     rows = [[float(noise), float(rate), 100] for noise, rate in zip(noises, rates, strict=True)]
-    names = ("jaxacct", "jaxacct, mesh", "dp-accounting", "prv-accountant", "PLD_accounting", "autodp, Rényi")
-    names += ("riskcal", "gdpnum", "opacus, PRV")
-    contenders = _only(_everyone([{"mechanisms": rows, "delta": DELTA}], quick), *names)
-    if quick:
-        contenders = _only(contenders, "jaxacct", "dp-accounting")
-    return Case(f"epsilon of {count} different mechanisms, 100 steps each", "epsilon", contenders, "epsilons")
+    run = {"mechanisms": rows, "delta": DELTA}
+    names = ("prv-accountant", "PLD_accounting", "autodp, Rényi", "riskcal", "gdpnum", "opacus, PRV")
+    options = {
+        "jaxacct, mesh": ("points", POINTS[2:3] if quick else [2**i for i in range(9, 15)]),
+        "dp-accounting": ("interval", (1e-3,) if quick else (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)),
+    }
+    contenders = _at_any_price(run, options) + ([] if quick else _only(_everyone([run], quick), *names))
+    return Case(f"epsilon of {count} different mechanisms, 100 steps each", "epsilon", contenders, "epsilons", True)
 
 
 def small_delta(quick: bool) -> Case:
     """Gaussians of noise sqrt(k) / mu, k of them: the answer does not depend on k, and has a closed form."""
-    rows = ((1.0, 10**4, 1e-12),) if quick else ((1.0, 10**4, 1e-12), (0.05, 10**6, 1e-9), (3.0, 10**8, 1e-15))
+    rows = [(1.0, 10**4, 1e-12), (0.01, 10**4, 1e-9), (0.05, 10**6, 1e-9), (10.0, 1, 1e-9), (3.0, 10**8, 1e-6)]
+    rows = rows[:1] if quick else [*rows, (3.0, 10**8, 1e-15)]
     runs = [{"mechanisms": [[float(np.sqrt(k) / mu), 1.0, k]], "delta": delta} for mu, k, delta in rows]
     names = ("jaxacct", "jaxacct, mesh", "jaxacct, Rényi", "dp-accounting", "prv-accountant", "riskcal", "opacus, PRV")
     contenders = _only(_everyone(runs, quick), *names)
@@ -175,7 +241,7 @@ def mu(quick: bool) -> Case:
 
 
 def step(quick: bool) -> Case:
-    setting = {"batch": 64 if quick else 256, "seconds": 2.0 if quick else 20.0}
+    setting = {"model": "MLP", "batch": 64 if quick else 256, "seconds": 2.0 if quick else 20.0}
     contenders = [
         Contender("jaxacct, ghost", "jaxacct", [setting | {"kind": "ghost"}]),
         *([] if quick else [Contender("jaxacct, per example", "jaxacct", [setting | {"kind": "vmap"}])]),
@@ -185,6 +251,25 @@ def step(quick: bool) -> Case:
     ]
     title = f"a private step of an MLP (784-128-10), batch {setting['batch']}, beside the same library's plain one"
     return Case(title, "step", contenders, "none")
+
+
+def step_cnn(quick: bool) -> Case:
+    setting = {"model": "CNN", "batch": 16 if quick else 256, "seconds": 2.0 if quick else 20.0}
+    kinds = {"jaxacct, ghost": "ghost", "jax-privacy": "jax-privacy", "jax-privacy by 16": "jax-privacy by 16"}
+    contenders = [
+        Contender(name, "jaxacct" if "jaxacct" in name else "jax-privacy", [setting | {"kind": kind}])
+        for name, kind in kinds.items()
+    ]
+    title = (
+        f"a private step of a CNN of 26,010 parameters, batch {setting['batch']}, beside the same library's plain one"
+    )
+    return Case(title, "step", contenders, "none")
+
+
+def in_loop(quick: bool) -> Case:
+    setting = {"seconds": 4.0 if quick else 40.0}
+    contenders = [Contender("jaxacct", "jaxacct", [setting])]
+    return Case("what the accounting adds to a training step, MLP, batch 256", "in_loop", contenders, "none")
 
 
 def roofline(quick: bool) -> Case:
@@ -198,14 +283,19 @@ def roofline(quick: bool) -> Case:
 
 CASES: dict[str, Callable[[bool], Case]] = {
     "single": single,
+    "accuracy": accuracy,
+    "long-run": long_run,
     "growth": growth,
     "batch": batch,
     "renyi": renyi,
     "least-noise": least_noise,
+    "budgets": budgets,
     "heterogeneous": heterogeneous,
     "small-delta": small_delta,
     "mu": mu,
     "step": step,
+    "step-cnn": step_cnn,
+    "in-loop": in_loop,
     "roofline": roofline,
 }
 """By name: makes the case, small with ``quick``."""

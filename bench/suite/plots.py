@@ -22,7 +22,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     for name, case in results["cases"].items():
         by_steps = name == "growth"
         rows = [row for row in case["rows"] if "error" not in row and (by_steps or "error_above" in row)]
-        if not rows or case["task"] in ("step", "roofline"):
+        if not rows or case["task"] in ("step", "in_loop", "roofline"):
             continue
         figure, axes = pyplot.subplots(figsize=(7, 4.5))
         for contender in dict.fromkeys(row["contender"] for row in rows):

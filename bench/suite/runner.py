@@ -70,7 +70,8 @@ def run_case(case: Case, pythons: Mapping[str, str], limits: Limits, show: Show 
             cache=None if limits.cold else limits.cache,
         )  # fmt: skip
         for number, (setting, answer) in enumerate(zip(contender.settings, answers, strict=True)):
-            row = _row(contender, setting, answer, known["all"][number] if "all" in known else [])
+            truth = known["all"][0 if case.same_question else number] if "all" in known else []
+            row = _row(contender, setting, answer, truth)
             rows.append(row)
             show(f"  {contender.name}: {row.get('error') or describe(row)}")
     truth = {"error": failure} if failure else {"brackets": known["all"]}

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from bench.report import seconds
+from bench.suite import claims
 
 Record = dict[str, Any]
 SETTINGS = ("route", "points", "interval", "eps_error", "tol", "precision", "size", "batch")
@@ -88,6 +89,19 @@ def _roofline(case: Record) -> list[str]:
     return _table(head, rows)
 
 
+def _in_loop(case: Record) -> list[str]:
+    rows = []
+    for row in case["rows"]:
+        if "error" in row:
+            rows.append([row["contender"], f"failed: {row['error']}", "-"])
+            continue
+        rows += [[kind, seconds(row["seconds"]), f"{share:+.2%}"] for kind, share in row["added"].items()]
+    return _table(["ledger", "step without it", "added"], rows)
+
+
+TABLES = {"step": _steps, "in_loop": _in_loop, "roofline": _roofline}
+
+
 def markdown(results: Record) -> str:
     """Returns a page: where it ran, then a table for each case."""
     machine, versions = results["machine"], results["versions"]
@@ -111,9 +125,13 @@ def markdown(results: Record) -> str:
             "only the first compilation of each counts. Brackets are those of jaxacct's exact accountant alone, so "
             "that its own rows are not judged by anything else. It shows that all works, no more.",
         ]
+    if results.get("claims"):
+        lines += ["", "## Claims", "", *claims.table(results["claims"])]
     for name, case in results["cases"].items():
         lines += ["", f"## {name}: {case['title']}", ""]
+        if "commit" in case:
+            lines += [f"Commit {case['commit'][:12]}, load {case['load']:.1f} at the end.", ""]
         if "error" in case["truth"]:
             lines += [f"Not judged: {case['truth']['error']}", ""]
-        lines += {"step": _steps, "roofline": _roofline}.get(case["task"], _accountants)(case)
+        lines += TABLES.get(case["task"], _accountants)(case)
     return "\n".join(lines) + "\n"

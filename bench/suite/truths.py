@@ -104,7 +104,8 @@ def curves(settings: list[dict[str, Any]], ask: Ask, points: int) -> list[list[B
 
 
 def least_noises(settings: list[dict[str, Any]], ask: Ask, points: int) -> list[list[Bracket]]:
-    records = ask("least_noise", [{"targets": s["targets"], "delta": s["delta"]} for s in settings])
+    asked = [{"targets": s["targets"][: s.get("judged")], "delta": s["delta"]} for s in settings]
+    records = ask("least_noise", asked)
     for record in records:
         if "error" in record:
             raise RuntimeError(f"no truth: {record['error']}")

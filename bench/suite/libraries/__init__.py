@@ -9,7 +9,8 @@ A task takes a setting, a dictionary as of :mod:`bench.suite.cases`, and returns
 * ``noise``: the least noise multipliers for ``targets``, rows (epsilon, sampling rate, steps), at ``delta``:
   ``noises``;
 * ``mu``: the least mu whose Gaussian trade-off curve is below the composition's: ``upper``;
-* ``step``: a private training step beside the plain one: ``seconds`` and ``plain_seconds``.
+* ``step``: a private training step beside the plain one, of ``model``: ``seconds`` and ``plain_seconds``;
+* ``in_loop``: what accounting adds to a step, as shares: ``added``.
 """
 
 from __future__ import annotations

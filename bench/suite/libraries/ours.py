@@ -143,6 +143,14 @@ def step(setting: dict[str, Any]) -> dict[str, Any]:
     return training.step(setting.get("kind", "ghost"), setting)
 
 
+def in_loop(setting: dict[str, Any]) -> dict[str, Any]:
+    from bench import in_loop as trainers
+
+    found = trainers.measured(setting["seconds"])
+    free = found["seconds"].pop(trainers.FREE)
+    return {"seconds": free, "added": {name: found["added"][name] for name in found["seconds"]}} | COMPILED
+
+
 def roofline(setting: dict[str, Any]) -> dict[str, Any]:
     from bench.suite import roofline as kernels
 

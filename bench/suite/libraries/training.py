@@ -1,4 +1,4 @@
-"""Steps of :mod:`bench.train_step`, one beside the plain one: its MLP, 784-128-10, on a batch of random images."""
+"""Steps of :mod:`bench.train_step`, one beside the plain one, of its MLP or its CNN on a batch of random images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def step(name: str, setting: dict[str, Any]) -> dict[str, Any]:
 
     from bench import train_step
 
-    params, steps = train_step.steps_of(train_step.MLP(nnx.Rngs(0)))
+    params, steps = train_step.steps_of(train_step.MODELS[setting["model"]](nnx.Rngs(0)))
     if name not in steps:
         raise ValueError(f"bench.train_step has no step {name!r}: of {sorted(steps)}")
     arguments = (params, jax.random.key(1), *train_step.batch_of(setting["batch"]))
