@@ -177,7 +177,10 @@ def gaussian_start(unknown: Any, given: Given) -> Guess:
         jnp.log(q**2 * growth) - 2 * jnp.log(mu),
     )
     clipped = [jnp.clip(setting, *ends) for setting, ends in zip(settings, ENDS.values(), strict=True)]
-    return started(jnp.select(list(unknown), clipped), mu, given.epsilon)
+    noise, rate, count = clipped
+    # Not jnp.select: its argmax is of the scope's width, and a batch may be lowered when the scope is left.
+    chosen = jnp.where(unknown[0], noise, jnp.where(unknown[1], rate, count))
+    return started(chosen, mu, given.epsilon)
 
 
 def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
