@@ -7,9 +7,9 @@ True
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxacct import calibrate, convert, filters, gdp, iteration, odometers, policies, prv, rdp, saddlepoint, tradeoff
+from jaxacct import prv, saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.certified import delta, epsilon
 from jaxacct.mechanisms import (
@@ -30,6 +30,23 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
     TruncatedPoissonGaussian,
 )
+
+if TYPE_CHECKING:
+    from jaxacct import (
+        adapters,
+        audit,
+        calibrate,
+        convert,
+        filters,
+        gdp,
+        iteration,
+        odometers,
+        policies,
+        rdp,
+        sweep,
+        tradeoff,
+        train,
+    )
 
 __version__ = "0.1.0"
 
@@ -72,7 +89,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what accounting does without when it is asked for: it need not wait for Flax, Optax and Rich."""
-    if name in ("adapters", "audit", "sweep", "train"):
+    """Imports a submodule when it is asked for: an epsilon need not wait for Flax, Optax and what it does not use."""
+    if name in __all__:
         return importlib.import_module(f"jaxacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
 """The command ``jaxacct``: one file for each group of commands; this one takes the arguments and reports errors.
 
 Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on standard error says what and how to mend it),
-130 interrupted.
+130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import platform
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, figures, sweep, training
+from jaxacct.cli import accounting, audit, calibration, curve, figures, sweep, training
+from jaxacct.cli.arguments import Parser
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one; anything else is a defect and shows its trace."""
@@ -24,7 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     _keep_compilations()
     try:
-        return parsed.run(parsed)
+        code = parsed.run(parsed)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is left in the buffer must not be tried again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except USER_ERRORS as error:
         if os.environ.get("JAXACCT_TRACEBACK"):
             raise
@@ -37,20 +46,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="jaxacct",
-        description="Differential-privacy accounting and private training in JAX.",
-        epilog="JAXACCT_CACHE_DIR sets where compiled programs are kept (empty: nowhere); "
-        "JAXACCT_TRACEBACK=1 shows the trace of an error.",
+        description="Differential-privacy accounting and private training in JAX. "
+        "jaxacct COMMAND --help has each command's arguments and examples.",
+        epilog="JAXACCT_CACHE_DIR sets where compiled programs are kept (empty: nowhere); JAX_PLATFORMS=cpu keeps off "
+        "a GPU or TPU; NO_COLOR=1 leaves colour out; JAXACCT_TRACEBACK=1 shows the trace of an error.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    accounting.add_parser(commands)
-    calibration.add_parser(commands)
-    sweep.add_parser(commands)
-    training.add_parser(commands)
-    audit.add_parser(commands)
-    figures.add_parser(commands)
+    parser.add_argument("--version", action=Version, nargs=0, help="versions and devices, for a report of a defect")
+    parser.add_argument(
+        "--print-completion", action=Completion, metavar="SHELL", choices=("bash", "zsh", "tcsh"),
+        help="print what makes bash, zsh or tcsh complete the commands and their arguments",
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for group in (accounting, calibration, sweep, curve, training, audit, figures):
+        group.add_parser(commands)
     return parser
+
+
+class Version(argparse.Action):
+    """Prints what computes, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Called by argparse."""
+        import jax
+
+        from jaxacct import __version__
+
+        print(f"jaxacct {__version__}, jax {jax.__version__}, Python {platform.python_version()}")
+        try:
+            print(f"devices: {', '.join(str(device) for device in jax.devices())}")
+        except RuntimeError as error:  # a platform that is asked for and not there
+            print(f"devices: none ({str(error).splitlines()[0]})")
+        parser.exit()
+
+
+class Completion(argparse.Action):
+    """Prints a shell's completion script, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
+        """Called by argparse."""
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            parser.error('--print-completion needs shtab, which is missing: pip install "jaxacct[completion]"')
+        print(shtab.complete(parser, shell=shell))
+        parser.exit()
 
 
 def _keep_compilations() -> None:

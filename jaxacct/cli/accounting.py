@@ -3,82 +3,84 @@
 from __future__ import annotations
 
 import argparse
-import math
+import functools
 from typing import Any
 
 from jaxacct import strict_json
+from jaxacct.cli.arguments import Elsewhere, add_json, add_run, examples, number
+from jaxacct.cli.shown import GUARANTEES, SCOPE, print_facts, rounded
 
-GUARANTEES = {
-    "best": "certified: lower <= truth <= upper, rounding included",
-    "prv": "certified: lower <= truth <= upper, rounding included",
-    "rdp": "upper bound, by Rényi divergences",
-    "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
-}
-SCOPE = "noise, rate and steps fixed in advance; Poisson sampling; neighbours: {relation}"
+RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 
 
 def add_parser(commands: Any) -> None:
     """Adds the commands to the parser's subcommands."""
-    for quantity, given in (("epsilon", "delta"), ("delta", "epsilon")):
+    for quantity, given, value in (("epsilon", "delta", "1e-5"), ("delta", "epsilon", "4")):
+        article = "an" if given == "epsilon" else "a"
         command = commands.add_parser(
             quantity,
-            help=f"{quantity} of a run of DP-SGD, at a {given}",
-            description=f"Bounds on the {quantity} of a Gaussian mechanism, run for some steps on Poisson samples.",
-            epilog=f"example: jaxacct {quantity} --noise-multiplier 1.0 --sampling-rate 0.01 --steps 10000 "
-            f"--{given} {'1e-5' if given == 'delta' else '4'}",
+            help=f"{quantity} of a run of DP-SGD, at {article} {given}",
+            description=f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
+            "samples. Report the upper bound.",
+            epilog=examples(
+                f"jaxacct {quantity} {RUN} --{given} {value}",
+                f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
+            ),
         )
-        command.add_argument(
-            "--noise-multiplier", type=float, required=True, metavar="S",
-            help="standard deviation of the noise over the clipping norm",
-        )  # fmt: skip
-        command.add_argument(
-            "--sampling-rate", type=float, default=1.0, metavar="Q",
-            help="probability of each example to be in a batch, a fraction (default 1: no sampling)",
-        )  # fmt: skip
-        command.add_argument("--steps", type=float, required=True, metavar="K", help="number of noisy updates")
-        command.add_argument(f"--{given}", type=float, required=True, metavar=given[0].upper())
+        add_run(command)
+        meaning = "failure probability, in (0, 1)" if given == "delta" else "privacy loss, at least 0"
+        command.add_argument(f"--{given}", type=number, required=True, metavar=given[0].upper(), help=meaning)
+        command.add_argument(f"--{quantity}", action=Elsewhere, const=f"it is what is looked for: give --{given}")
         command.add_argument(
             "--accountant", choices=sorted(GUARANTEES), default="best",
             help="best (default): saddlepoint, and prv where that has not converged",
         )  # fmt: skip
         command.add_argument(
-            "--relation", choices=("add_or_remove", "add", "remove"), default="add_or_remove",
-            help="neighbouring relation (default: add_or_remove)",
-        )  # fmt: skip
-        command.add_argument(
-            "--tolerance", type=float, default=None, metavar="T",
+            "--tolerance", type=number, metavar="T",
             help="relative gap between the bounds that prv aims at, where it is asked (default 1e-3)",
         )  # fmt: skip
-        command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-        command.set_defaults(run=run)
+        add_json(command)
+        command.set_defaults(run=functools.partial(run, quantity, given))
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     """Computes what was asked for, prints it, and returns the exit code."""
     import jaxacct as ja
-    from jaxacct import saddlepoint
 
-    quantity = arguments.command
-    given = "delta" if quantity == "epsilon" else "epsilon"
     value = getattr(arguments, given)
     mechanism = ja.PoissonSubsampledGaussian(arguments.noise_multiplier, arguments.sampling_rate)
-    accountants = {"best": ja, "prv": ja.prv, "rdp": ja.rdp, "saddlepoint": saddlepoint}
-    call = getattr(accountants[arguments.accountant], quantity)
+    accountant = ja if arguments.accountant == "best" else getattr(ja, arguments.accountant)
     options = {"relation": arguments.relation}
     if arguments.tolerance is not None:
         if arguments.accountant not in ("best", "prv"):
             raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out.")
         options["tolerance"] = arguments.tolerance
-    result = call(mechanism, arguments.steps, value, **options)
-    bounds = (
-        {"lower": float(result.lower), "estimate": float(result.estimate), "upper": float(result.upper)}
-        if isinstance(result, ja.Bounds)
-        else {"upper": float(result)}
-    )
+    result = getattr(accountant, quantity)(mechanism, arguments.steps, value, **options)
+    bounds: dict[str, float | None] = {"lower": None, "estimate": None, "upper": None}
+    if isinstance(result, ja.Bounds):
+        bounds = {name: float(getattr(result, name)) for name in bounds}
+    else:
+        bounds["upper"] = float(result)
     record = {
         "quantity": quantity,
         **bounds,
         given: value,
+        **described(arguments),
+        "accountant": arguments.accountant,
+        "guarantee": GUARANTEES[arguments.accountant],
+    }
+    if arguments.json:
+        print(strict_json.dumps(record))
+    else:
+        _print(record, bounds, given)
+    return 0
+
+
+def described(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns what a result says of the run that it is about."""
+    from jaxacct import __version__
+
+    return {
         "mechanism": {
             "type": "PoissonSubsampledGaussian",
             "noise_multiplier": arguments.noise_multiplier,
@@ -86,45 +88,28 @@ def run(arguments: argparse.Namespace) -> int:
         },
         "steps": int(arguments.steps),
         "relation": arguments.relation,
-        "accountant": arguments.accountant,
-        "guarantee": GUARANTEES[arguments.accountant],
         "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
-        "version": ja.__version__,
+        "version": __version__,
     }
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        _print_table(record, bounds, given)
-    return 0
 
 
-def _print_table(record: dict[str, Any], bounds: dict[str, float], given: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    quantity = record["quantity"]
+def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns what a table says of it."""
     mechanism = record["mechanism"]
-    table = Table(show_header=False, title=f"{quantity} of {record['steps']:,} steps", title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold", max_width=60)
-    table.add_row("noise multiplier", f"{mechanism['noise_multiplier']:g}")
-    table.add_row("sampling rate", f"{mechanism['sampling_rate']:g}")
-    table.add_row(given, f"{record[given]:g}")
-    for name, value in bounds.items():
-        table.add_row(f"{quantity}, {name}", rounded(name, value))
-    table.add_row("accountant", f"{record['accountant']} ({record['guarantee']})")
-    table.add_row("holds for", record["scope"])
-    Console().print(table)
+    return [
+        ("noise multiplier", f"{mechanism['noise_multiplier']:.12g}"),
+        ("sampling rate", f"{mechanism['sampling_rate']:.12g}"),
+    ]
 
 
-def rounded(name: str, value: float, digits: int = 6) -> str:
-    """Returns ``value`` to some significant digits, a bound rounded outward."""
-    if value == 0 or not math.isfinite(value) or name == "estimate":
-        return f"{value:.{digits}g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
-    steps = math.ceil(value / unit) if name == "upper" else math.floor(value / unit)
-    text = f"{steps * unit:.{digits}g}"
-    # The product may have rounded to the wrong side of value: one unit further is always outward.
-    if (name == "upper" and float(text) < value) or (name == "lower" and float(text) > value):
-        text = f"{(steps + (1 if name == 'upper' else -1)) * unit:.{digits}g}"
-    return text
+def _print(record: dict[str, Any], bounds: dict[str, float | None], given: str) -> None:
+    quantity = record["quantity"]
+    shown = [(f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds.items() if bound is not None]
+    facts = [
+        *facts_of_run(record),
+        (given, f"{record[given]:.12g}"),
+        *shown,
+        ("accountant", f"{record['accountant']} ({record['guarantee']})"),
+        ("holds for", record["scope"]),
+    ]
+    print_facts(f"{quantity} of {record['steps']:,} steps", facts)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from jaxacct.cli.arguments import add_json, examples, number
+from jaxacct.cli.shown import print_facts, rounded
+
 FAULTS = ("noise", "clipping", "shuffling")
 EXCEEDED = 1
 """Exit code where the bound is above the claim."""
@@ -13,13 +16,13 @@ SYNTHETIC_EXAMPLES, SYNTHETIC_FEATURES, SYNTHETIC_CLASSES = 1000, 8, 4
 
 DEFAULTS = {
     "noise-multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
-    "sampling-rate": (0.1, "Q", "probability of each example to be in a batch"),
+    "sampling-rate": (0.1, "Q", "probability of each example to be in a batch, a fraction"),
     "steps": (400, "K", "noisy updates of a run"),
     "canaries": (500, "M", "examples of each run that a coin puts in or leaves out"),
     "guesses": (125, "R", "guesses of each run, about the canaries that look most and least like members"),
     "runs": (4, "N", "independent trainings"),
-    "delta": (1e-5, "D", "at which epsilon is claimed"),
-    "confidence": (0.95, "P", "of the bounds"),
+    "delta": (1e-5, "D", "failure probability at which epsilon is claimed"),
+    "confidence": (0.95, "P", "confidence of the bounds, a probability"),
 }
 
 
@@ -31,11 +34,12 @@ def add_parser(commands: Any) -> None:
         description="Trains with gradient canaries, guesses which of them took part, and compares the lower bound on "
         "epsilon that the right guesses prove with what the accountant claims. Exit code 1 where the bound is above "
         "the claim: then the trainer, or the accountant, is broken. A bound below it is no proof of privacy.",
-        epilog="example: jaxacct audit --break noise",
+        epilog=examples("jaxacct audit", "jaxacct audit --break noise --seed 1"),
     )
     for name, (value, letter, meaning) in DEFAULTS.items():
+        kind = int if isinstance(value, int) else number
         command.add_argument(
-            f"--{name}", type=type(value), default=value, metavar=letter, help=f"{meaning} (default {value:g})"
+            f"--{name}", type=kind, default=value, metavar=letter, help=f"{meaning} (default {value:g})"
         )
     command.add_argument(
         "--dataset", choices=("synthetic", "digits"), default="synthetic",
@@ -47,7 +51,7 @@ def add_parser(commands: Any) -> None:
         "data accounted as Poisson samples",
     )  # fmt: skip
     command.add_argument("--seed", type=int, metavar="N", help="makes the audit repeatable (default: system entropy)")
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_json(command)
     command.set_defaults(run=run)
 
 
@@ -70,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(strict_json.dumps(record))
     else:
-        _print_table(record)
+        _print(record)
     return EXCEEDED if found.exceeded else 0
 
 
@@ -113,31 +117,26 @@ def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[st
     }
 
 
-def _print_table(record: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from jaxacct.cli.accounting import rounded
-
-    table = Table(title="audit by gradient canaries", width=80, show_header=False, title_justify="left")
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(
-        "trainer",
-        f"{record['steps']} steps, sampling rate {record['sampling_rate']:g}, noise multiplier "
-        f"{record['noise_multiplier']:g}" + (f"; broken: {record['break']}" if record["break"] else ""),
-    )
-    table.add_row("canaries", f"{record['canaries']} beside {record['examples']} examples, {record['runs']} runs")
+def _print(record: dict[str, Any]) -> None:
+    broken = f"; broken: {record['break']}" if record["break"] else ""
     right = ", ".join(map(str, record["correct"]))
-    table.add_row("right guesses", f"{right} of {record['guesses']}")
-    table.add_row("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {record['delta']:g}")
-    table.add_row("epsilon, lower bound", f"{rounded('lower', record['lower_bound'])}")
-    table.add_row("the same, any mechanism", f"{rounded('lower', record['lower_bound_any_mechanism'])}")
-    table.add_row("mu of GDP, lower bound", f"{rounded('lower', record['mu_lower_bound'], 3)}")
-    table.add_row("p-value of the claim", f"{record['p_value']:.3g}")
-    table.add_row("verdict", _verdict(record))
-    table.add_row("guarantee", record["guarantee"])
-    Console(width=80).print(table)
+    facts = [
+        (
+            "trainer",
+            f"{record['steps']} steps, sampling rate {record['sampling_rate']:g}, noise multiplier "
+            f"{record['noise_multiplier']:g}{broken}",
+        ),
+        ("canaries", f"{record['canaries']} beside {record['examples']} examples, {record['runs']} runs"),
+        ("right guesses", f"{right} of {record['guesses']}"),
+        ("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {record['delta']:g}"),
+        ("epsilon, lower bound", rounded("lower", record["lower_bound"])),
+        ("the same, any mechanism", rounded("lower", record["lower_bound_any_mechanism"])),
+        ("mu of GDP, lower bound", rounded("lower", record["mu_lower_bound"], 3)),
+        ("p-value of the claim", f"{record['p_value']:.3g}"),
+        ("verdict", _verdict(record)),
+        ("guarantee", record["guarantee"]),
+    ]
+    print_facts("audit by gradient canaries", facts)
 
 
 def _verdict(record: dict[str, Any]) -> str:

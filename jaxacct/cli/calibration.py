@@ -6,20 +6,25 @@ import argparse
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.cli.accounting import GUARANTEES, SCOPE, rounded
+from jaxacct.cli.arguments import add_json, add_relation, examples, number
+from jaxacct.cli.shown import GUARANTEES, SCOPE, print_facts, rounded
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 TARGETS = {
-    "epsilon": "budget, with --delta",
-    "delta": "budget, with --epsilon",
-    "advantage": "in place of epsilon and delta: greatest true- less false-positive rate of a membership test",
-    "tpr": "in place of epsilon and delta: greatest true-positive rate of a membership test, with --fpr",
-    "fpr": "false-positive rate at which --tpr holds",
-}
+    "epsilon": ("E", "budget, at least 0; with --delta"),
+    "delta": ("D", "budget, in (0, 1); with --epsilon"),
+    "advantage": (
+        "A", "in place of epsilon and delta: greatest true- less false-positive rate of a membership test, in (0, 1)"
+    ),
+    "tpr": (
+        "R", "in place of epsilon and delta: greatest true-positive rate of a membership test, in (0, 1); with --fpr"
+    ),
+    "fpr": ("R", "false-positive rate at which --tpr holds, in (0, 1)"),
+}  # fmt: skip
 KNOWN = {
-    "noise-multiplier": "standard deviation of the noise over the clipping norm",
-    "sampling-rate": "probability of each example to be in a batch, a fraction (1: no sampling)",
-    "steps": "number of noisy updates",
+    "noise-multiplier": ("S", "standard deviation of the noise over the clipping norm"),
+    "sampling-rate": ("Q", "probability of each example to be in a batch, a fraction in (0, 1] (1: no sampling)"),
+    "steps": ("K", "number of noisy updates"),
 }
 
 
@@ -30,20 +35,19 @@ def add_parser(commands: Any) -> None:
         help="noise, sampling rate or steps for a privacy budget",
         description="The least noise (or the largest sampling rate, or the most steps) of a Gaussian mechanism on "
         "Poisson samples that is certified to keep within a budget, or to keep an attack from succeeding.",
-        epilog="example: jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
+        epilog=examples(
+            "jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
+            "jaxacct calibrate --tpr 0.1 --fpr 0.01 --sampling-rate 0.01 --steps 10000",
+            "jaxacct calibrate --epsilon 1 --delta 1e-5 --noise-multiplier 4 --sampling-rate 0.01 --solve-for steps",
+        ),
     )
-    for name, meaning in TARGETS.items():
-        command.add_argument(f"--{name}", type=float, metavar=name[0].upper(), help=meaning)
-    for name, meaning in KNOWN.items():
-        command.add_argument(f"--{name}", type=float, metavar=name[0].upper(), help=meaning)
+    for name, (metavar, meaning) in (TARGETS | KNOWN).items():
+        command.add_argument(f"--{name}", type=number, metavar=metavar, help=meaning)
     command.add_argument(
         "--solve-for", choices=UNKNOWNS, default=UNKNOWNS[0], help="what to look for (default: noise-multiplier)"
     )
-    command.add_argument(
-        "--relation", choices=("add_or_remove", "add", "remove"), default="add_or_remove",
-        help="neighbouring relation (default: add_or_remove)",
-    )  # fmt: skip
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_relation(command)
+    add_json(command)
     command.set_defaults(run=run)
 
 
@@ -60,13 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
     result = _solve(unknown, target, known, arguments.relation)
     quantity = "epsilon" if "epsilon" in target else "advantage" if "advantage" in target else "delta"
     reached = {name: float(getattr(result.reached, name)) for name in ("lower", "estimate", "upper")}
+    name, value = unknown.replace("-", "_"), int(result.value) if unknown == "steps" else float(result.value)
+    run_found = {key.replace("-", "_"): known.get(key, value) for key in UNKNOWNS}
     record = {
-        "solve_for": unknown.replace("-", "_"),
-        "value": int(result.value) if unknown == "steps" else float(result.value),
+        "solve_for": name,
+        "value": value,
         "status": Status(int(result.status)).name.lower(),
         "target": target,
         "reached": {"quantity": quantity, **reached},
-        **{name.replace("-", "_"): int(value) if name == "steps" else value for name, value in known.items()},
+        **run_found,
+        "steps": int(run_found["steps"]),
         "relation": arguments.relation,
         "guarantee": GUARANTEES["prv"],
         "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
@@ -75,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(strict_json.dumps(record))
     else:
-        _print_table(record)
+        _print(record)
     return 0
 
 
@@ -111,26 +118,20 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
     return solve(target["epsilon"], target["delta"], *known.values(), relation=relation)
 
 
-def _print_table(record: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def _print(record: dict[str, Any]) -> None:
     name = record["solve_for"]
     # Cut, not rounded to nearest: what is shown must satisfy the budget, too.
     value = f"{record['value']:,}" if name == "steps" else _cut(record["value"], up=name == "noise_multiplier")
-    table = Table(show_header=False, title=f"{name.replace('_', ' ')} for a budget", title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold", max_width=60)
-    table.add_row(name.replace("_", " "), f"{value} ({record['status'].replace('_', ' ')})")
-    for known in ("noise_multiplier", "sampling_rate", "steps"):
-        if known != name:
-            table.add_row(known.replace("_", " "), f"{record[known]:g}")
-    for target, number in record["target"].items():
-        table.add_row(f"{target}, target", f"{number:g}")
-    table.add_row(f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True))
-    table.add_row("guarantee", record["guarantee"])
-    table.add_row("holds for", record["scope"])
-    Console().print(table)
+    known = [key.replace("-", "_") for key in UNKNOWNS if key.replace("-", "_") != name]
+    facts = [
+        (name.replace("_", " "), f"{value} ({record['status'].replace('_', ' ')})"),
+        *((key.replace("_", " "), f"{record[key]:.12g}") for key in known),
+        *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
+        (f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True)),
+        ("guarantee", record["guarantee"]),
+        ("holds for", record["scope"]),
+    ]
+    print_facts(f"{name.replace('_', ' ')} for a budget", facts)
 
 
 def _cut(value: float, *, up: bool) -> str:

@@ -6,6 +6,8 @@ import argparse
 from typing import Any
 
 from jaxacct import strict_json
+from jaxacct.cli.arguments import add_json, examples
+from jaxacct.cli.shown import console
 
 
 def add_parser(commands: Any) -> None:
@@ -15,7 +17,7 @@ def add_parser(commands: Any) -> None:
         help="compute the figures and tables of the reference papers anew",
         description="Computes the figures and tables of the papers that the library builds on, and writes each as the "
         "CSV of its numbers and as a picture or a Markdown table.",
-        epilog="example: jaxacct figures --out figures --only asoodeh-stopped-5",
+        epilog=examples("jaxacct figures --list", "jaxacct figures --out figures --only asoodeh-stopped-5"),
     )
     command.add_argument("--out", metavar="DIR", default="figures", help="where to write (default: figures)")
     command.add_argument(
@@ -23,7 +25,7 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument("--list", action="store_true", help="name the figures and tables, and compute nothing")
     command.add_argument("--data-only", action="store_true", help="write numbers and tables, and no pictures")
-    command.add_argument("--json", action="store_true", help="print one JSON object: names and paths")
+    add_json(command, "print one JSON object: names and paths")
     command.set_defaults(run=run)
 
 
@@ -70,7 +72,6 @@ def _print_list(exhibits: list[Any], as_json: bool) -> None:
         entries = [{"name": e.name, "source": e.source, "summary": e.summary} for e in exhibits]
         print(strict_json.dumps({"figures": entries}))
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None)
@@ -78,4 +79,4 @@ def _print_list(exhibits: list[Any], as_json: bool) -> None:
     table.add_column("what", overflow="fold")
     for exhibit in exhibits:
         table.add_row(exhibit.name, f"{exhibit.source}: {exhibit.summary}")
-    Console().print(table)
+    console().print(table)

@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.cli.accounting import SCOPE, rounded
+from jaxacct.cli.arguments import RELATIONS, add_json, add_relation, examples, number
+from jaxacct.cli.shown import GUARANTEES, SCOPE, print_columns, print_facts, rounded
 
 AXES = {
     "noise-multiplier": "standard deviation of the noise over the clipping norm",
@@ -24,10 +25,9 @@ MECHANISMS = (
     "PoissonSubsampledGaussian", "Gaussian", "GaussianWithoutReplacement", "DiscreteGaussian", "Laplace",
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
-GUARANTEES = {
-    "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
-    "certified": "certified: lower <= truth <= upper, rounding included",
-}
+MODES = {"saddlepoint": "saddlepoint", "certified": "best"}
+"""The modes by the accountant whose guarantee they have."""
+
 SHOWN = 20
 """Entries printed."""
 
@@ -42,8 +42,12 @@ def add_parser(commands: Any) -> None:
         help="epsilon, delta or the least noise of a whole grid of runs",
         description="Certified bounds for every combination of the values given. Each axis is a number, numbers with "
         "commas, or LOW:HIGH:COUNT[:log]. Finished parts are kept beside the result until that is whole.",
-        epilog="example: jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
-        "--steps 100,1000,10000 --delta 1e-5 --out sweep.npz",
+        epilog=examples(
+            "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
+            "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
+            "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
+            "--steps 100,1000,10000 --delta 1e-5 --out sweep.npz",
+        ),
     )
     for name, meaning in AXES.items():
         command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
@@ -52,18 +56,15 @@ def add_parser(commands: Any) -> None:
         help=f"one, or several with commas (default: {MECHANISMS[0]}): {', '.join(MECHANISMS)}",
     )  # fmt: skip
     command.add_argument(
-        "--mode", choices=tuple(GUARANTEES), default="certified",
+        "--mode", choices=tuple(MODES), default="certified",
         help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by the mesh",
     )  # fmt: skip
-    command.add_argument(
-        "--relation", choices=("add_or_remove", "add", "remove", "replace"), default="add_or_remove",
-        help="neighbouring relation (default: add_or_remove)",
-    )  # fmt: skip
-    command.add_argument("--tolerance", type=float, metavar="T", help="relative gap that the mesh aims at")
+    add_relation(command, (*RELATIONS, "replace"))
+    command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that the mesh aims at")
     command.add_argument("--out", metavar="FILE", help="the results: .npz, .csv or .json")
     command.add_argument("--plot", metavar="FILE", help="a heat map with contours, or a curve: .png, .svg or .pdf")
     command.add_argument("--resume", action="store_true", help="go on from what an interrupted sweep to --out left")
-    command.add_argument("--json", action="store_true", help="print one JSON object; with the results, without --out")
+    add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
     command.add_argument("--chunk", type=int, default=8192, metavar="N", help="entries between two savings (8192)")
     hosts = command.add_argument_group("many hosts", "one process on each, with equal arguments and a shared --out")
@@ -71,7 +72,7 @@ def add_parser(commands: Any) -> None:
     hosts.add_argument("--num-processes", type=int, metavar="N", help="number of processes")
     hosts.add_argument("--process-id", type=int, metavar="I", help="number of this one, from 0")
     hosts.add_argument(
-        "--patience", type=float, default=60.0, metavar="S", help="seconds of silence after which one is lost (60)"
+        "--patience", type=number, default=60.0, metavar="S", help="seconds of silence after which one is lost (60)"
     )
     command.set_defaults(run=run)
 
@@ -228,7 +229,7 @@ def _record(arguments: argparse.Namespace, found: Any, out: pathlib.Path | None)
     return head | results | {
         "out": None if out is None else str(out),
         "plot": arguments.plot,
-        "guarantee": GUARANTEES[arguments.mode],
+        "guarantee": GUARANTEES[MODES[arguments.mode]],
         "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
         "version": __version__,
     }  # fmt: skip
@@ -236,37 +237,31 @@ def _record(arguments: argparse.Namespace, found: Any, out: pathlib.Path | None)
 
 def _print(record: dict[str, Any], found: Any) -> None:
     import numpy as np
-    from rich.console import Console
-    from rich.table import Table
 
     from jaxacct.sweep.export import table
 
-    console = Console()
     columns = table(found, np.arange(min(found.upper.size, SHOWN)))
     names = [*found.axes, *(name for name in found.arrays if name not in ("estimate", "converged"))]
-    entries = Table(box=None, pad_edge=False)
-    for name in names:
-        entries.add_column(name.replace("_", " "), justify="right")
-    for i in range(len(columns["upper"])):
-        entries.add_row(*(_cell(name, columns[name].tolist()[i]) for name in names))
-    console.print(entries)
+    values = {name: columns[name].tolist() for name in names}
+    print_columns(
+        names, [[_cell(name, values[name][i], found.axes) for name in names] for i in range(len(columns["upper"]))]
+    )
     if found.upper.size > SHOWN:
-        console.print(f"... {found.upper.size - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
+        print(f"... {found.upper.size - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
     counts, rate = record["counts"], found.upper.size / found.seconds
-    summary = Table(show_header=False)
-    summary.add_column(style="bold")
-    summary.add_column(overflow="fold", max_width=60)
-    summary.add_row("entries", f"{counts['entries']:,} in {found.seconds:.1f} s, {rate:,.0f} a second")
-    summary.add_row("flagged", f"{counts['flagged']:,} not converged; {counts['prv']:,} answered by the mesh")
-    summary.add_row("guarantee", record["guarantee"])
-    summary.add_row("holds for", record["scope"])
-    for name in ("out", "plot"):
-        if record[name]:
-            summary.add_row("written to", record[name])
-    console.print(summary)
+    facts = [
+        ("entries", f"{counts['entries']:,} in {found.seconds:.1f} s, {rate:,.0f} a second"),
+        ("flagged", f"{counts['flagged']:,} not converged; {counts['prv']:,} answered by the mesh"),
+        ("guarantee", record["guarantee"]),
+        ("holds for", record["scope"]),
+        *(("written to", record[name]) for name in ("out", "plot") if record[name]),
+    ]
+    print_facts("", facts)
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: Any, axes: Any) -> str:
     if isinstance(value, str):
         return value
+    if name in axes:
+        return f"{value:.10g}"
     return rounded("upper" if name in ("upper", "noise_multiplier") else name, value)

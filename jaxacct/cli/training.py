@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from jaxacct.cli.arguments import add_json, examples, number
+from jaxacct.cli.shown import print_facts
+
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "adult", "adult-uci", "imdb", "movielens")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
@@ -27,7 +30,11 @@ def add_parser(commands: Any) -> None:
         help="train a model by DP-SGD within a privacy budget",
         description="Trains a Flax model with differential privacy until the next step would exceed the budget, "
         "and writes report.json and training.png.",
-        epilog="example: jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
+        epilog=examples(
+            "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
+            "jaxacct train --epochs 20 --checkpoint-every 10 --out runs/kept",
+            "jaxacct train --recipe bu-mnist-1 --data-dir data/mnist --json",
+        ),
     )
     command.add_argument("--dataset", choices=DATASETS, help="default: the recipe's, or digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
@@ -35,18 +42,18 @@ def add_parser(commands: Any) -> None:
         "--recipe", metavar="NAME", help="settings by name, such as bu-mnist-1 (default: those of the data set)"
     )
     command.add_argument(
-        "--epsilon", type=float, metavar="E", help="budget (default 3; of a recipe with epochs: what those cost)"
+        "--epsilon", type=number, metavar="E", help="budget (default 3; of a recipe with epochs: what those cost)"
     )
-    command.add_argument("--delta", type=float, metavar="D", help="budget (default: the recipe's, or 1e-5)")
+    command.add_argument("--delta", type=number, metavar="D", help="budget (default: the recipe's, or 1e-5)")
     command.add_argument(
-        "--noise-multiplier", type=float, metavar="S",
+        "--noise-multiplier", type=number, metavar="S",
         help="standard deviation of the noise over the clipping norm; more noise pays for more steps",
     )  # fmt: skip
-    command.add_argument("--batch-size", type=float, metavar="B", help="expected size of the Poisson sampled batches")
-    command.add_argument("--clip-norm", type=float, metavar="C", help="bound on each example's gradient norm")
-    command.add_argument("--learning-rate", type=float, metavar="R", help="of the recipe's optimizer")
+    command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
+    command.add_argument("--clip-norm", type=number, metavar="C", help="bound on each example's gradient norm")
+    command.add_argument("--learning-rate", type=number, metavar="R", help="of the recipe's optimizer")
     command.add_argument(
-        "--epochs", type=float, metavar="N",
+        "--epochs", type=number, metavar="N",
         help="most expected passes over the data (default: the recipe's, or what the budget pays for)",
     )  # fmt: skip
     command.add_argument(
@@ -63,7 +70,7 @@ def add_parser(commands: Any) -> None:
         help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
     )  # fmt: skip
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/RECIPE)")
-    command.add_argument("--json", action="store_true", help="print the report as one JSON object instead of a table")
+    add_json(command, "print the report as one JSON object instead of a table")
     _add_policies(command.add_argument_group("what the steps spend"))
     kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
     kept.add_argument("--checkpoint-every", type=int, metavar="N", help="most updates between two (default: none)")
@@ -78,11 +85,11 @@ def _add_policies(group: Any) -> None:
         "or the least noise that the rest of the budget pays for",
     )  # fmt: skip
     group.add_argument(
-        "--policy-epochs", type=float, default=1.0, metavar="N", help="passes between two looks of the policy (1)"
+        "--policy-epochs", type=number, default=1.0, metavar="N", help="passes between two looks of the policy (1)"
     )
-    group.add_argument("--query-noise", type=float, default=100.0, metavar="S", help="noise on the count (100)")
+    group.add_argument("--query-noise", type=number, default=100.0, metavar="S", help="noise on the count (100)")
     group.add_argument(
-        "--target-accuracy", type=float, metavar="A", help="stop when the noisy count is that share of the examples"
+        "--target-accuracy", type=number, metavar="A", help="stop when the noisy count is that share of the examples"
     )
     group.add_argument(
         "--ledger", choices=("filter", "odometer"), default="filter",
@@ -126,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(strict_json.dumps(report))
     else:
-        _print_table(report, folder)
+        _print(report, folder)
     return 0
 
 
@@ -293,33 +300,23 @@ def _fit(
     return history
 
 
-def _print_table(report: dict[str, Any], folder: pathlib.Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
     config, final = report["config"], report["final"]
-    table = Table(title=f"DP-SGD on {config['dataset']}", width=80, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     certified = final["epsilon_certified"]
-    table.add_row(
-        "steps",
-        f"{final['steps']}, each on about {config['expected_batch_size']:.6g} of {config['num_examples']} examples",
-    )
-    table.add_row(
-        "noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"
-    )
-    table.add_row(f"test {config['metric']}", f"{final['test_accuracy']:.4f} (public test set)")
-    table.add_row(
-        "epsilon, certified",
-        "does not apply: see the guarantee"
-        if certified is None
-        else f"{certified['lower']:.4f} to {certified['upper']:.4f}; report the upper bound",
-    )
-    table.add_row(
-        f"epsilon, Rényi {config['ledger']}", f"{final['epsilon_renyi']:.4f} of {config['budget']['epsilon']:g}"
-    )
-    table.add_row("delta", f"{final['delta']:g}")
-    table.add_row("guarantee", final["guarantee"])
-    table.add_row("written to", str(folder))
-    Console(width=80).print(table)
+    proved = "does not apply: see the guarantee"
+    if certified is not None:
+        proved = f"{certified['lower']:.4f} to {certified['upper']:.4f}; report the upper bound"
+    facts = [
+        (
+            "steps",
+            f"{final['steps']}, each on about {config['expected_batch_size']:.6g} of {config['num_examples']} examples",
+        ),
+        ("noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"),
+        (f"test {config['metric']}", f"{final['test_accuracy']:.4f} (public test set)"),
+        ("epsilon, certified", proved),
+        (f"epsilon, Rényi {config['ledger']}", f"{final['epsilon_renyi']:.4f} of {config['budget']['epsilon']:g}"),
+        ("delta", f"{final['delta']:g}"),
+        ("guarantee", final["guarantee"]),
+        ("written to", str(folder)),
+    ]
+    print_facts(f"DP-SGD on {config['dataset']}", facts)

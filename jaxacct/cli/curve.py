@@ -1,0 +1,273 @@
+"""``jaxacct curve``: a run's privacy profile, trade-off curve or Rényi divergences, as numbers and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import Any, NamedTuple
+
+from jaxacct import strict_json
+from jaxacct.cli.accounting import RUN, described, facts_of_run
+from jaxacct.cli.arguments import add_json, add_run, examples
+from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded
+
+KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
+"""Which argument belongs to which kind."""
+
+LEAST_DELTA = 1e-12
+"""Delta about which a profile ends unless its epsilons are given."""
+
+LEAST_STEP = 1e-3
+"""Between epsilons that are not given."""
+
+POINTS = 101
+"""Places of a curve that are not given."""
+
+SHOWN = 21
+"""Lines printed."""
+
+
+class Found(NamedTuple):
+    """A curve: ``quantity`` at the places of ``over``, and columns of bounds (n,)."""
+
+    quantity: str
+    over: str
+    at: Any
+    bounds: dict[str, Any]
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the parser's subcommands."""
+    command = commands.add_parser(
+        "curve",
+        help="the privacy profile, the trade-off curve or the Rényi divergences of a run",
+        description="Bounds at many places: delta over epsilon, or epsilon over delta (profile); the least "
+        "false-negative rate of any attack over its false-positive rate (tradeoff); the Rényi divergence over its "
+        "order (renyi). VALUES are a number, numbers with commas, or LOW:HIGH:COUNT[:log].",
+        epilog=examples(
+            f"jaxacct curve {RUN}",
+            f"jaxacct curve {RUN} --delta 1e-10:1e-2:9:log",
+            f"jaxacct curve {RUN} --kind tradeoff --out curve.csv",
+        ),
+    )
+    command.add_argument(
+        "--kind", choices=tuple(dict.fromkeys(KINDS.values())), default="profile", help="which curve (default: profile)"
+    )
+    add_run(command)
+    at = command.add_mutually_exclusive_group()
+    at.add_argument("--epsilon", metavar="VALUES", help="profile: epsilons, at least 0, of which delta is wanted")
+    at.add_argument("--delta", metavar="VALUES", help="profile: deltas, in (0, 1), of which epsilon is wanted")
+    at.add_argument("--fpr", metavar="VALUES", help="tradeoff: false-positive rates, in [0, 1]")
+    at.add_argument("--orders", metavar="VALUES", help="renyi: orders, above 1")
+    command.add_argument("--out", metavar="FILE", help="the numbers in full: .npz, .csv or .json")
+    command.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    add_json(command)
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Computes the curve, writes and prints it, and returns the exit code."""
+    import jaxacct as ja
+
+    out, plot = (None if name is None else pathlib.Path(name) for name in (arguments.out, arguments.plot))
+    _check_files(out, plot)
+    name, at = _places(arguments)
+    mechanism = ja.PoissonSubsampledGaussian(arguments.noise_multiplier, arguments.sampling_rate)
+    compute = {"profile": _epsilons if name == "delta" else _deltas, "tradeoff": _tradeoff, "renyi": _divergences}
+    found = compute[arguments.kind](mechanism, arguments.steps, at, arguments.relation)
+    record = {
+        "kind": arguments.kind,
+        "quantity": found.quantity,
+        "over": found.over,
+        "results": {name: values.tolist() for name, values in ({found.over: found.at} | found.bounds).items()},
+        **described(arguments),
+        "guarantee": GUARANTEES["rdp" if arguments.kind == "renyi" else "best"],
+        "out": None if out is None else str(out),
+        "plot": None if plot is None else str(plot),
+    }
+    if out is not None:
+        _write(record, found, out)
+    if plot is not None:
+        _draw(record, found, plot)
+    if arguments.json:
+        print(strict_json.dumps(record))
+    else:
+        _print(record, found)
+    return 0
+
+
+def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
+    """Raises where something cannot be written, and makes the folders: before the computing, not after it."""
+    if out is not None:
+        from jaxacct.sweep.result import check_suffix
+
+        check_suffix(out)
+    if plot is not None:
+        from jaxacct.figures import require_matplotlib
+        from jaxacct.sweep.draw import FORMATS
+
+        require_matplotlib()
+        if plot.suffix not in FORMATS:
+            raise ValueError(f"plot = {plot}: the suffix says the format: give one of {', '.join(FORMATS)}.")
+    for path in (out, plot):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
+    """Returns the argument by which places are given, and the places (n,); None and None for the kind's own."""
+    import numpy as np
+
+    from jaxacct.sweep.ranges import parsed
+
+    for name, kind in KINDS.items():
+        text = getattr(arguments, name)
+        if text is None:
+            continue
+        if kind != arguments.kind:
+            own = " or ".join(f"--{other}" for other, its in KINDS.items() if its == arguments.kind)
+            raise ValueError(
+                f"--{name} is for --kind {kind}: give {own} with --kind {arguments.kind}, or leave it out."
+            )
+        return name, np.atleast_1d(parsed(text, name))
+    return None, None
+
+
+def _deltas(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+    """Returns delta by the exact accountant, and by meshes where that has not converged: one composition for all."""
+    import numpy as np
+
+    import jaxacct as ja
+    from jaxacct import validation
+
+    if at is None:
+        last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))  # about where, so any bound does
+        if not np.isfinite(last):
+            raise ValueError("--epsilon is missing: no range is known for this run; give the epsilons that you want.")
+        at = np.arange(POINTS) * _round_up(last / (POINTS - 1))
+    validation.check_epsilon(at)
+    exact = [ja.saddlepoint.delta(mechanism, steps, epsilon, relation=relation) for epsilon in at]
+    bounds = _columns(exact)
+    missed = ~np.array([entry.converged for entry in exact], bool)
+    if np.any(missed):
+        mesh = ja.prv.curve(mechanism, steps, at, relation=relation).delta
+        bounds["lower"] = np.maximum(bounds["lower"], mesh.lower)
+        bounds["upper"] = np.minimum(bounds["upper"], mesh.upper)
+        middle = np.clip(mesh.estimate, bounds["lower"], bounds["upper"])
+        bounds["estimate"] = np.where(missed, middle, bounds["estimate"])
+    return Found("delta", "epsilon", at, bounds)
+
+
+def _round_up(step: float) -> float:
+    """Returns a number of two digits: places that can be printed in full."""
+    return float(f"{1.05 * max(step, LEAST_STEP):.1e}")
+
+
+def _epsilons(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+    import jaxacct as ja
+    from jaxacct import validation
+
+    validation.check_delta(at)
+    found = [ja.epsilon(mechanism, steps, delta, relation=relation) for delta in at]
+    return Found("epsilon", "delta", at, _columns(found))
+
+
+def _tradeoff(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+    import numpy as np
+
+    from jaxacct import tradeoff
+
+    at = np.linspace(0.0, 1.0, POINTS) if at is None else at
+    found = tradeoff.curve(mechanism, steps, at, relation=relation)
+    bounds = {name: np.asarray(getattr(found, name), np.float64) for name in ("lower", "estimate", "upper")}
+    return Found("false_negative_rate", "false_positive_rate", at, bounds)
+
+
+def _divergences(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+    import numpy as np
+
+    from jaxacct import rdp
+    from jaxacct.rdp.orders import DEFAULT_ORDERS
+
+    at = np.array(DEFAULT_ORDERS) if at is None else at
+    upper = np.asarray(rdp.composed_curve(mechanism, steps, at, relation=relation), np.float64)
+    return Found("renyi_divergence", "order", at, {"upper": upper})
+
+
+def _columns(found: list[Any]) -> dict[str, Any]:
+    import numpy as np
+
+    return {name: np.array([float(getattr(b, name)) for b in found]) for name in ("lower", "estimate", "upper")}
+
+
+def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+    """Writes the numbers in full: columns (.csv, .npz), or what ``--json`` prints."""
+    import numpy as np
+
+    from jaxacct.figures.exhibits import write_csv
+    from jaxacct.whole_file import write_whole
+
+    if path.suffix == ".csv":
+        write_csv(_chart(record, found), path)
+    elif path.suffix == ".json":
+        write_whole(path, lambda file: file.write((strict_json.dumps(record) + "\n").encode()))
+    else:
+        about = {name: value for name, value in record.items() if name != "results"}
+        columns = {found.over: found.at, **found.bounds, "about": np.array(strict_json.dumps(about))}
+        write_whole(path, lambda file: np.savez_compressed(file, **columns))
+
+
+def _chart(record: dict[str, Any], found: Found) -> Any:
+    """Returns the curve as the figures of papers are kept."""
+    import numpy as np
+
+    from jaxacct.figures import Chart, Curve
+
+    styles = {"upper": "bound", "lower": "bound", "estimate": "estimate"}
+    curves = [
+        Curve(name, f"{name} bound" if name != "estimate" else name, values, styles[name])
+        for name, values in found.bounds.items()
+    ]
+    mechanism = record["mechanism"]
+    known = found.bounds["upper"][np.isfinite(found.bounds["upper"])]
+    return Chart(
+        title=f"{record['steps']:,} steps, noise multiplier {mechanism['noise_multiplier']:g}, "
+        f"sampling rate {mechanism['sampling_rate']:g}",
+        x_name=found.over,
+        x_label=found.over.replace("_", " "),
+        y_label=found.quantity.replace("_", " "),
+        x=found.at,
+        curves=curves,
+        notes=(f"{record['guarantee']}.",),
+        log_x=found.over in ("delta", "order"),
+        log_y=found.quantity in ("delta", "renyi_divergence") and bool(np.any(known > 0)),
+    )
+
+
+def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+    from jaxacct.figures.draw import draw
+
+    draw(_chart(record, found), path)
+
+
+def _print(record: dict[str, Any], found: Found) -> None:
+    import numpy as np
+
+    every = len(found.at)
+    shown = np.unique(np.linspace(0, every - 1, min(every, SHOWN)).round().astype(int))
+    rows = [
+        [f"{found.at[i]:.10g}", *(rounded(name, float(values[i])) for name, values in found.bounds.items())]
+        for i in shown
+    ]
+    print_columns([found.over, *(f"{found.quantity}, {name}" for name in found.bounds)], rows)
+    if every > len(shown):
+        print(f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all"))
+    protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"
+    facts = [
+        ("steps", f"{record['steps']:,}"),
+        *facts_of_run(record),
+        ("report", f"the {protects} ({record['guarantee']})"),
+        ("holds for", record["scope"]),
+        *(("written to", record[name]) for name in ("out", "plot") if record[name]),
+    ]
+    print_facts("", facts)
