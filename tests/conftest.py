@@ -1,4 +1,4 @@
-"""Settings of the suite: a compilation cache that outlives a run, and rank promotion as an error."""
+"""Settings of the suite: a compilation cache that outlives a run, rank promotion as an error, and who runs what."""
 
 import os
 import pathlib
@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+try:
+    from xdist.scheduler import LoadFileScheduling
+except ImportError:  # it is not needed to run one file
+    LoadFileScheduling = object
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent.parent / ".jax_cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# A program from the disk costs half of what compiling the smallest one does.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Each pytest worker has one core; XLA's own threads would only fight over it.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
@@ -26,3 +32,39 @@ def let_go_of_programs() -> Iterator[None]:
         import jax
 
         jax.clear_caches()
+
+
+class FromBothEnds(LoadFileScheduling):
+    """Gives every other worker its files from the end of the queue, and no file to two.
+
+    Nearly all of the time is compilation. Tests of a file, and mostly of a folder, share their programs: two workers at
+    the same file would compile each program twice, at the same time.
+    """
+
+    def _assign_work_unit(self, node) -> None:
+        if list(self.assigned_work).index(node) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Takes the place of the scheduler that deals tests out one by one, unless ``--dist`` names another."""
+    if config.option.dist != "load":
+        return None
+    config.option.loadscopereorder = False
+    return FromBothEnds(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts what takes longest at either end, and the many short files, docstrings above all, where the ends meet."""
+    root = pathlib.Path(__file__).parent
+    accounting, training = ("prv", "saddlepoint", "dominating_pairs", "gdp", "tradeoff", "sweep"), "train"
+
+    def place(item: pytest.Item) -> int:
+        room = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else None
+        if room in accounting:
+            return accounting.index(room)
+        return len(accounting) + (1 if room is None else 2 if room == training else 0)
+
+    items.sort(key=place)

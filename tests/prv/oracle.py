@@ -124,6 +124,9 @@ def composed_atoms(p, q, steps):
     """Yields every multiset of ``steps`` outcomes as (count, P, Q): multinomial enumeration."""
 
     def extend(index, remaining, count, p_product, q_product):
+        if remaining == 0:
+            yield count, p_product, q_product
+            return
         if index == len(p) - 1:
             yield count, p_product * p[index] ** remaining, q_product * q[index] ** remaining
             return
