@@ -11,10 +11,11 @@ ACCURACY, SPENT, BUDGET = "#2a6f97", "#c8553d", "#7a8794"
 
 
 def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes a picture of a training run: test accuracy and epsilon spent over the steps.
+    """Writes a picture of a training run: its test metric and epsilon spent over the steps.
 
     Args:
-        report: as :func:`jaxacct.train.report.build_report` returns it.
+        report: as :func:`jaxacct.train.report.build_report` returns it; ``config["metric"]``, "accuracy" where it is
+            not there, says what ``accuracy`` in its history is.
         path: the file to write; its suffix says the format (.png, .svg, .pdf). Missing folders are made.
 
     Raises:
@@ -37,7 +38,8 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     history = report["history"]
     if not history:
         raise ValueError("the report has no history: nothing was trained, so there is nothing to draw.")
-    final, budget = report["final"], report["config"]["budget"]["epsilon"]
+    final, config = report["final"], report["config"]
+    budget, metric = config["budget"]["epsilon"], config.get("metric", "accuracy")
     steps = [entry["step"] for entry in history]
     marker = "o" if len(steps) < 40 else None
     figure = Figure(figsize=(6.4, 5.2), dpi=150, layout="constrained")
@@ -47,15 +49,14 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     if history[-1]["accuracy"] is not None:
         accuracies = [entry["accuracy"] for entry in history]
         top.plot(steps, accuracies, color=ACCURACY, marker=marker, markersize=3)
-        top.annotate(
-            f"{accuracies[-1]:.1%}", (steps[-1], accuracies[-1]), xytext=(0, -14), textcoords="offset points",
-            ha="right", color=ACCURACY,
-        )  # fmt: skip
-    top.set_ylabel("test accuracy")
+        last = f"{accuracies[-1]:.1%}" if metric == "accuracy" else f"{accuracies[-1]:.3f}"
+        at = steps[-1], accuracies[-1]
+        top.annotate(last, at, xytext=(0, -14), textcoords="offset points", ha="right", color=ACCURACY)
+    top.set_ylabel("test accuracy" if metric == "accuracy" else f"test {metric.upper()}")
 
     bottom.plot(
         [0, *steps], [0.0, *(entry["epsilon"] for entry in history)], color=SPENT, marker=marker, markersize=3,
-        label="spent, by the Rényi filter",
+        label=f"spent, by the run's {config.get('ledger', 'filter')}",
     )  # fmt: skip
     bottom.axhline(budget, color=BUDGET, linestyle="--", linewidth=1, label=f"budget, epsilon = {budget:g}")
     if final["epsilon_certified"] is not None:
@@ -70,7 +71,7 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     bottom.set_xlabel("noisy updates")
     bottom.set_xlim(left=0)
     bottom.legend(loc="lower right", frameon=False, fontsize=8)
-    name = report["config"].get("dataset")
+    name = config.get("dataset")
     top.set_title("DP-SGD" if name is None else f"DP-SGD on {name}", loc="left", color=INK)
     for axes in (top, bottom):
         axes.grid(color=FAINT, linewidth=0.6)

@@ -105,10 +105,13 @@ TABLES = {"step": _steps, "in_loop": _in_loop, "roofline": _roofline}
 def markdown(results: Record) -> str:
     """Returns a page: where it ran, then a table for each case."""
     machine, versions = results["machine"], results["versions"]
+    rows = [row for case in results["cases"].values() for row in case["rows"]]
+    devices = sorted({row["device"] for row in rows if row["library"] == "jaxacct" and row.get("device")})
     lines = [
         "# Benchmarks",
         "",
-        f"{machine['processor']}, {results['cores']} core(s) for each library, load {machine['load']:.1f} at the end; "
+        f"{machine['processor']}, {results['cores']} core(s) for each library, JAX on "
+        f"{', '.join(devices) or '-'}, load {machine['load']:.1f} at the end; "
         f"commit {results['commit'][:12]}, "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + ".",

@@ -93,7 +93,7 @@ class AdaptiveNoise(_Levelled):
         query_noise: standard deviation of the noise on the count of correctly classified training examples, which each
             adaptation asks for and pays.
         lookahead: expected passes over the data that the ledger must still grant for the noise to rise; 0 for no such
-            condition.
+            condition. An odometer grants whatever is valid: with one the condition holds always.
         up: whether it may rise at all. The paper's fine-tuning starts high and only goes down.
 
     Source: Lécuyer (2021), section 5.1 (``up``, every 10 epochs, 50 epochs of lookahead) and 5.2 (not ``up``, every
