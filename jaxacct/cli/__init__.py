@@ -1,7 +1,7 @@
 """The command ``jaxacct``: one file for each group of commands; this one takes the arguments and reports errors.
 
 Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on standard error says what and how to mend it),
-130 interrupted, 141 nobody reads the output any more.
+70 a defect or a device that failed (with its trace), 130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import pathlib
 import platform
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from jaxacct.cli import accounting, audit, calibration, curve, figures, sweep, t
 from jaxacct.cli.arguments import Parser
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
-"""What wrong input raises, in this library and in the standard one; anything else is a defect and shows its trace."""
+"""What wrong input raises, in this library and in the standard one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,12 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except USER_ERRORS as error:
         if os.environ.get("JAXACCT_TRACEBACK"):
-            raise
-        print(f"jaxacct {parsed.command}: error: {error}", file=sys.stderr)
+            traceback.print_exc()
+        print(f"jaxacct {parsed.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"jaxacct {parsed.command}: interrupted.", file=sys.stderr)
         return 130
+    except Exception:  # not Python's own code, 1, which is an audit's
+        traceback.print_exc()
+        return 70
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -255,11 +255,11 @@ def _print(record: dict[str, Any], found: Found) -> None:
 
     every = len(found.at)
     shown = np.unique(np.linspace(0, every - 1, min(every, SHOWN)).round().astype(int))
+    bounds = {name: values for name, values in found.bounds.items() if name != "estimate"}
     rows = [
-        [f"{found.at[i]:.10g}", *(rounded(name, float(values[i])) for name, values in found.bounds.items())]
-        for i in shown
+        [f"{found.at[i]:.10g}", *(rounded(name, float(values[i])) for name, values in bounds.items())] for i in shown
     ]
-    print_columns([found.over, *(f"{found.quantity}, {name}" for name in found.bounds)], rows)
+    print_columns([found.over, *(f"{found.quantity}, {name}" for name in bounds)], rows)
     if every > len(shown):
         print(f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all"))
     protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"
