@@ -1,0 +1,112 @@
+"""Draws the picture of the README: ``python docs/pictures.py``. Every number in it is computed here."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import jaxacct as ja
+from jaxacct.plot import ACCURACY, FAINT, INK, SPENT
+
+FOLDER = pathlib.Path(__file__).parent / "images"
+
+NOISE, RATE, DELTA = 1.0, 0.01, 1e-5
+
+STEPS = np.unique(np.geomspace(1, 1e6, 49).round())
+
+SIDE = 64
+"""Budgets and numbers of steps of the map, each."""
+
+GREEN = "#3f8f5b"
+
+LEVELS, BRIGHT = (1, 2, 5, 10, 20, 50), 20
+"""Noise multipliers of the map's lines, and up to which of them they are drawn light on dark."""
+
+
+def accountants(axes: Any) -> None:
+    """Draws epsilon against steps: certified, by Rényi divergences, and by the central limit."""
+    mechanism = ja.PoissonSubsampledGaussian(NOISE, RATE)
+    bounds = [ja.epsilon(mechanism, int(steps), DELTA) for steps in STEPS]
+    lower, upper = (np.array([float(getattr(each, end)) for each in bounds]) for end in ("lower", "upper"))
+    estimate = np.array([float(ja.gdp.epsilon(mechanism, int(steps), DELTA)) for steps in STEPS])
+    renyi = np.asarray(jax.jit(jax.vmap(functools.partial(ja.rdp.epsilon, mechanism, delta=DELTA)))(STEPS))
+    below = estimate < lower
+    width = 10.0 ** np.ceil(np.log10(np.max((upper - lower) / upper)))
+    axes.fill_between(STEPS, lower, upper, color=ACCURACY, linewidth=0)
+    axes.plot(STEPS, renyi, "--", color=GREEN, linewidth=1.6, label="Rényi: an upper bound, not tight")
+    axes.plot(
+        STEPS, upper, color=ACCURACY, linewidth=2.2, label=f"certified bracket, narrower than {width:.0e} of itself"
+    )
+    axes.plot(
+        STEPS, estimate, ":", color=SPENT, linewidth=2.0,
+        label=f"central limit: an estimate, too low at {np.mean(below):.0%} of the steps drawn",
+    )  # fmt: skip
+    axes.fill_between(STEPS, estimate, lower, where=below, color=SPENT, alpha=0.12, linewidth=0)
+    inset = axes.inset_axes((0.63, 0.1, 0.35, 0.26))
+    inset.axhline(1, color=ACCURACY, linewidth=2.2)
+    inset.plot(STEPS, renyi / upper, "--", color=GREEN, linewidth=1.4)
+    inset.plot(STEPS, estimate / upper, ":", color=SPENT, linewidth=1.8)
+    inset.set(xscale="log", ylim=(0, 3.6), xticks=[1, 1e3, 1e6], yticks=[0, 1, 2])
+    inset.tick_params(labelsize=7, colors=INK)
+    inset.text(0.96, 0.93, "over the certified one", transform=inset.transAxes, fontsize=7, ha="right", va="top")
+    axes.set(xscale="log", yscale="log", xlabel="steps", ylabel=f"epsilon at delta = {DELTA:g}")
+    axes.set_ylim(0.5 * float(np.min(lower)), 3 * float(np.max(renyi)))
+    axes.set_title(f"What a run costs: noise {NOISE:g}, sampling rate {RATE:g}", loc="left", fontsize=9, color=INK)
+    axes.legend(fontsize=7.5, frameon=False, loc="upper left")
+    axes.grid(color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def least_noise(figure: Figure, axes: Any) -> None:
+    """Draws the least noise for budgets and numbers of steps, all by one call."""
+    settings = ja.sweep.grid(
+        epsilon=np.geomspace(0.3, 10.0, SIDE), steps=np.geomspace(1e3, 1e6, SIDE).round(), sampling_rate=RATE,
+        delta=DELTA,
+    )  # fmt: skip
+    found = ja.sweep.noise_multiplier(settings, mode="saddlepoint", show_progress=False)
+    steps, budgets = found.axes["steps"], found.axes["epsilon"]
+    noise = np.where(found.converged, found["noise_multiplier"], np.nan)
+    mapped = axes.pcolormesh(steps, budgets, noise, norm="log", cmap="viridis", shading="nearest", rasterized=True)
+    colors = ["white" if level <= BRIGHT else INK for level in LEVELS]
+    lines = axes.contour(steps, budgets, noise, levels=LEVELS, colors=colors, linewidths=0.9)
+    # Labels on the diagonal from little noise to much.
+    across = np.diagonal(noise[::-1])
+    at = [int(np.nanargmin(np.abs(np.log(across / level)))) for level in LEVELS]
+    axes.clabel(lines, fontsize=7.5, fmt="%g", manual=[(steps[i], budgets[::-1][i]) for i in at])
+    axes.set(xscale="log", yscale="log", xlabel="steps", ylabel=f"epsilon at delta = {DELTA:g}")
+    axes.set_yticks([0.3, 1, 3, 10], ["0.3", "1", "3", "10"])
+    axes.tick_params(axis="y", which="minor", left=False, labelleft=False)
+    flagged = int(np.sum(~found.converged))
+    left_out = f", {flagged} of them not settled" if flagged else ""
+    axes.set_title(
+        f"The least noise for a budget: {noise.size:,} in one call{left_out}", loc="left", fontsize=9, color=INK
+    )
+    bar = figure.colorbar(mapped, ax=axes)
+    bar.set_label("noise multiplier, certified", color=INK, fontsize=8)
+    bar.ax.tick_params(labelsize=7.5)
+
+
+def main() -> None:
+    """Writes ``docs/images/accountants.png``."""
+    figure = Figure(figsize=(9.2, 3.7), dpi=94, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    accountants(left)
+    least_noise(figure, right)
+    for axes in (left, right):
+        axes.tick_params(colors=INK, labelsize=8)
+        axes.xaxis.label.set(size=8.5, color=INK)
+        axes.yaxis.label.set(size=8.5, color=INK)
+    FOLDER.mkdir(exist_ok=True)
+    figure.savefig(FOLDER / "accountants.png", pil_kwargs={"optimize": True})
+
+
+if __name__ == "__main__":
+    main()
