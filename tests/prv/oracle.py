@@ -42,9 +42,13 @@ def saddlepoint_delta(noise_multiplier, sampling_rate, steps, epsilon, direction
         x = np.linspace(low - 13 * s, top + 13 * s, nodes)
         density = np.exp(-(x**2) / (2 * s**2)) / (s * np.sqrt(2 * np.pi)) * (x[1] - x[0])
         log_ratio = np.log1p(q * np.expm1((2 * x - 1) / (2 * s**2)))
-        power = np.exp(np.multiply.outer(exponent, log_ratio))
-        first_order = np.multiply.outer(exponent, np.expm1(log_ratio))
-        return np.log1p((power - 1 - first_order) @ density)
+        # power - 1 - first order, in real numbers: the exponents of a call have one real part, and one power for all.
+        real = np.real(exponent)[0]
+        size, slope = np.exp(real * log_ratio), np.expm1(log_ratio)
+        angle = np.multiply.outer(np.imag(exponent), log_ratio)
+        along = (size * np.cos(angle) - 1 - real * slope) @ density
+        across = (size * np.sin(angle) - np.multiply.outer(np.imag(exponent), slope)) @ density
+        return np.log1p(along + 1j * across)
 
     def exponent_at(t):
         return float(np.real(k * log_moment(np.array([t]))[0])) - t * epsilon - np.log(t) - np.log1p(t)
@@ -57,7 +61,7 @@ def saddlepoint_delta(noise_multiplier, sampling_rate, steps, epsilon, direction
     def integral(reach, points):
         w = np.linspace(0, reach, points) / np.sqrt(curvature)  # the integrand at -w is the conjugate of that at w
         z = t + 1j * w
-        logs = np.concatenate([k * log_moment(part) for part in np.array_split(z, 8)]) - z * epsilon
+        logs = np.concatenate([k * log_moment(part) for part in np.array_split(z, 32)]) - z * epsilon
         logs -= np.log(z) + np.log(z + 1)
         top = logs[0].real
         terms = np.exp(logs - top).real

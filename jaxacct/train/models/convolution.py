@@ -77,7 +77,7 @@ class PatchCNN(nnx.Module):
 
     A convolution is written as a linear layer on patches.
 
-    >>> PatchCNN((28, 28, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((28, 28, 1))).shape
+    >>> nnx.eval_shape(lambda: PatchCNN((28, 28, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((28, 28, 1)))).shape
     (10,)
     """
 
@@ -103,7 +103,7 @@ class TwoConvolutions(nnx.Module):
     and the maximum over 2 x 2 windows at stride 1; 32 ReLU units; the output. The paper names the architecture by
     reference to the tutorial of TensorFlow Privacy, which has these sizes.
 
-    >>> TwoConvolutions((28, 28, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((28, 28, 1))).shape
+    >>> nnx.eval_shape(lambda: TwoConvolutions((28, 28, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((28, 28, 1)))).shape
     (10,)
     """
 

@@ -15,7 +15,7 @@ class CollaborativeFilter(nnx.Module):
 
     The outputs are one number for each star.
 
-    >>> CollaborativeFilter(10, 20, 5, rngs=nnx.Rngs(0))(jnp.array([9, 19])).shape
+    >>> nnx.eval_shape(lambda: CollaborativeFilter(10, 20, 5, rngs=nnx.Rngs(0))(jnp.array([9, 19]))).shape
     (5,)
     """
 

@@ -31,7 +31,7 @@ class ResNet9(nnx.Module):
         rngs: of the first parameters.
 
     >>> import jax.numpy as jnp
-    >>> ResNet9((32, 32, 3), 10, width=4, rngs=nnx.Rngs(0))(jnp.zeros((32, 32, 3))).shape
+    >>> nnx.eval_shape(lambda: ResNet9((32, 32, 3), 10, rngs=nnx.Rngs(0))(jnp.zeros((32, 32, 3)))).shape
     (10,)
     """
 
