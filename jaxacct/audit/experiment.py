@@ -53,6 +53,9 @@ class Settings:
         confidence: of the bounds, in (0, 1).
 
     Raises ValueError where a field is out of range.
+
+    >>> Settings(steps=100, runs=1).guesses
+    125
     """
 
     noise_multiplier: float = 2.0

@@ -108,7 +108,10 @@ def epsilon(
 ) -> Any:
     """Returns the certified upper bound on epsilon of a setting, float64 (); ``options`` of :func:`jaxacct.epsilon`.
 
-    Errors and source are those of :func:`jaxacct.epsilon`; ``inf`` where nothing is known.
+    Formal guarantee: an upper bound for Poisson sampling under ``relation`` (adding or removing one example, unless the
+    options say otherwise), rounding included; ``inf`` where nothing is known, as for invalid traced arguments.
+
+    Errors and source are those of :func:`jaxacct.epsilon`.
 
     >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.2)
     True
@@ -121,7 +124,10 @@ def delta(
 ) -> Any:
     """Returns the certified upper bound on delta of a setting, float64 (); ``options`` of :func:`jaxacct.delta`.
 
-    Errors and source are those of :func:`jaxacct.delta`; 1 where nothing is known.
+    Formal guarantee: an upper bound for Poisson sampling under ``relation`` (adding or removing one example, unless the
+    options say otherwise), rounding included; 1 where nothing is known, as for invalid traced arguments.
+
+    Errors and source are those of :func:`jaxacct.delta`.
 
     >>> bool(delta(noise_multiplier=3.8129, sampling_rate=0.01, steps=10_000, epsilon=1.0) < 1.01e-5)
     True

@@ -14,26 +14,60 @@ from jaxacct.precision import log_complement
 
 
 def epsilon_mironov(rdp: Array, orders: Array, delta: Array) -> Array:
-    """Returns the epsilon that each order implies: Mironov (2017), Proposition 3."""
+    """Returns the epsilon that each order implies, elementwise; may be negative, of which 0 is to be taken.
+
+    Args:
+        rdp (...): Rényi divergences of these orders.
+        orders (...): above 1; the three broadcast.
+        delta (...): in (0, 1).
+
+    Formal guarantee: an upper bound where ``rdp`` is one, but for its own rounding, which it does not count, and for
+    arguments out of range, which it does not check: :func:`jaxacct.convert.rdp_to_epsilon` does both.
+
+    Source: Mironov (2017), "Rényi differential privacy", Proposition 3.
+
+    >>> round(float(epsilon_mironov(0.5, 2.0, 1e-3)), 4)
+    7.4078
+    """
     return rdp - jnp.log(delta) / (orders - 1)
 
 
 def log_delta_mironov(rdp: Array, orders: Array, epsilon: Array) -> Array:
-    """Returns the log delta that each order implies: :func:`epsilon_mironov` solved for delta."""
+    """Returns the log delta that each order implies: :func:`epsilon_mironov` solved for delta, for ``epsilon`` (...).
+
+    Formal guarantee, other arguments and source are those of :func:`epsilon_mironov`. May be above 0, of which 0 is to
+    be taken.
+
+    >>> log_delta_mironov(0.5, 2.0, 3.5)
+    -3.0
+    """
     return (orders - 1) * (rdp - epsilon)
 
 
 def epsilon_improved(rdp: Array, orders: Array, delta: Array) -> Array:
-    """Returns the epsilon that each order implies: Canonne, Kamath and Steinke (2020), Proposition 12.
+    """Returns the epsilon that each order implies, never above :func:`epsilon_mironov`, elementwise.
 
-    The same as Balle, Barthe, Gaboardi, Hsu and Sato (2020), "Hypothesis testing interpretations and Rényi differential
+    Formal guarantee and arguments are those of :func:`epsilon_mironov`.
+
+    Source: Canonne, Kamath and Steinke (2020), "The discrete Gaussian for differential privacy", Proposition 12. The
+    same as Balle, Barthe, Gaboardi, Hsu and Sato (2020), "Hypothesis testing interpretations and Rényi differential
     privacy", Theorem 21, and the branch ``g`` of the paper.
+
+    >>> round(float(epsilon_improved(0.5, 2.0, 1e-3)), 4)
+    6.0215
     """
     return rdp + log_below(orders) - (jnp.log(delta) + jnp.log(orders)) / (orders - 1)
 
 
 def log_delta_improved(rdp: Array, orders: Array, epsilon: Array) -> Array:
-    """Returns the log delta that each order implies: :func:`epsilon_improved` solved for delta."""
+    """Returns the log delta that each order implies: :func:`epsilon_improved` solved for delta, for ``epsilon`` (...).
+
+    Formal guarantee, other arguments and source are those of :func:`epsilon_improved`. May be above 0, of which 0 is to
+    be taken.
+
+    >>> round(float(log_delta_improved(0.5, 2.0, 3.5)), 4)
+    -4.3863
+    """
     return (orders - 1) * (rdp - epsilon + log_below(orders)) - jnp.log(orders)
 
 

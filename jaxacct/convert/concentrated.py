@@ -32,9 +32,13 @@ MARGIN = 32 * UNIT_ROUNDOFF
 def zcdp_to_rdp(
     rho: Float[ArrayLike, ""], orders: Sequence[float] | Float[ArrayLike, " orders"]
 ) -> Float[Array, " orders"]:
-    """Returns ``rho * order``, an upper bound on the divergence of a rho-zCDP mechanism by definition; float64.
+    """Returns ``rho * order``, an upper bound on the divergence of a rho-zCDP mechanism; float64 (orders,).
+
+    Formal guarantee: an upper bound by the definition of zCDP, rounding included, under the relation of the zCDP.
 
     Raises ValueError where a concrete rho is negative or an order is not above 1; traced ones give ``inf``.
+
+    Source: Bun and Steinke (2016), "Concentrated differential privacy", Definition 1.1.
 
     >>> zcdp_to_rdp(0.5, [2.0, 10.0]).round(9).tolist()
     [1.0, 5.0]
@@ -47,8 +51,12 @@ def tcdp_to_rdp(
 ) -> Float[Array, " orders"]:
     """Returns ``rho * order`` for orders up to omega, and ``inf`` above, of which tCDP says nothing; float64.
 
+    Formal guarantee: an upper bound by the definition of tCDP, rounding included, under the relation of the tCDP.
+
     Raises ValueError where a concrete rho is negative, omega is not above 1 or an order is not; traced ones give
     ``inf``.
+
+    Source: Bun, Dwork, Rothblum and Steinke (2018), "Composable and versatile privacy via truncated CDP".
 
     >>> tcdp_to_rdp(0.5, 4.0, [2.0, 10.0]).round(9).tolist()
     [1.0, inf]
@@ -107,7 +115,12 @@ def zcdp_to_epsilon(
 def zcdp_to_delta(
     rho: Float[ArrayLike, ""], epsilon: Float[ArrayLike, ""], method: str = "optimal"
 ) -> Float[Array, ""]:
-    """Returns a delta that every rho-zCDP mechanism has at ``epsilon``; as :func:`zcdp_to_epsilon`. 1 for invalid ones.
+    """Returns a delta that every rho-zCDP mechanism has at ``epsilon`` (), at least 0; float64 ().
+
+    Arguments, errors and source are those of :func:`zcdp_to_epsilon`.
+
+    Formal guarantee: an upper bound, rounding included; not the least one, since each order is taken by itself. 1 for
+    invalid traced values.
 
     >>> 1e-8 < float(zcdp_to_delta(0.02, 1.0)) < 1e-7
     True
@@ -118,7 +131,12 @@ def zcdp_to_delta(
 def tcdp_to_epsilon(
     rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], delta: Float[ArrayLike, ""], method: str = "optimal"
 ) -> Float[Array, ""]:
-    """Returns an epsilon that every (rho, omega)-tCDP mechanism has at ``delta``; as :func:`zcdp_to_epsilon`.
+    """Returns an epsilon that every (rho, omega)-tCDP mechanism has at ``delta`` (), in (0, 1); float64 ().
+
+    Arguments, errors and source are those of :func:`zcdp_to_epsilon`; ``omega`` () is above 1.
+
+    Formal guarantee: an upper bound, from orders up to omega alone, rounding included. ``inf`` for invalid traced
+    values.
 
     >>> float(tcdp_to_epsilon(0.02, 10.0, 1e-6)) > float(zcdp_to_epsilon(0.02, 1e-6))
     True
@@ -132,7 +150,11 @@ def tcdp_to_epsilon(
 def tcdp_to_delta(
     rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], epsilon: Float[ArrayLike, ""], method: str = "optimal"
 ) -> Float[Array, ""]:
-    """Returns a delta that every (rho, omega)-tCDP mechanism has at ``epsilon``; as :func:`zcdp_to_delta`.
+    """Returns a delta that every (rho, omega)-tCDP mechanism has at ``epsilon`` (), at least 0; float64 ().
+
+    Arguments, errors and source are those of :func:`zcdp_to_epsilon`; ``omega`` () is above 1.
+
+    Formal guarantee: an upper bound, from orders up to omega alone, rounding included. 1 for invalid traced values.
 
     >>> float(tcdp_to_delta(0.02, 1e9, 1.0)) == float(zcdp_to_delta(0.02, 1.0))
     True

@@ -37,6 +37,11 @@ class FinitePair:
         p (m,), q (m,): probabilities; normal float64 numbers or 0, since XLA takes subnormal ones for 0.
         losses (m,): ``log p/q`` where it is known better than by dividing, right to three ulps; infinite ones too.
         rounding (m,) or (): bound on the relative error of p and of q.
+
+    >>> pair = FinitePair(p=[0.75, 0.25], q=[0.25, 0.75])  # randomized response with epsilon = log 3
+    >>> with jax.enable_x64(True):
+    ...     print([round(float(loss), 4) for loss in pair.loss_range()])
+    [-1.0986, 1.0986]
     """
 
     p: ArrayLike

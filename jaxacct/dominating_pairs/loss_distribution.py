@@ -47,6 +47,16 @@ class LossDistributionPair:
         value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, and on that of a survival
             function's value S over ``S (1 + |log S|)``.
         atoms (), (): two neighbouring losses with atoms, the lower one first, or NaN.
+
+    :class:`~jaxacct.PrivacyLoss` is the mechanism that has it.
+
+    >>> def uniform(losses, _):  # any two laws will do here; an accountant needs those of one loss
+    ...     return jnp.clip((losses + 1) / 2, 0.0, 1.0)
+    >>> free = float("nan")
+    >>> pair = LossDistributionPair(-1.0, 1.0, (), 0.0, 1e-15, (free, free), uniform, uniform)
+    >>> with jax.enable_x64(True):
+    ...     pair.cell_masses(jnp.array([-1.0, 0.0, 1.0])).p.tolist()
+    [0.5, 0.5]
     """
 
     lowest: ArrayLike

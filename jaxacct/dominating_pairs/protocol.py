@@ -17,7 +17,14 @@ from jaxacct.cumulants import QUADRATURE_NODES
 
 
 class CellMasses(NamedTuple):
-    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors."""
+    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors.
+
+    Attributes:
+        p (cells,): P's masses.
+        q (cells,): Q's masses.
+        p_error (cells,): at most so far are the masses of P from the true ones.
+        q_error (cells,): likewise of Q.
+    """
 
     p: Float[Array, " cells"]
     q: Float[Array, " cells"]

@@ -33,6 +33,11 @@ class ShiftedNoisePair:
             whose difference is never formed.
         q_weights (m,): weights in Q, sum 1.
         noise: "gaussian" or "laplace"; static.
+
+    >>> pair = ShiftedNoisePair(1.0, [0.0, 1.0], p_weights=[0.0, 1.0], q_weights=[1.0, 0.0], noise="laplace")
+    >>> with jax.enable_x64(True):
+    ...     print([float(loss) for loss in pair.loss_range()])
+    [-1.0, 1.0]
     """
 
     scale: ArrayLike

@@ -23,7 +23,17 @@ class SubsampledGaussianPair:
     """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` (removes), or the reverse (adds).
 
     With r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1) the loss is log r(x) for x from the mixture, or -log r(x) for x from the
-    base. q = 1 is the Gaussian mechanism. ``removes`` is data, not structure, so that both directions run as one batch.
+    base. q = 1 is the Gaussian mechanism.
+
+    Attributes:
+        noise_multiplier (): s, the standard deviation of the noise over the clipping norm.
+        sampling_rate (): q, in (0, 1].
+        removes (): whether P is the mixture; data, not structure, so that both directions run as one batch.
+
+    >>> pair = SubsampledGaussianPair(noise_multiplier=1.0, sampling_rate=0.5, removes=True)
+    >>> with jax.enable_x64(True):
+    ...     print([round(float(loss), 4) for loss in pair.loss_range()])
+    [-0.6931, inf]
     """
 
     noise_multiplier: ArrayLike

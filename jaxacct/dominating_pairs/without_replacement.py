@@ -37,6 +37,11 @@ class WithoutReplacementPair:
         scale (): width of the noise: standard deviation, or Laplace scale, over the clipping norm.
         sampling_rate (): batch size over the number of examples.
         noise: "gaussian" or "laplace"; static.
+
+    >>> pair = WithoutReplacementPair(scale=2.0, sampling_rate=0.5, noise="laplace")
+    >>> with jax.enable_x64(True):
+    ...     print([round(float(loss), 4) for loss in pair.loss_range()])  # log(1 - q + q e^(2/2))
+    [-0.6201, 0.6201]
     """
 
     scale: ArrayLike

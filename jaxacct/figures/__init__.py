@@ -42,6 +42,12 @@ def write(exhibit: Exhibit, folder: str | os.PathLike[str], *, pictures: bool = 
         pictures: whether to draw; without, matplotlib is not needed.
 
     Raises ModuleNotFoundError, before anything is computed, where a picture is wanted and matplotlib is missing.
+
+    >>> import tempfile
+    >>> squares = Exhibit("squares", "", "", lambda: Table("Squares", ("x", "x^2"), [(1, 1), (2, 4)]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in write(squares, folder, pictures=False)]
+    ['squares.csv', 'squares.md']
     """
     folder = pathlib.Path(folder)
     if pictures:

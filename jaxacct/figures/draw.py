@@ -17,7 +17,12 @@ LINES = {"bound": "-", "estimate": ":", "reference": "--"}
 
 
 def require_matplotlib() -> tuple[Any, Any]:
-    """Returns matplotlib's figure and canvas classes; raises ModuleNotFoundError, with the remedy, where missing."""
+    """Returns matplotlib's figure and canvas classes; raises ModuleNotFoundError, with the remedy, where missing.
+
+    >>> new_figure, new_canvas = require_matplotlib()
+    >>> new_canvas(new_figure(figsize=(2, 1), dpi=100)).get_width_height()
+    (200, 100)
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

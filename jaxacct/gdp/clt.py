@@ -32,8 +32,8 @@ Shevtsova (2010), "An improvement of convergence rate estimates in the Lyapunov 
 def mu(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", method: str | None = None) -> Float[Array, ""]:
     """Returns the mu of the Gaussian trade-off function that a composition tends to: an *estimate*, not a bound.
 
-    It can under-report at any number of steps. What is certified is :func:`~jaxacct.gdp.certified_mu`, or
-    :func:`jaxacct.epsilon`.
+    Formal guarantee: none; it can under-report at any number of steps. What is certified is
+    :func:`~jaxacct.gdp.certified_mu`, or :func:`jaxacct.epsilon`.
 
     Args:
         mechanism: one mechanism (scalar fields), a sequence by a leading axis, or a tuple, as of
@@ -76,6 +76,9 @@ def epsilon(
 
     Arguments, errors and source are those of :func:`mu`; ``delta`` () is in (0, 1).
 
+    Formal guarantee: none, as of :func:`mu`: that mu is an estimate, though its epsilon is rounded up. ``inf`` for
+    invalid traced values.
+
     >>> from jaxacct import PoissonSubsampledGaussian
     >>> print(f"{epsilon(PoissonSubsampledGaussian(1.1, 256 / 60000), steps=14063, delta=1e-5):.3f}")
     2.324
@@ -90,6 +93,9 @@ def delta(
     """Returns the central-limit *estimate* of a composition's delta at ``epsilon`` (): it can under-report.
 
     Arguments, errors and source are those of :func:`mu`; ``epsilon`` () is at least 0.
+
+    Formal guarantee: none, as of :func:`mu`: that mu is an estimate, though its delta is rounded up. 1 where
+    it is ``inf``.
 
     >>> from jaxacct import Gaussian
     >>> print(f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0):.8f}")
@@ -107,11 +113,12 @@ def clt_error(mechanism: Any, steps: Any, *, relation: str = "add_or_remove") ->
         f(a) >= Phi(r Phi^-1(1 - a - g) - K/sqrt(V~)) - g,    which is    f(a) >= G_mu(a + g) - g    for r = 1.
 
     Idea of the proof: the sum of the losses is within g of normal under P and under Q (Berry and Esseen); the most
-    powerful test compares it with a threshold. As the functionals come from a quadrature without an error bound, this
-    is an *estimate* too. It says how good :func:`mu` may be taken to be: it falls like 1/sqrt(steps), and 1 or more
-    means that nothing follows.
+    powerful test compares it with a threshold. It falls like 1/sqrt(steps), and 1 or more means that nothing follows.
 
-    Arguments are those of :func:`mu`.
+    Formal guarantee: none: as the functionals come from a quadrature without an error bound, this is an *estimate* too,
+    which can be too small. It says how good :func:`mu` may be taken to be. ``inf`` for invalid traced values.
+
+    Arguments and errors are those of :func:`mu`.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Theorem 3.5, for symmetric functions.
 

@@ -158,7 +158,11 @@ def last_iterate_rdp(
         orders (orders,): Rényi orders above 1.
         position (): the iteration that reads the record in question; the last one by default, which is the worst.
 
-    Returns float64 (orders,): 2 order L^2 / (noise^2 (steps - position + 1)); ``inf`` for traced values out of range.
+    Returns float64 (orders,): 2 order L^2 / (noise^2 (steps - position + 1)).
+
+    Formal guarantee: an upper bound on the divergence for replacing the record read at ``position``, earlier iterates
+    hidden, rounding included, for convex smooth losses and a learning rate of at most 2 / smoothness. ``inf`` for
+    traced values out of range.
 
     Raises ValueError as :func:`last_iterate_delta` does.
 

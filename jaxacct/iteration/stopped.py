@@ -157,6 +157,13 @@ def highest_order(lipschitz: ArrayLike, noise: ArrayLike) -> Float[Array, ...]:
 
     It is (1 + sqrt(1 + 2 noise^2 / L^2)) / 2. Arguments: lipschitz (...), noise (...), above 0. Returns float64 (...).
 
+    Formal guarantee: a lower bound on that order, rounding included, so that ``method="feldman"`` of
+    :func:`stopped_rdp` holds at it and below. Traced arguments are not checked.
+
+    Raises ValueError where a concrete argument is not above 0.
+
+    Source: Feldman, Mironov, Talwar and Thakurta (2018), "Privacy amplification by iteration".
+
     >>> highest_order(1.0, 5.0).round(4).tolist()
     4.0707
     """

@@ -23,7 +23,11 @@ DIRECTIONS: dict[str, tuple[str, ...]] = {
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """What an accountant needs of a mechanism."""
+    """What an accountant needs of a mechanism.
+
+    Attributes:
+        relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for.
+    """
 
     relations: ClassVar[tuple[str, ...]]
 

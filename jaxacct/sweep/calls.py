@@ -72,7 +72,15 @@ def delta(
     """Returns bounds on delta for every entry of a grid or table.
 
     Args, guarantee, errors and source are those of :func:`epsilon`, with ``epsilon`` among the settings in delta's
-    place; ``**options`` likewise. ``upper`` is 1 where nothing is known.
+    place; ``**options`` likewise.
+
+    Formal guarantee: that of :func:`jaxacct.delta`, entry by entry: ``lower <= delta <= upper``, rounding included; 1
+    where nothing is known.
+
+    >>> from jaxacct.sweep import grid
+    >>> found = delta(grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, epsilon=4.0))
+    >>> bool(found.upper[1, 0] < 1e-8 < found.lower[0, 0]), bool(found.converged.all())
+    (True, True)
     """
     return sweep(quantity_of("delta", mode, relation, tolerance), settings, Options(**options))
 
@@ -97,5 +105,10 @@ def noise_multiplier(
     is within the tolerance of the least. It is inf, with ``upper`` inf, where nothing is certified.
 
     Source: :func:`jaxacct.calibrate.noise_multiplier`.
+
+    >>> from jaxacct.sweep import grid
+    >>> found = noise_multiplier(grid(epsilon=[1.0], delta=1e-5, sampling_rate=0.01, steps=10_000))
+    >>> found["noise_multiplier"].round(4).tolist(), bool(found.upper[0] <= 1.0)
+    ([3.8128], True)
     """
     return sweep(quantity_of("noise_multiplier", mode, relation, tolerance), settings, Options(**options))

@@ -36,6 +36,15 @@ class Sweep:
 
     Formal guarantee: ``lower <= truth <= upper`` in every entry, converged or not, rounding included; ``upper`` is inf
     (1 for a delta) where nothing is known. ``estimate`` proves nothing, and is NaN where there is none.
+
+    >>> names = {"lower": [2.0], "estimate": [2.1], "upper": [2.2], "converged": [True], "accountant": [Accountant.PRV]}
+    >>> sweep = Sweep(
+    ...     arrays={name: np.array(value) for name, value in names.items()},
+    ...     quantity="epsilon", mode="certified", relation="add_or_remove", tolerance=1e-3, mechanisms=("Gaussian",),
+    ...     layout="grid", axes={"steps": np.array([10.0])}, constants={"delta": 1e-5}, seconds=0.0,
+    ... )
+    >>> sweep.shape, sweep["upper"].tolist(), sweep.counts()["prv"]
+    ((1,), [2.2], 1)
     """
 
     arrays: dict[str, np.ndarray]
@@ -114,9 +123,20 @@ def check_suffix(path: pathlib.Path) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Sweep:
-    """Returns a sweep that was saved as .npz.
+    """Returns a sweep that was saved as .npz, bit for bit as it was.
+
+    Args:
+        path: the file that :meth:`Sweep.save` wrote.
 
     Raises:
         ValueError: the file is no sweep's.
+
+    >>> import tempfile
+    >>> values = dict.fromkeys(("lower", "estimate", "upper"), np.ones(1)) | {"converged": np.ones(1, bool)}
+    >>> saved = Sweep(values, "epsilon", "certified", "add_or_remove", 1e-3, ("Gaussian",), "grid", {}, {}, 0.0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved.save(f"{folder}/sweep.npz")
+    ...     load(f"{folder}/sweep.npz").upper.tolist()
+    [1.0]
     """
     return Sweep(**export.read_npz(pathlib.Path(path)))

@@ -27,6 +27,12 @@ class Settings:
         values: for each name, float64, () what all entries share, or (n,) an axis of a grid or a column of rows. The
             entry "mechanism", where there is one, holds indices into ``mechanisms``.
         layout: "grid" or "rows".
+
+    Made by :func:`grid` and :func:`rows`.
+
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=1000, delta=1e-5)
+    >>> settings.size, settings.axes["noise_multiplier"].tolist(), settings.constants["steps"]
+    (2, [1.0, 2.0], 1000.0)
     """
 
     mechanisms: tuple[type, ...]

@@ -24,8 +24,11 @@ def approximate_dp(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Floa
         delta (...): in [0, 1].
         fpr (...): false-positive rates in [0, 1]; the three broadcast.
 
-    Returns float64, max(0, 1 - delta - e^epsilon fpr, e^-epsilon (1 - delta - fpr)), the exact value up to a few
-    roundings of 1. Traced arguments out of range give 0, no protection.
+    Returns float64, max(0, 1 - delta - e^epsilon fpr, e^-epsilon (1 - delta - fpr)).
+
+    Formal guarantee: the exact value, up to a few roundings of 1, of what (epsilon, delta)-DP is equivalent to: a lower
+    bound on the false-negative rate of every attack, whatever the relation it holds for. Traced arguments out of range
+    give 0, no protection.
 
     Raises ValueError where a concrete argument is out of range.
 
@@ -46,8 +49,11 @@ def gaussian(mu: ArrayLike, fpr: ArrayLike) -> Float[Array, ...]:
         mu (...): at least 0.
         fpr (...): false-positive rates in [0, 1]; the two broadcast.
 
-    Returns float64, Phi(Phi^-1(1 - fpr) - mu); not rounded to a side, right to 1e-12 of itself where it is above 1e-200
-    (tests/tradeoff). Traced arguments out of range give 0, no protection.
+    Returns float64, Phi(Phi^-1(1 - fpr) - mu).
+
+    Formal guarantee: what mu-GDP is by definition, not rounded to a side: right to 1e-12 of itself where it is above
+    1e-200 (tests/tradeoff). It bounds attacks where ``mu`` does: with an estimate of mu it is an estimate. Traced
+    arguments out of range give 0, no protection.
 
     Raises ValueError where a concrete argument is out of range.
 
@@ -61,7 +67,14 @@ def gaussian(mu: ArrayLike, fpr: ArrayLike) -> Float[Array, ...]:
 
 
 def perfect(fpr: ArrayLike) -> Float[Array, ...]:
-    """Returns Id: 1 - fpr, of a mechanism that says nothing. No trade-off function is above it.
+    """Returns Id: 1 - fpr, of a mechanism that says nothing; float64, as ``fpr`` (...), which is in [0, 1].
+
+    Formal guarantee: exact up to one rounding; an upper bound on every trade-off function. Traced rates out of range
+    give 0.
+
+    Raises ValueError where a concrete rate is out of range.
+
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 2.2.
 
     >>> perfect([0.25]).tolist()
     [0.75]

@@ -91,7 +91,10 @@ def advantage(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", ac
     """Returns certified bounds on the largest difference of an attack's true- and false-positive rate, ().
 
     It is delta at epsilon = 0, the total variation distance. Arguments, errors and the accountants are those of
-    :func:`curve`. 1 where nothing is known.
+    :func:`curve`.
+
+    Formal guarantee: ``lower <= advantage <= upper`` for the dominating pairs' composition under ``relation``, rounding
+    included; ``upper`` is what protects. It is 1 where nothing is known, as for invalid traced arguments.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", section 2.
 
@@ -117,7 +120,10 @@ def true_positive_rate(
 ) -> Bounds:
     """Returns certified bounds on the largest true-positive rate of any attack, at each false-positive rate (n,).
 
-    One less what :func:`curve` returns, whose arguments and guarantee these are. ``upper`` is what protects.
+    One less what :func:`curve` returns, whose arguments and errors these are.
+
+    Formal guarantee: ``lower <= 1 - f(fpr) <= upper``, f as of :func:`curve`, rounding included; ``upper`` is what
+    protects. It is 1 where nothing is known.
 
     >>> from jaxacct import Gaussian
     >>> bounds = true_positive_rate(Gaussian(noise_multiplier=10.0), 100, [0.1])

@@ -33,8 +33,12 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
         delta (m,): in [0, 1]; holding under both exchanges of the two data sets.
         fpr (n,): false-positive rates in [0, 1].
 
-    Returns float64 (n,), the supremum of the f_{epsilon,delta}: convex, its own inverse, at most 1 - fpr. It lies below
-    the trade-off function where the deltas are upper bounds.
+    Returns float64 (n,), the supremum of the f_{epsilon,delta}: convex, its own inverse, at most 1 - fpr.
+
+    Formal guarantee: a lower bound on the trade-off function, hence on every attack's false-negative rate, where each
+    delta is an upper bound at its epsilon; up to a few roundings of 1. Traced arguments are not checked; NaN gives NaN.
+
+    Raises ValueError where a concrete epsilon or delta is out of range, or an argument has not one axis.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 2.12.
 
@@ -53,8 +57,13 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
 def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array, " m"]:
     """Returns the deltas of a polygon (n,), (n,) at ``epsilon`` (m,), any real numbers; float64 (m,).
 
-    delta(epsilon) = max of 1 - fnr - e^epsilon fpr over the vertices, 0 at least: an upper bound if the polygon lies
-    below the trade-off function, a lower bound if its vertices are points of it.
+    delta(epsilon) = max of 1 - fnr - e^epsilon fpr over the vertices, 0 at least.
+
+    Formal guarantee: an upper bound on delta if the polygon lies below the trade-off function, a lower bound if its
+    vertices are points of it, an identity if the polygon is the trade-off function; up to a few roundings of 1. Of the
+    relation that the curve is of. Traced arguments are not checked; NaN gives NaN.
+
+    Raises ValueError where concrete rates are no trade-off curve, or an argument has not one axis.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 2.12.
 
@@ -77,6 +86,12 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
         fnr (...): the mechanism's false-negative rates there; errors keep their side.
         sampling_rate (): p, in (0, 1].
 
+    Formal guarantee: a lower bound on the trade-off function of the mechanism on the sample where ``fnr`` is one on
+    that of the mechanism, for adding an example (the inverse: for removing it); up to a few roundings of 1. Traced
+    arguments are not checked; NaN gives NaN.
+
+    Raises ValueError where a concrete sampling rate is out of range.
+
     Source: Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy", Proposition A.1.
 
     >>> subsampled([0.0, 0.5, 1.0], [1.0, 0.1, 0.0], 0.5).round(4).tolist()
@@ -90,6 +105,11 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
 @in_float64
 def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns the polygon of the inverse: the two errors exchanged. Of a curve below 1 at 0 it ends there.
+
+    Formal guarantee: an identity, without any rounding. The inverse of T(P, Q) is T(Q, P), for to exchange the
+    hypotheses is to exchange the errors: a bound for adding an example becomes one, from its side, for removing it.
+
+    Raises ValueError where concrete rates are no trade-off curve.
 
     >>> rates, misses = inverse([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
     >>> rates.tolist(), misses.tolist()
@@ -105,6 +125,12 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
 
     Each value is the least of all chords over its place. The cost is n^2 for n vertices.
 
+    Formal guarantee: at most the polygon, so a lower bound on a trade-off function stays one, and since trade-off
+    functions are convex nothing is lost by it where the polygon lies above one; up to a few roundings of 1. Traced
+    arguments are not checked.
+
+    Raises ValueError where concrete rates are no trade-off curve.
+
     >>> convex_minorant([0.0, 0.25, 0.5, 1.0], [1.0, 0.7, 0.2, 0.0]).round(4).tolist()
     [1.0, 0.6, 0.2, 0.0]
     """
@@ -118,6 +144,12 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
 
     Where f <= 1 - fpr the greatest convex function below both is the lower hull of the vertices of both: their minimum
     is concave where they cross.
+
+    Formal guarantee: where the polygon is a lower bound on the trade-off function for adding an example and its inverse
+    one for removing it, the result is a lower bound under "add_or_remove"; up to a few roundings of 1. Traced arguments
+    are not checked.
+
+    Raises ValueError where concrete rates are no trade-off curve.
 
     Source: Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy", section 2.2.
 
@@ -133,6 +165,11 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
 def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     """Returns a polygon's false-negative rates at ``rates`` (m,); float64 (m,).
 
+    Formal guarantee: an identity up to a few roundings of 1, so the values bound what the polygon bounds, from the same
+    side. Beyond the polygon's ends the value is that of the end. Traced arguments are not checked.
+
+    Raises ValueError where concrete rates are no trade-off curve.
+
     >>> at([0.0, 0.5, 1.0], [1.0, 0.2, 0.0], [0.25]).round(4).tolist()
     [0.6]
     """
@@ -146,6 +183,11 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     Each segment is an outcome, of probability its width in ``fpr`` without, and its fall in ``fnr`` with the example;
     what the curve misses of 1 at 0 is an outcome that tells all. Concrete arguments only. Give a tuple of such
     mechanisms to :func:`curve`, under the relation "remove" (or "add" for the inverse).
+
+    Formal guarantee: an identity up to the rounding of differences. A polygon below the trade-off function of some
+    mechanism thus gives a pair that dominates it. Of a polygon that is not convex the mechanism's curve lies below it.
+
+    Raises ValueError where the rates are no trade-off curve.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Definition 3.1 and Proposition 2.2.
 

@@ -89,7 +89,12 @@ BATCHES = {
 
 
 def guarantee(trainer: DPTrainer) -> str:
-    """Returns, in words, which of the run's epsilons holds and why."""
+    """Returns, in words, which of the run's epsilons holds and why, for which neighbours and which batches.
+
+    The certified one where noise, rate and stopping time were fixed before training; elsewhere that of the ledger, a
+    filter's budget or an odometer's running bound (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). It is what
+    :func:`~jaxacct.train.build_report` puts into a report.
+    """
     odometer = trainer.ledger_kind == "odometer"
     if trainer.stopping_was_planned:
         text = (

@@ -90,6 +90,11 @@ class Recipe:
         metric: "accuracy", a share of the test examples, or "rmse", in stars.
         reported: what the source reached in that metric; None without a source.
         source: where the settings come from.
+
+    >>> import dataclasses
+    >>> larger = dataclasses.replace(RECIPES["digits"], batch_size=512)
+    >>> larger.dataset, larger.batch_size, larger.metric
+    ('digits', 512, 'accuracy')
     """
 
     dataset: str
@@ -319,8 +324,10 @@ def planned_epsilon(
 ) -> float:
     """Returns an epsilon whose Rényi filter, at ``delta``, grants ``steps`` steps of a trainer and hardly one more.
 
-    An upper bound on what they cost, by the filter's conversion, at a delta less the trainer's allowance for cut
-    batches. The certified accountant's is smaller.
+    Formal guarantee: an upper bound on what they cost under adding or removing one example, Poisson sampling, by the
+    filter's conversion, at a delta less the trainer's allowance for cut batches. The certified accountant's is smaller.
+
+    Raises ValueError where ``delta``, the size, the rate or the noise is out of range.
 
     >>> planned = planned_epsilon(60_000, 256 / 60_000, 1.3, steps=3516, delta=1e-5)
     >>> 1.1 < planned < 1.6, affordable_steps(60_000, 256 / 60_000, 1.3, epsilon=planned, delta=1e-5) >= 3516

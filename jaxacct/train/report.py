@@ -34,6 +34,10 @@ def build_report(
         {...}}``. ``history`` has the Rényi filter's epsilon, which decided on the stop. ``epsilon_certified`` is null
         where nothing certifies it, because the stopping time was not fixed in advance. A seed made from entropy is not
         in it.
+
+    Formal guarantee: ``epsilon_certified`` is that of :func:`~jaxacct.train.certified_epsilon`, and ``epsilon_renyi``
+    an upper bound by the ledger, both at ``delta``; ``guarantee`` says in words, by :func:`~jaxacct.train.guarantee`,
+    which of them holds, for which neighbours and batches.
     """
     certified = None
     if trainer.stopping_was_planned:

@@ -36,7 +36,13 @@ class TrainState:
 
 
 class Evaluation(NamedTuple):
-    """One look at a run: the step, what ``evaluate`` returned (None without it), and the ledger's epsilon so far."""
+    """One look at a run.
+
+    Attributes:
+        step: noisy updates so far.
+        accuracy: what ``evaluate`` returned; None without it.
+        epsilon: the ledger's so far, an upper bound.
+    """
 
     step: int
     accuracy: float | None

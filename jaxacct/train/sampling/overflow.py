@@ -16,6 +16,14 @@ MOST_TERMS = 10**6
 def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
     """Returns an upper bound on ``log P(more than capacity of num_examples + 1 take part)``: -inf where none can.
 
+    Args:
+        num_examples: size of the data set; a neighbour may have one more.
+        sampling_rate: of each, independently, in (0, 1].
+        capacity: rows of a batch.
+
+    Formal guarantee: an upper bound, with an allowance for rounding: Chernoff's, e^(-n KL(k/n || rate)) for n examples
+    and k = capacity + 1. 0, a probability of 1, where it says nothing.
+
     >>> round(log_overflow_bound(999, 0.1, 199), 2), log_overflow_bound(999, 0.1, 1000)
     (-44.4, -inf)
     """
@@ -33,8 +41,9 @@ def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -
 def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     """Returns an upper bound on ``log P(Binomial(trials, probability) >= least)``, within 1e-5 of it above the mean.
 
-    The ratio of neighbouring terms falls: what follows the last one summed is below a geometric series. At or below the
-    mean the bound is 0, that is a probability of 1.
+    Formal guarantee: an upper bound, with an allowance for rounding. The ratio of neighbouring terms falls: what
+    follows the last one summed is below a geometric series. At or below the mean the bound is 0, that is a probability
+    of 1.
 
     >>> exact = math.log(1 - 0.9**10)
     >>> bool(exact <= log_binomial_tail(10, 0.1, 2 - 1)), log_binomial_tail(10, 0.5, 11)

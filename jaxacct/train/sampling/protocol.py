@@ -58,7 +58,8 @@ class Sampler(Protocol):
 def runs_of(sampler: Sampler, steps: int) -> int:
     """Returns how many runs of the sampler's mechanism so many steps cost, begun ones in full.
 
-    The results of a part of a run are those of the whole run with the others left out: post-processing.
+    Formal guarantee: an upper bound: the results of a part of a run are those of the whole run with the others left
+    out, and leaving out is post-processing.
 
     >>> from jaxacct.train.sampling import PoissonSampler
     >>> runs_of(PoissonSampler(num_examples=10, sampling_rate=0.5, capacity=11), 7)
