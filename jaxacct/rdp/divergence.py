@@ -78,7 +78,21 @@ def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: Kinds
     return jnp.where(steps == 0, 0.0, some)
 
 
-@kernel(static=2)
 def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
-    """Returns :func:`total`, compiled once for each shape, relation and kinds."""
+    """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used."""
+    return _composed(mechanism, steps, orders, relation, kinds if _uses_kinds(mechanism) else NO_KINDS)
+
+
+NO_KINDS = Kinds((), (), ())
+"""In place of kinds that nobody looks at: they hold the whole orders themselves, each list of which is a program."""
+
+
+def _uses_kinds(mechanism: Any) -> bool:
+    if isinstance(mechanism, (tuple, list)):
+        return any(map(_uses_kinds, mechanism))
+    return isinstance(mechanism, PoissonSubsampledGaussian)
+
+
+@kernel(static=2)
+def _composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
     return total(mechanism, steps, as_float64(orders), relation, kinds)
