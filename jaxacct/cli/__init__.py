@@ -12,6 +12,7 @@ import pathlib
 import platform
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     _keep_compilations()
     try:
-        code = parsed.run(parsed)
+        with warnings.catch_warnings():
+            warnings.showwarning = _say
+            code = parsed.run(parsed)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -46,6 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:  # not Python's own code, 1, which is an audit's
         traceback.print_exc()
         return 70
+
+
+def _say(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Shows a warning as a line: where in the library it arose is of no use to whoever runs a command."""
+    print(f"jaxacct: warning: {message}", file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:
