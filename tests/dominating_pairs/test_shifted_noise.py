@@ -1,6 +1,7 @@
 """What pairs of shifted noise claim of themselves, against 40-digit arithmetic: every error bound is an inequality."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -119,8 +120,14 @@ def tilted(law, order):
 
 
 def pair_of(mechanism, relation):
+    """Returns the pair, with four locations: those without weight let one program serve all of one noise."""
     (pair,) = mechanism.dominating_pairs(relation)
-    return pair
+    if not isinstance(pair, ShiftedNoisePair):
+        return pair
+    missing = 4 - len(pair.locations)
+    p, q = (np.pad(np.asarray(weights), (0, missing)) for weights in (pair.p_weights, pair.q_weights))
+    locations = np.pad(np.asarray(pair.locations), (0, missing), mode="edge")
+    return replace(pair, locations=locations, p_weights=p, q_weights=q)
 
 
 def sample_losses(pair, count, seed=7):
