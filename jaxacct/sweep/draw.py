@@ -65,7 +65,7 @@ def picture(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     new_canvas(figure)
     panels = figure.subplots(lines, columns, squeeze=False)
     values = sweep["noise_multiplier"] if sweep.quantity == "noise_multiplier" else sweep.upper
-    norm = _norm(values)
+    norm = _norm(_settled(sweep, values))
     for axes in panels.ravel()[len(places) :]:
         axes.set_visible(False)
     for axes, place in zip(panels.ravel(), places, strict=False):
@@ -101,11 +101,13 @@ def _heat_map(axes: Any, sweep: Sweep, x: str, y: str, values: np.ndarray, index
     across, up = _positions(axes.xaxis, axes.set_xscale, sweep, x), _positions(axes.yaxis, axes.set_yscale, sweep, y)
     shown = np.where(np.isfinite(values), values, np.nan)
     mapped = axes.pcolormesh(across, up, shown, norm=norm, cmap="viridis", shading="nearest", rasterized=True)
-    if min(values.shape) > 2 and len(np.unique(shown[np.isfinite(shown)])) > 1:
+    # A flagged upper bound holds, but may be 10^200: it is the top colour, and has no contours.
+    settled = np.where(sweep.converged[index], shown, np.nan)
+    if min(values.shape) > 2 and len(np.unique(settled[np.isfinite(settled)])) > 1:
         from matplotlib.ticker import LogLocator, MaxNLocator
 
-        locator = LogLocator(subs=(1.0, 2.0, 5.0)) if _is_log(values) else MaxNLocator(8)
-        lines = axes.contour(across, up, shown, locator=locator, norm=norm, colors="white", linewidths=0.7)
+        locator = LogLocator(subs=(1.0, 2.0, 5.0)) if _is_log(settled) else MaxNLocator(8)
+        lines = axes.contour(across, up, settled, locator=locator, norm=norm, colors="white", linewidths=0.7)
         axes.clabel(lines, fontsize=6, fmt="%g")
     flagged = ~sweep.converged[index]
     if np.any(flagged):
@@ -155,6 +157,11 @@ def _is_geometric(values: np.ndarray) -> bool:
 def _is_log(values: np.ndarray) -> bool:
     finite = values[np.isfinite(values)]
     return finite.size > 0 and np.min(finite) > 0 and bool(np.max(finite) > LOG_RATIO * np.min(finite))
+
+
+def _settled(sweep: Sweep, values: np.ndarray) -> np.ndarray:
+    """Returns the values that have converged, which say what colours range over; all of them where none has."""
+    return values[sweep.converged] if np.any(sweep.converged) else values
 
 
 def _norm(values: np.ndarray) -> Any:

@@ -48,6 +48,13 @@ def epsilons(noise):
     return np.array([run.lower for run in runs]), np.array([run.upper for run in runs])
 
 
+def test_a_batch_in_a_program_of_float32():
+    """As a user calls it, outside any float64 scope; lowered only, for what could fail is a dtype within."""
+    rows = TARGETS.astype(np.float32)
+    call = jax.jit(jax.vmap(lambda e, d, q, k: calibrate.noise_multiplier(e, d, q, k).value))
+    assert call.lower(*rows.T).out_info.dtype == np.float64
+
+
 def test_targets_are_met_and_nearly_least(found):
     n = len(TARGETS)
     target, noise = TARGETS[:, 0], found.value[:n]

@@ -248,6 +248,11 @@ def test_pictures(found, tmp_path):
     arrays = {"lower": upper, "estimate": upper, "upper": upper, "converged": np.isfinite(upper)}
     draw.picture(dataclasses.replace(found, axes=axes, arrays=arrays), tmp_path / "map.svg")
     assert "<svg" in (tmp_path / "map.svg").read_text()
+    # Upper bounds of flagged entries may be enormous: the colours are those of the others.
+    upper[0, 0] = 1e264
+    flagged = dataclasses.replace(found, axes=axes, arrays=arrays | {"converged": upper < 1e264})
+    assert draw._norm(draw._settled(flagged, upper)).vmax < 2000
+    draw.picture(flagged, tmp_path / "flagged.png")
     with pytest.raises(ValueError, match="rows"):
         draw.check("rows", (24,), "a.png")
     with pytest.raises(ValueError, match="12 values"):
