@@ -1,0 +1,135 @@
+"""The layout that CONTRIBUTING.md promises: imports point one way, files are small, and what a page links to exists."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "jaxacct"
+
+ROOMS = (
+    *("precision", "validation", "strict_json", "whole_file", "batching", "bounds", "rounded_sum", "ledger"),
+    *("cumulants", "dominating_pairs", "mechanisms", "convert"),
+    *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
+    *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
+    *("train", "audit", "adapters", "plot", "figures", "sweep", "cli"),
+)
+"""Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
+
+MOST_LINES = 400
+
+PLACEHOLDERS = {"jaxacct/mechanisms/yours.py": "the reader's own file"}
+
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+def room_of(module: str) -> str:
+    """The room of a module's full name; the top level stands for its two verbs."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "certified"
+
+
+def imported(path: pathlib.Path):
+    """Yields the modules of the library that a file imports, within functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "jaxacct")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            if node.module == "jaxacct":
+                yield from (f"jaxacct.{alias.name}" if alias.name in ROOMS else "jaxacct" for alias in node.names)
+            elif node.module.startswith("jaxacct."):
+                yield node.module
+
+
+def test_every_room_has_its_place():
+    found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert found - {"__init__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_one_way(room):
+    files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+    above = set(ROOMS[ROOMS.index(room) + 1 :])
+    wrong = [f"{path.relative_to(ROOT)}: {name}" for path in files for name in imported(path) if room_of(name) in above]
+    assert not wrong
+
+
+def arrows() -> dict[str, set[str]]:
+    """The rooms that each room of the picture in CONTRIBUTING.md points at."""
+    picture = (ROOT / "CONTRIBUTING.md").read_text().split("```mermaid")[1].split("```")[0]
+    labels = dict(re.findall(r'(\w+)\["(\w+)', picture))
+    found: dict[str, set[str]] = {}
+    for left, right in re.findall(r"^(.*)-->(.*)$", re.sub(r'\["[^"]*"\]', "", picture), re.M):
+        sources, targets = ([labels.get(word, word) for word in re.findall(r"\w+", side)] for side in (left, right))
+        for source in sources:
+            found.setdefault(source, set()).update(targets)
+    return found
+
+
+def reached(room: str, picture: dict[str, set[str]]) -> set[str]:
+    """The rooms that a room comes to along the arrows."""
+    return set().union(*({after} | reached(after, picture) for after in picture.get(room, ())))
+
+
+def test_the_picture_shows_every_import():
+    picture = arrows()
+    shown = set(picture).union(*picture.values())
+    assert len(shown) > 15
+    assert shown <= set(ROOMS)
+    for room in sorted(shown):
+        files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+        used = {room_of(name) for path in files for name in imported(path)} & shown - {room}
+        assert used <= reached(room, picture), room
+
+
+def test_only_what_draws_imports_the_plots():
+    users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
+    assert users == {"cli", "figures", "sweep"}
+
+
+def test_files_are_small():
+    files = [path for folder in ("jaxacct", "bench", "tests") for path in (ROOT / folder).rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert len(lengths) > 100
+    assert not {name: length for name, length in lengths.items() if length > MOST_LINES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_to_headings(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text):
+        link = target[0] or target[1]
+        if re.match(r"[a-z]+:", link):
+            continue
+        place, _, heading = link.partition("#")
+        file = (page.parent / place).resolve() if place else page
+        if not file.exists() or (heading and file.suffix == ".md" and heading not in headings(file)):
+            broken.append(link)
+    assert not broken
+
+
+def headings(page: pathlib.Path) -> set[str]:
+    """The anchors of a page's headings."""
+    lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", line).strip().lower().replace(" ", "-") for line in lines}
+
+
+def named_files():
+    """Yields each page with a path of the repository that it names in code."""
+    for page in PAGES:
+        for name in re.findall(r"`((?:jaxacct|bench|docs|tests|notebooks|\.ci)/[\w./-]*)`", page.read_text()):
+            yield page, name
+    papers = ROOT / "docs" / "papers.md"
+    for name in re.findall(r"`([\w/]+\.py)`", papers.read_text()):
+        yield papers, f"jaxacct/{name}"
+
+
+def test_files_that_a_page_names_exist():
+    named = list(named_files())
+    missing = {name for _, name in named if not (ROOT / name).exists()}
+    assert len(named) > 80
+    assert missing == set(PLACEHOLDERS), "missing, or no longer a placeholder"
