@@ -133,3 +133,14 @@ def test_files_that_a_page_names_exist():
     missing = {name for _, name in named if not (ROOT / name).exists()}
     assert len(named) > 80
     assert missing == set(PLACEHOLDERS), "missing, or no longer a placeholder"
+
+
+def test_every_cited_paper_is_listed_with_the_files_that_use_it():
+    rows = re.findall(r"^\| (.*\(\d{4}\).*) \|$", (ROOT / "docs" / "papers.md").read_text(), re.M)
+    name = r"[A-Z][^\W\d_]+(?:-[A-Z]\w+)?"
+    citation = re.compile(rf"({name})(?:, {name})*(?:,? and {name}| et al\.)? \((\d{{4}})\)")
+    cited = set()
+    for path in PACKAGE.rglob("*.py"):
+        cited |= set(citation.findall(re.sub(r"\s+(?:# )?", " ", path.read_text())))
+    assert len(cited) > 40
+    assert not {(author, year) for author, year in cited if not any(author in row and year in row for row in rows)}
