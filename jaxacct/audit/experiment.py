@@ -140,6 +140,9 @@ def run(
     What is observed is what the trainer releases: its parameters after every step of plain SGD. Its compiled step runs
     as it is, ledger, sampler, clipping, noise and optimizer; canaries come in as examples of the data set.
 
+    Formal guarantee: that of :class:`Audit`: lower bounds, each by itself with probability at least the settings'
+    ``confidence``. No audit bounds a privacy loss from above.
+
     Raises ValueError where an argument is out of range.
     """
     settings = settings or Settings()
