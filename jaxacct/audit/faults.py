@@ -18,7 +18,7 @@ from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.sampling.packing import Batch
 
 FAULTS = ("noise", "clipping", "shuffling")
-"""What :func:`~jaxacct.audit.run` can break: half the noise, no clipping, one fixed order accounted as Poisson samples."""
+"""What :func:`~jaxacct.audit.run` can break: half the noise, no clipping, a fixed order taken for Poisson samples."""
 
 
 @jax.tree_util.register_dataclass

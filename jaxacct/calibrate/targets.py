@@ -14,9 +14,8 @@ from jaxtyping import ArrayLike
 from jaxacct import certified, validation
 from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import search_by_mesh
-from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
+from jaxacct.calibrate.solve import ENDS, Config, Given, calibrated, composition, scaled
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.precision import as_float64, is_concrete, outside
 from jaxacct.prv.composition import check
@@ -281,7 +280,7 @@ def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, qua
     for name, value in given._asdict().items():
         validation.check_scalar(value, name)
     config = Config(unknown, quantity, relation, float(tolerance))
-    result, start = solved(config, given)
+    result, start = calibrated(config, given)
     if not is_concrete(result):
         return result
     numbers = Given(*(float(number) for number in given))
