@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import saddlepoint
-from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
@@ -90,8 +89,7 @@ def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     """
     if is_concrete(given):
         return _calibrated(config, Given(*(np.asarray(number, np.float64) for number in given)))
-    solve = one_by_one(in_float64(functools.partial(_calibrated_traced, config)))
-    return solve(Given(*(jnp.asarray(number, jnp.float64) for number in given)))
+    return _calibrated_traced(config, Given(*map(as_float64, given)))
 
 
 def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:

@@ -14,8 +14,9 @@ from jaxtyping import ArrayLike
 from jaxacct import certified, validation
 from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import search_by_mesh
+from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import ENDS, Config, Given, calibrated, composition, scaled
+from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.precision import as_float64, is_concrete, outside
 from jaxacct.prv.composition import check
@@ -46,6 +47,7 @@ def noise_multiplier(
     Returns:
         :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier, ``reached`` its certified epsilon. NumPy
         scalars, or JAX ones inside a trace. No noise (0) where delta covers every run that an example is in.
+        Derivatives of ``value`` are those of the exact setting (:mod:`jaxacct.calibrate.implicit`), first order.
 
     Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
     certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
@@ -280,7 +282,7 @@ def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, qua
     for name, value in given._asdict().items():
         validation.check_scalar(value, name)
     config = Config(unknown, quantity, relation, float(tolerance))
-    result, start = calibrated(config, given)
+    result, start = solved(config, given)
     if not is_concrete(result):
         return result
     numbers = Given(*(float(number) for number in given))

@@ -29,14 +29,28 @@ OTHERS = np.array(
 )
 
 
-def noises(rows):
-    with jax.enable_x64(True):
-        return jax.jit(jax.vmap(lambda e, d, q, k: calibrate.noise_multiplier(e, d, q, k)))(*rows.T)
+def value_and_result(*row):
+    result = calibrate.noise_multiplier(*row)
+    return result.value, result
 
 
 @pytest.fixture(scope="module")
-def found():
-    return jax.tree.map(np.asarray, noises(np.concatenate([TARGETS, OTHERS])))
+def answers():
+    """Returns results and their derivatives (targets, 4), by one program."""
+    with jax.enable_x64(True):
+        each = jax.vmap(jax.value_and_grad(value_and_result, argnums=(0, 1, 2, 3), has_aux=True))
+        (_, results), slopes = jax.jit(each)(*np.concatenate([TARGETS, OTHERS]).T)
+        return jax.tree.map(np.asarray, results), np.stack(slopes, axis=1)
+
+
+@pytest.fixture(scope="module")
+def found(answers):
+    return answers[0]
+
+
+@pytest.fixture(scope="module")
+def slopes(answers):
+    return answers[1]
 
 
 def epsilons(noise):
@@ -173,3 +187,15 @@ def test_attacks_fail_as_often_as_was_asked_for():
     # Phi^-1(0.75) = 0.6744897502
     assert advantage.value == pytest.approx(10 / (2 * 0.6744897502), rel=1e-5)
     assert advantage.reached.upper <= 0.5
+
+
+def test_derivatives_of_the_least_noise(slopes):
+    """By the implicit function, beside differences of searches; 0 where no noise is needed, NaN for no target."""
+    for i, slope in enumerate(slopes[0]):
+        at, moved = TARGETS[0], 1e-3 * TARGETS[0, i] * (np.arange(4) == i)
+        up, down = (calibrate.noise_multiplier(*row, tolerance=1e-10).value for row in (at + moved, at - moved))
+        # Differences of 1e-3 err by their square, some twenty times.
+        assert slope == pytest.approx((up - down) / (2 * moved[i]), rel=2e-4)
+    assert np.all(np.isfinite(slopes[: len(TARGETS)]))
+    np.testing.assert_array_equal(slopes[len(TARGETS) + 1], 0.0)
+    assert np.all(np.isnan(slopes[len(TARGETS) + 2]))
