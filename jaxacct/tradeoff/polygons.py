@@ -36,7 +36,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     Returns float64 (n,), the supremum of the f_{epsilon,delta}: convex, its own inverse, at most 1 - fpr.
 
     Formal guarantee: a lower bound on the trade-off function, hence on every attack's false-negative rate, where each
-    delta is an upper bound at its epsilon; up to a few roundings of 1. Traced arguments are not checked; NaN gives NaN.
+    delta is an upper bound at its epsilon; up to a few roundings of 1. Traced arguments out of range, or NaN, give 0.
 
     Raises ValueError where a concrete epsilon or delta is out of range, or an argument has not one axis.
 
@@ -61,7 +61,7 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
 
     Formal guarantee: an upper bound on delta if the polygon lies below the trade-off function, a lower bound if its
     vertices are points of it, an identity if the polygon is the trade-off function; up to a few roundings of 1. Of the
-    relation that the curve is of. Traced arguments are not checked; NaN gives NaN.
+    relation that the curve is of. Traced rates outside [0, 1], or NaN, give 1; that they fall is not checked.
 
     Raises ValueError where concrete rates are no trade-off curve, or an argument has not one axis.
 
@@ -88,7 +88,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
 
     Formal guarantee: a lower bound on the trade-off function of the mechanism on the sample where ``fnr`` is one on
     that of the mechanism, for adding an example (the inverse: for removing it); up to a few roundings of 1. Traced
-    arguments are not checked; NaN gives NaN.
+    arguments out of range, or NaN, give 0.
 
     Raises ValueError where a concrete sampling rate is out of range.
 
@@ -99,7 +99,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
     """
     validation.check_sampling_rate(sampling_rate)
     a, b, p = (as_float64(value) for value in (_seen(fpr), _seen(fnr), sampling_rate))
-    return outside(p * b + (1 - p) * (1 - a))
+    return outside(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
 
 
 @in_float64
@@ -202,13 +202,19 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     return DiscretePair(p=p, q=q)
 
 
+def _is_rate(values: Array) -> Array:
+    """Whether they are probabilities; NaN is none."""
+    return (values >= 0) & (values <= 1)
+
+
 @jax.jit
 def _supremum(epsilons: Array, deltas: Array, rates: Array) -> Array:
     def at(rate: Array) -> Array:
         steep = jnp.where(rate > 0, 1 - deltas - jnp.exp(epsilons) * rate, 1 - deltas)
         return jnp.max(jnp.maximum(steep, jnp.exp(-epsilons) * (1 - deltas - rate)))
 
-    return jnp.clip(jax.vmap(at)(rates), 0.0, 1.0)
+    known = jnp.all((epsilons >= 0) & _is_rate(deltas))
+    return jnp.where(known & _is_rate(rates), jnp.clip(jax.vmap(at)(rates), 0.0, 1.0), 0.0)
 
 
 @jax.jit
@@ -216,7 +222,8 @@ def _deltas(a: Array, b: Array, epsilons: Array) -> Array:
     def at(epsilon: Array) -> Array:
         return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(epsilon) * a, 0.0))
 
-    return jnp.clip(jax.vmap(at)(epsilons), 0.0, 1.0)
+    known = jnp.all(_is_rate(a) & _is_rate(b)) & ~jnp.isnan(epsilons)
+    return jnp.where(known, jnp.clip(jax.vmap(at)(epsilons), 0.0, 1.0), 1.0)
 
 
 @jax.jit

@@ -1,6 +1,7 @@
 """Trade-off curves as arrays: duality, subsampling, inverse and double conjugate."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -121,3 +122,16 @@ def test_transformations():
 def test_curves_that_are_none_are_refused(curve):
     with pytest.raises(ValueError, match="are no trade-off curve"):
         tradeoff.symmetrized(*curve)
+
+
+def test_traced_nonsense_promises_nothing():
+    rates, fnr = np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.2, 0.0])
+    sampled = jax.jit(lambda rate: tradeoff.subsampled(rates, fnr, rate))
+    for rate in (-0.1, 1.1, np.nan):
+        np.testing.assert_array_equal(sampled(rate), 0.0)
+    supremum = jax.jit(lambda e, d: tradeoff.from_delta(jnp.stack([0 * e, e]), jnp.stack([d, d]), rates))
+    for epsilon, delta in ((-1.0, 0.1), (np.nan, 0.1), (1.0, -0.1), (1.0, np.nan)):
+        np.testing.assert_array_equal(supremum(epsilon, delta), 0.0)
+    deltas = jax.jit(lambda shift, e: tradeoff.to_delta(rates, fnr + shift, jnp.stack([e])))
+    for shift, epsilon in ((np.nan, 1.0), (0.5, 1.0), (0.0, np.nan)):
+        np.testing.assert_array_equal(deltas(shift, epsilon), 1.0)
