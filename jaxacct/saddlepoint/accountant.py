@@ -177,6 +177,13 @@ def _slopes(
     return [jnp.where(is_bound, 0.0, slope) for slope in slopes]
 
 
+def _chosen(decides: Array, *directions: Any) -> Any:
+    """Returns what belongs to the direction that decides."""
+    return jax.tree.map(
+        lambda *both: both[0] if len(both) == 1 else jnp.where(decides == 1, both[1], both[0]), *directions
+    )
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _log_slopes(
     relation: str, structure: Any, reals: list[Array], epsilon: Array, decides: Array
@@ -190,10 +197,10 @@ def _log_slopes(
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         mechanism, steps, _ = jax.tree.unflatten(structure, reals)
-        found = [log_delta_at(parts, epsilon) for parts in directed_parts(mechanism, steps, relation)]
-        return jax.tree.map(
-            lambda *both: both[0] if len(both) == 1 else jnp.where(decides == 1, both[1], both[0]), *found
-        )
+        directions = directed_parts(mechanism, steps, relation)
+        if len({jax.tree.structure(parts) for parts in directions}) == 1:
+            return log_delta_at(_chosen(decides, *directions), epsilon)
+        return _chosen(decides, *(log_delta_at(parts, epsilon) for parts in directions))
 
     sizes = [leaf.size for leaf in reals[:-1]]
     # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
