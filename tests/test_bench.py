@@ -205,11 +205,14 @@ def test_claims_compare_at_equal_error_and_say_what_is_missed():
     peer = "the same: prv-accountant over `ja.prv`, error 0.01"
     assert found[peer]["verdict"] == "not measured"
 
-    many = [row("jaxacct, mesh", 1.0, 1e-5), row("dp-accounting", 8.0, 1e-3), row("dp-accounting", 60.0, 1e-4)]
+    many = [row("jaxacct, mesh", 1.0, 1e-5), row("dp-accounting", 8.0, 1e-3, interval=1e-3)]
+    many.append(row("dp-accounting", 60.0, 1e-4, interval=1e-4))
     records = claims.judged({"heterogeneous": {"rows": many}})
-    missed = next(record for record in records if record["verdict"] == "missed")
-    assert missed["measured"] == pytest.approx(8.0)  # the least over all of the peer's settings
+    (missed,) = (record for record in records if record["verdict"] == "missed")
+    (met,) = (record for record in records if record["verdict"] == "met")
+    assert missed["measured"] == pytest.approx(8.0)
     assert missed["reason"] == claims.FIRST_CALLS
+    assert met["measured"] == pytest.approx(60.0)
     lines = claims.table(records)
     assert any("missed: " + claims.FIRST_CALLS in line for line in lines)
     assert len(lines) == 2 + len(claims.CLAIMS)
