@@ -68,23 +68,34 @@ def _steps(case: Record) -> list[str]:
     return _table(head, rows)
 
 
+def _limit(row: Record) -> str:
+    """Returns what the counts say of what a kernel waits for; half of the roofline is as near as kernels come."""
+    by_operations = row["counted_operations"] / row["peak_operations_a_second"]
+    nearer = "operations" if by_operations > row["counted_bytes"] / row["peak_bytes_a_second"] else "bytes"
+    if row["roofline_share_at_least"] >= 0.5:
+        return nearer
+    return (
+        f"small operations, one after the other, in {row['loops']} loops" if row["loops"] else f"latency; {nearer} next"
+    )
+
+
 def _roofline(case: Record) -> list[str]:
     head = ["kernel", "device", "precision", "time", "compilation", "counted Gflop/s (peak)", "counted GB/s (peak)"]
-    head += ["share of the roofline, at least", "loops", "in Fourier transforms"]
+    head += ["share of the roofline, at least", "loops", "in Fourier transforms", "limited by"]
     rows = []
     for row in case["rows"]:
         if "error" in row:
-            rows.append([row["contender"], f"failed: {row['error']}", *["-"] * 8])
+            rows.append([row["contender"], f"failed: {row['error']}", *["-"] * 9])
             continue
         rates = [
-            f"{row[name] / 1e9:.2f} ({row['peak_' + name] / 1e9:.1f})"
+            f"{row[name] / 1e9:.2g} ({row['peak_' + name] / 1e9:.0f})"
             for name in ("operations_a_second", "bytes_a_second")
         ]
         transforms = "cannot be told" if row["fft_share"] is None else f"{row['fft_share']:.0%}"
         rows.append([
             f"{row['kernel']}, {row['size']}", str(row["device"]), row["precision"], seconds(row.get("run_seconds")),
-            seconds(row["compile_seconds"]), *rates, f"{row['roofline_share_at_least']:.0%}", str(row["loops"]),
-            transforms,
+            seconds(row["compile_seconds"]), *rates, f"{100 * row['roofline_share_at_least']:.2g} %", str(row["loops"]),
+            transforms, _limit(row),
         ])  # fmt: skip
     return _table(head, rows)
 
