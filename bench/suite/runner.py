@@ -96,7 +96,8 @@ def _row(contender: Contender, setting: Record, answer: Record, truth: list[trut
         return row
     row["items"] = len(setting.get("rows", setting.get("targets", [0])))
     row["seconds_each"] = answer["seconds"] / row["items"]
-    row["compile_seconds"] = max(answer["first"] - answer["seconds"], 0.0) if answer.get("compiles") else None
+    if "compile_seconds" not in answer:
+        row["compile_seconds"] = max(answer["first"] - answer["seconds"], 0.0) if answer.get("compiles") else None
     return row | judged(answer, truth)
 
 
