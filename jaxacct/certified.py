@@ -102,20 +102,22 @@ def _best(
         if exact.converged:
             return exact
         mesh = getattr(prv, quantity)(mechanism, steps, value, relation=relation, tolerance=tolerance, points=points)
-        return outside(_narrower(exact, mesh))
+        return narrower(exact, mesh)
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     return _traced(quantity, relation, points, structure, tuple(leaves))
 
 
-def _narrower(exact: Bounds, mesh: Bounds) -> Bounds:
-    """Returns what both brackets prove together."""
+@in_float64
+def narrower(exact: Bounds, mesh: Bounds) -> Bounds:
+    """Returns what both brackets prove together, of numbers or of arrays of one shape."""
     lower, upper = jnp.maximum(exact.lower, mesh.lower), jnp.minimum(exact.upper, mesh.upper)
-    return Bounds(
+    narrowed = Bounds(
         lower=lower,
         estimate=jnp.where(exact.converged, exact.estimate, jnp.clip(mesh.estimate, lower, upper)),
         upper=upper,
         converged=exact.converged | mesh.converged,
     )
+    return outside(narrowed)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
@@ -143,7 +145,7 @@ def _with_mesh(
     def narrowed(exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
         def both() -> Bounds:
             arguments = jax.tree.unflatten(structure, leaves)
-            return _narrower(exact, getattr(prv, quantity)(*arguments, relation=relation, points=points))
+            return narrower(exact, getattr(prv, quantity)(*arguments, relation=relation, points=points))
 
         with jax.enable_x64(True):
             return jax.lax.cond(exact.converged, lambda: exact, both)

@@ -138,7 +138,7 @@ def _deltas(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
     import numpy as np
 
     import jaxacct as ja
-    from jaxacct import validation
+    from jaxacct import certified, validation
 
     if at is None:
         last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))  # about where, so any bound does
@@ -148,13 +148,11 @@ def _deltas(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
     validation.check_epsilon(at)
     exact = [ja.saddlepoint.delta(mechanism, steps, epsilon, relation=relation) for epsilon in at]
     bounds = _columns(exact)
-    missed = ~np.array([entry.converged for entry in exact], bool)
-    if np.any(missed):
+    converged = np.array([entry.converged for entry in exact], bool)
+    if not np.all(converged):
         mesh = ja.prv.curve(mechanism, steps, at, relation=relation).delta
-        bounds["lower"] = np.maximum(bounds["lower"], mesh.lower)
-        bounds["upper"] = np.minimum(bounds["upper"], mesh.upper)
-        middle = np.clip(mesh.estimate, bounds["lower"], bounds["upper"])
-        bounds["estimate"] = np.where(missed, middle, bounds["estimate"])
+        both = certified.narrower(ja.Bounds(**bounds, converged=converged), mesh)
+        bounds = {name: getattr(both, name) for name in bounds}
     return Found("delta", "epsilon", at, bounds)
 
 
