@@ -7,7 +7,8 @@ one is asked first: its brackets are a million times narrower and cost less. The
 from __future__ import annotations
 
 import functools
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,9 @@ from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.precision import in_float64, is_concrete, outside
 from jaxacct.prv.accountant import check_options
+from jaxacct.prv.kernel import DEFAULT_TOLERANCE
+from jaxacct.saddlepoint.accountant import has_closed_form, unchecked
+from jaxacct.saddlepoint.one_run import is_single
 
 
 def epsilon(
@@ -99,17 +103,30 @@ def _best(
     check_options(tolerance, points, concrete=concrete)
     exact = getattr(saddlepoint, quantity)(mechanism, steps, value, relation=relation)
     if concrete:
-        if exact.converged:
-            return exact
+        wanted = DEFAULT_TOLERANCE[quantity] if tolerance is None else tolerance
+        is_narrow = exact.gap <= wanted
+        if exact.converged or is_narrow:
+            return _shown(replace(exact, converged=is_narrow | (exact.converged & (tolerance is None))))
         mesh = getattr(prv, quantity)(mechanism, steps, value, relation=relation, tolerance=tolerance, points=points)
-        return narrower(exact, mesh)
+        return narrower(exact, mesh, wanted)
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
-    return _traced(quantity, relation, points, structure, tuple(leaves))
+    single = is_single(mechanism, steps)
+    closed = has_closed_form(mechanism, steps, relation, single=single)
+    return _traced(_Asked(quantity, relation, points, single, closed, structure), tuple(leaves))
+
+
+def _shown(bounds: Bounds) -> Bounds:
+    """Returns the bracket with its middle for an estimate where there is none, though it is narrow enough."""
+    middle = bounds.lower + (bounds.upper - bounds.lower) / 2
+    return outside(replace(bounds, estimate=jnp.where(jnp.isnan(bounds.estimate), middle, bounds.estimate)))
 
 
 @in_float64
-def narrower(exact: Bounds, mesh: Bounds) -> Bounds:
-    """Returns what both brackets prove together, of numbers or of arrays of one shape."""
+def narrower(exact: Bounds, mesh: Bounds, tolerance: float) -> Bounds:
+    """Returns what both brackets prove together, of numbers or of arrays of one shape.
+
+    It has converged where one of them has, or where their common gap is within the tolerance.
+    """
     lower, upper = jnp.maximum(exact.lower, mesh.lower), jnp.minimum(exact.upper, mesh.upper)
     narrowed = Bounds(
         lower=lower,
@@ -117,37 +134,51 @@ def narrower(exact: Bounds, mesh: Bounds) -> Bounds:
         upper=upper,
         converged=exact.converged | mesh.converged,
     )
-    return outside(narrowed)
+    return outside(replace(narrowed, converged=narrowed.converged | (narrowed.gap <= tolerance)))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
-def _traced(quantity: str, relation: str, points: int | None, structure: Any, leaves: tuple[Any, ...]) -> Bounds:
-    return _with_mesh(quantity, relation, points, structure, _exact(quantity, relation, structure, leaves), leaves)
+class _Asked(NamedTuple):
+    """What is asked of traced numbers, all of it static."""
+
+    quantity: str
+    relation: str
+    points: int | None
+    single: bool
+    """Whether one mechanism is run once: its count is traced from here on."""
+    closed: bool
+    """Whether the exact accountant has a closed form, beside which a mesh has nothing to say."""
+    structure: Any
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _traced(asked: _Asked, leaves: tuple[Any, ...]) -> Bounds:
+    return _with_mesh(asked, _exact(asked, leaves), leaves)
 
 
 @_traced.defjvp
-def _traced_jvp(
-    quantity: str, relation: str, points: int | None, structure: Any, primals: Any, tangents: Any
-) -> tuple[Bounds, Bounds]:
-    exact, tangent = jax.jvp(functools.partial(_exact, quantity, relation, structure), primals, tangents)
-    return _with_mesh(quantity, relation, points, structure, exact, *primals), tangent
+def _traced_jvp(asked: _Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
+    exact, tangent = jax.jvp(functools.partial(_exact, asked), primals, tangents)
+    return _with_mesh(asked, exact, *primals), tangent
 
 
-def _exact(quantity: str, relation: str, structure: Any, leaves: tuple[Any, ...]) -> Bounds:
-    return getattr(saddlepoint, quantity)(*jax.tree.unflatten(structure, leaves), relation=relation)
+def _exact(asked: _Asked, leaves: tuple[Any, ...]) -> Bounds:
+    arguments = jax.tree.unflatten(asked.structure, leaves)
+    return unchecked(asked.quantity, *arguments, asked.relation, single=asked.single)
 
 
-def _with_mesh(
-    quantity: str, relation: str, points: int | None, structure: Any, exact: Bounds, leaves: tuple[Any, ...]
-) -> Bounds:
+def _with_mesh(asked: _Asked, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the exact accountant's bracket, narrowed by the mesh where that has not converged."""
 
     def narrowed(exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
         def both() -> Bounds:
-            arguments = jax.tree.unflatten(structure, leaves)
-            return narrower(exact, getattr(prv, quantity)(*arguments, relation=relation, points=points))
+            arguments = jax.tree.unflatten(asked.structure, leaves)
+            mesh = getattr(prv, asked.quantity)(*arguments, relation=asked.relation, points=asked.points)
+            return narrower(exact, mesh, wanted)
 
+        wanted = DEFAULT_TOLERANCE[asked.quantity]
         with jax.enable_x64(True):
-            return jax.lax.cond(exact.converged, lambda: exact, both)
+            is_narrow = exact.gap <= wanted
+            enough = _shown(replace(exact, converged=exact.converged | is_narrow))
+            return enough if asked.closed else jax.lax.cond(enough.converged, lambda: enough, both)
 
     return one_by_one(narrowed)(exact, leaves)

@@ -65,11 +65,11 @@ def check_noise_multiplier(value: Any, name: str = "noise_multiplier") -> None:
 
 
 def check_sampling_rate(value: Any, name: str = "sampling_rate") -> None:
-    """Raises where a concrete sampling rate is outside (0, 1]."""
+    """Raises where a concrete sampling rate is outside [0, 1], or so small that XLA would take it for 0."""
     _require(
-        name, value, lambda v: (v > 0) & (v <= 1),
-        "is not a probability in (0, 1]: give the expected batch size over the number of examples "
-        "(a fraction, not a percentage).",
+        name, value, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
+        "is not a probability in [0, 1] that float64 holds in full: give the expected batch size over the number of "
+        "examples (a fraction, not a percentage; 0 samples nothing and costs nothing).",
     )  # fmt: skip
 
 
@@ -90,11 +90,11 @@ def check_batches(value: Any, most: int, name: str = "batches") -> None:
     )  # fmt: skip
 
 
-def check_delta(value: Any, name: str = "delta") -> None:
-    """Raises where a concrete delta is no number, or outside (0, 1)."""
+def check_delta(value: Any, name: str = "delta", *, pure: bool = False) -> None:
+    """Raises where a concrete delta is no number, or outside (0, 1). Where ``pure``, 0 asks for the pure epsilon."""
     check_number(value, name)
     _require(
-        name, value, lambda v: (v > 0) & (v < 1),
+        name, value, lambda v: ((v >= 2.0**-1022) & (v < 1)) | ((v == 0) & pure),
         "is not in (0, 1): give the failure probability, well below one over the number of examples (1e-5, say); "
         "a value above 1 is often an epsilon in delta's place.",
     )  # fmt: skip
@@ -105,9 +105,22 @@ def check_epsilon(value: Any, name: str = "epsilon") -> None:
     _require(name, value, lambda v: v >= 0, "is not an epsilon: give a number of at least 0.")
 
 
+def check_in_full(value: Any, name: str) -> None:
+    """Raises where a concrete value is above 0 and so small that XLA would take it for 0."""
+    _require(
+        name, value, lambda v: ~((v > 0) & (v < 2.0**-1022)),
+        "is smaller than float64 holds in full: give 0, or at least 2.3e-308.",
+    )  # fmt: skip
+
+
 def check_positive(value: Any, name: str) -> None:
     """Raises where a concrete value is not above 0 and finite."""
     _require(name, value, lambda v: (v > 0) & np.isfinite(v), "is out of range: give a finite number above 0.")
+
+
+def check_discrete_scale(value: Any, name: str = "scale") -> None:
+    """Raises where a concrete scale of noise on the integers is not above 0. Infinity passes: nothing is released."""
+    _require(name, value, lambda v: v > 0, "is no scale of noise on the integers: give a number above 0.")
 
 
 def check_one_of(value: Any, name: str, choices: tuple[str, ...], why: str = "") -> None:

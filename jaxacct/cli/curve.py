@@ -10,6 +10,7 @@ from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import add_json, add_run, examples
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded
+from jaxacct.prv.kernel import DEFAULT_TOLERANCE
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Which argument belongs to which kind."""
@@ -151,7 +152,7 @@ def _deltas(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
     converged = np.array([entry.converged for entry in exact], bool)
     if not np.all(converged):
         mesh = ja.prv.curve(mechanism, steps, at, relation=relation).delta
-        both = certified.narrower(ja.Bounds(**bounds, converged=converged), mesh)
+        both = certified.narrower(ja.Bounds(**bounds, converged=converged), mesh, DEFAULT_TOLERANCE["delta"])
         bounds = {name: getattr(both, name) for name in bounds}
     return Found("delta", "epsilon", at, bounds)
 

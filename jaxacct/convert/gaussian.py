@@ -1,48 +1,22 @@
-"""The Gaussian trade-off function and (epsilon, delta): delta from mu and epsilon, and both ways back.
+"""Gaussian differential privacy and (epsilon, delta): delta from mu and epsilon, and both ways back.
 
-A mu-GDP mechanism is as private as telling N(0, 1) from N(mu, 1), whose privacy loss at a point x drawn from the latter
-is mu x - mu^2/2. With t = eps/mu - mu/2 the loss exceeds eps for noise above t, by mu for each unit, so that
-
-    delta = integral over s > 0 of phi(t + s) (1 - e^(-mu s)) = phi(t) J,   J = int e^(-t s - s^2/2) (1 - e^(-mu s)) ds.
-
-The integrand has one sign, so nothing cancels however small mu or delta is; the usual form, Phi(-t) - e^eps
-Phi(-t - mu), is the difference of two numbers that may agree in all their digits. Where mu is large 1 is far above
-e^(-mu s), and J = R(t) - R(t + mu) with R the Mills ratio, J's limit for mu = inf. For t < -1/2, where delta is above
-0.38, it is taken from its complement, 1 - phi(t) (R(-t) + R(t + mu)).
-
-The integrals end where t s + s^2/2 = REACH, which leaves out e^-38 = 3e-17 of them, and are taken by Gauss and
-Legendre's rule in the root of s. Its 32 nodes err by 2.5e-15 at most (tests/convert/test_gaussian.py).
+The numbers are those of :mod:`jaxacct.dominating_pairs.gaussian_profile`, rounded to the safe side.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr, ndtri
+from jax.scipy.special import log_ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
-
-REACH = 38.0
-"""Nats by which the integrand has fallen where the integrals end."""
-
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(32)
-NODES, WEIGHTS = ((_POINTS + 1) / 2) ** 2, _WEIGHTS * (_POINTS + 1) / 2
-"""Nodes and weights on [0, 1], for a variable whose root is integrated over."""
-
-DIRECT = -0.5
-"""Value of t below which delta is taken from its complement."""
-
-NEWTON = 60
-"""Most of Newton's steps. They run monotonically into the root; 25 is the most that random settings took."""
-
-LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
+from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, solve_epsilon, solve_mu
+from jaxacct.precision import as_float64, in_float64, outside
 
 
 def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
@@ -117,128 +91,6 @@ def check_mu(mu: ArrayLike, name: str = "mu") -> None:
     seen = validation.concrete_value(mu)
     if seen is not None and not np.all(seen >= 0):
         raise ValueError(f"{name} = {mu} is not a GDP parameter: give a number of at least 0 (a distance of means).")
-
-
-class Point(NamedTuple):
-    """A point of the curve delta(epsilon; mu): scalars."""
-
-    log_delta: Array
-    allowance: Array
-    """Bound on the absolute error of ``log_delta``."""
-    by_epsilon: Array
-    """Derivative of log delta in epsilon, below 0."""
-    by_log_mu: Array
-    """Derivative of log delta in log mu, above 0."""
-
-
-def point(mu: Array, epsilon: Array) -> Point:
-    """Returns log delta and its slopes for scalars mu in (0, inf) and epsilon >= 0. Inside the float64 scope."""
-    # t errs by the rounding of its two terms, and log delta moves by less than |t| + 2 for each unit of t.
-    terms = epsilon / mu + mu / 2
-    t = epsilon / mu - mu / 2
-    rate = _mills(terms)
-    excess = _excess(jnp.maximum(t, DIRECT), mu)
-    log_density = -0.5 * t**2 - LOG_NORMAL
-    below = jnp.exp(log_density) * (_mills(jnp.maximum(-t, -DIRECT)) + rate)
-    direct = t < DIRECT
-    value = jnp.where(direct, jnp.log1p(-jnp.minimum(below, 0.99)), log_density + jnp.log(excess))
-    allowance = UNIT_ROUNDOFF * (128 + 4 * (jnp.abs(t) + 2) * terms + 2 * t**2 + 4 * jnp.abs(value))
-    density = jnp.where(direct, jnp.exp(log_density - value), 1 / excess)
-    return Point(value, allowance, -density * rate, density * mu)
-
-
-def _length(t: Array) -> Array:
-    """Returns s with t s + s^2/2 = REACH."""
-    return 2 * REACH / (t + jnp.sqrt(t**2 + 2 * REACH))
-
-
-def _mills(t: Array) -> Array:
-    """Returns R(t) = Phi(-t)/phi(t) for t >= -1/2; 0 where t^2 overflows."""
-    length = _length(t)
-    s = length * NODES
-    return length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2))
-
-
-def _excess(t: Array, mu: Array) -> Array:
-    """Returns the module's J for t >= -1/2."""
-    length = _length(t)
-    s = length * NODES
-    # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
-    resolved = mu * length < REACH / 2
-    # Over mu, lest it underflow: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
-    rate = jnp.where(mu * s > 1e-17, -jnp.expm1(-mu * s) / mu, s)
-    falls = jnp.where(resolved, rate, 1 / mu)
-    total = mu * (length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2) * falls))
-    return total - jnp.where(resolved, 0.0, _mills(jnp.minimum(t + mu, 1e300)))
-
-
-def solve_epsilon(mu: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns epsilon of scalars, mu in (0, inf) and delta in (0, 1), and a bound on its error. Inside the scope.
-
-    In epsilon log delta falls and is concave, so Newton's steps from above run monotonically into the root. Without
-    its second term delta is larger: the start, where the first term alone is delta, lies above.
-    """
-    start = jnp.maximum(mu * (mu / 2 - ndtri(delta)), 0.0)
-    target = jnp.log(delta)
-    epsilon, miss, here = _newton(
-        lambda e: point(mu, e), lambda e, miss, here: jnp.maximum(e - miss / here.by_epsilon, 0.0), target, start
-    )
-    error = 2 * (here.allowance + jnp.abs(miss)) / -here.by_epsilon + 4 * UNIT_ROUNDOFF * epsilon
-    enough = (epsilon == 0) & (miss + here.allowance <= 0)
-    return epsilon, jnp.where(enough, 0.0, error)
-
-
-def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns mu of scalars, epsilon in [0, inf) and delta in (0, 1), and a bound on its error. Inside the scope.
-
-    As :func:`solve_epsilon`, in log mu, in which log delta rises and is concave: from below. Two starts lie below: mu
-    without delta's second term, and mu at epsilon = 0, which is at least sqrt(2 pi) delta.
-    """
-    z = -ndtri(delta)
-    root = jnp.sqrt(z**2 + 2 * epsilon)
-    first = jnp.where(z > 0, 2 * epsilon / (root + jnp.abs(z)), root + jnp.abs(z))
-    start = jnp.log(jnp.maximum(first, jnp.sqrt(2 * jnp.pi) * delta))
-    log_mu, miss, here = _newton(
-        lambda w: point(jnp.exp(w), epsilon), lambda w, miss, here: w - miss / here.by_log_mu, jnp.log(delta), start
-    )
-    error = 2 * (here.allowance + jnp.abs(miss)) / here.by_log_mu + 4 * UNIT_ROUNDOFF * (1 + jnp.abs(log_mu))
-    mu = jnp.exp(log_mu)
-    return mu, mu * error
-
-
-def _newton(
-    at: Callable[[Array], Point], step: Callable[[Array, Array, Point], Array], target: Array, start: Array
-) -> tuple[Array, Array, Point]:
-    """Returns where the steps come to rest, within the allowance or where they stop moving; what is missed there."""
-    nothing = jnp.zeros_like(start)
-    first = (jnp.int32(0), start, start + 1.0, nothing, Point(nothing, nothing, nothing, nothing))
-
-    def advance(state: tuple[Array, Array, Array, Array, Point]) -> tuple[Array, Array, Array, Array, Point]:
-        count, x, _, _, _ = state
-        here = at(x)
-        miss = here.log_delta - target
-        moved = jnp.where(jnp.abs(miss) <= here.allowance, x, step(x, miss, here))
-        # The last step does not move: what is returned belongs to where it is.
-        stays = jnp.isnan(moved) | (count >= NEWTON)
-        return count + 1, jnp.where(stays, x, moved), x, miss, here
-
-    _, x, _, miss, here = jax.lax.while_loop(
-        lambda state: (state[0] <= NEWTON) & (state[1] != state[2]), advance, first
-    )
-    return x, miss, here
-
-
-def delta_above(mu: Array, epsilon: Array) -> Array:
-    """Returns delta of scalars, rounded up; 1 where they are out of range. Inside the scope."""
-    ordinary = (mu > 0) & (mu < jnp.inf) & (jnp.abs(epsilon) < jnp.inf)
-    here = point(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, jnp.abs(epsilon), 1.0))
-    gained = jnp.exp(here.log_delta + here.allowance)
-    # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
-    found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
-    found = jnp.clip(found * (1 + 8 * UNIT_ROUNDOFF), TINY, 1.0)
-    none = jnp.where(epsilon == jnp.inf, 0.0, jnp.maximum(-jnp.expm1(epsilon), 0.0) * (1 + 8 * UNIT_ROUNDOFF))
-    known = (mu >= 0) & (mu < jnp.inf) & ~jnp.isnan(epsilon)
-    return jnp.where(ordinary, found, jnp.where(known, jnp.minimum(none, 1.0), 1.0))
 
 
 def _epsilon_above(mu: Array, delta: Array) -> Array:

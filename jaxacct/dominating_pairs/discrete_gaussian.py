@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.finite import LOSS_ROUNDING, FinitePair
+from jaxacct.dominating_pairs.one_run import one_run_by_masses
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
 
@@ -75,6 +76,13 @@ class DiscreteGaussianPair:
     def loss_range(self) -> tuple[Array, Array]:
         s = as_float64(self.scale)
         return jnp.full_like(s, -jnp.inf), jnp.full_like(s, jnp.inf)
+
+    def supremum(self) -> tuple[Array, Array]:
+        _, highest = self.loss_range()
+        return highest, highest
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        return one_run_by_masses(self, epsilon)
 
     def central_loss(self) -> Array:
         return self._losses(as_float64(self.sensitivity))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import LARGEST_EXPONENT, QUADRATURE_NODES, exp_remainder
+from jaxacct.dominating_pairs.one_run import one_run_by_masses
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
 
@@ -84,6 +85,13 @@ class FinitePair:
         # Nothing finite: any range will do, and 0 keeps NaN out of what is computed from it.
         some = infimum <= supremum
         return jnp.where(some, infimum, 0.0), jnp.where(some, supremum, 0.0)
+
+    def supremum(self) -> tuple[Array, Array]:
+        _, highest = self.loss_range()
+        return highest - LOSS_ROUNDING * jnp.abs(highest), highest + LOSS_ROUNDING * jnp.abs(highest)
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        return one_run_by_masses(self, epsilon)
 
     def central_loss(self) -> Array:
         """Returns a median of the finite losses under P."""

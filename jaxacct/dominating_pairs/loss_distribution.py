@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES
+from jaxacct.dominating_pairs.one_run import one_run_by_masses
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64
 
@@ -90,6 +91,14 @@ class LossDistributionPair:
 
     def loss_range(self) -> tuple[Array, Array]:
         return as_float64(self.lowest), as_float64(self.highest)
+
+    def supremum(self) -> tuple[Array, Array]:
+        """Returns ``highest``, below which the callables may have their last loss anywhere."""
+        highest = as_float64(self.highest)
+        return jnp.full_like(highest, -jnp.inf), highest + LOSS_ROUNDING * jnp.abs(highest)
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        return one_run_by_masses(self, epsilon)
 
     def central_loss(self) -> Array:
         """Returns a median of the finite losses under P, by bisection."""

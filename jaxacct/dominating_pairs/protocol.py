@@ -43,6 +43,14 @@ class DominatingPair(Protocol):
         """Returns the infimum and the supremum of the finite privacy losses."""
         ...
 
+    def supremum(self) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is."""
+        ...
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon >= 0."""
+        ...
+
     def central_loss(self) -> Array:
         """Returns a loss amid the bulk of P, where a mesh should have a point."""
         ...

@@ -41,6 +41,18 @@ class PublicCoinPair:
         (a, b), (c, d) = self.first.loss_range(), self.second.loss_range()
         return jnp.minimum(a, c), jnp.maximum(b, d)
 
+    def supremum(self) -> tuple[Array, Array]:
+        a, b = self._weights()
+        (low, high), (other_low, other_high) = self.first.supremum(), self.second.supremum()
+        lower = jnp.maximum(jnp.where(a > 0, low, -jnp.inf), jnp.where(b > 0, other_low, -jnp.inf))
+        return lower, jnp.maximum(high, other_high)
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        a, b = self._weights()
+        both = zip(self.first.one_run(epsilon), self.second.one_run(epsilon), (-1.0, 1.0), strict=True)
+        lower, upper = ((a * one + b * other) * (1 + side * 8 * UNIT_ROUNDOFF) for one, other, side in both)
+        return lower, upper
+
     def central_loss(self) -> Array:
         return jnp.where(as_float64(self.weight) > 0.5, self.second.central_loss(), self.first.central_loss())
 

@@ -14,6 +14,7 @@ from jaxacct.dominating_pairs.inversion import invert
 from jaxacct.dominating_pairs.moments import log_excess, log_integral, log_moment, reflected
 from jaxacct.dominating_pairs.noises import NOISES, Noise
 from jaxacct.dominating_pairs.normal import log_upper_tail
+from jaxacct.dominating_pairs.one_run import one_run_by_masses
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
 
@@ -79,6 +80,14 @@ class ShiftedNoisePair:
             return self._log_ratio(low), self._log_ratio(high)
         at = [[jnp.sum(jnp.where(locations == end, w, 0.0)) for w in (p, q)] for end in (low, high)]
         return jnp.log(at[0][0]) - jnp.log(at[0][1]), jnp.log(at[1][0]) - jnp.log(at[1][1])
+
+    def supremum(self) -> tuple[Array, Array]:
+        _, highest = self.loss_range()
+        error = UNIT_ROUNDOFF * self._rounding()[0]
+        return jnp.where(highest < jnp.inf, highest - error, highest), highest + error
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        return one_run_by_masses(self, epsilon)
 
     def central_loss(self) -> Array:
         _, locations, p, _ = self._fields()

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.precision import UNIT_ROUNDOFF, as_real, log_complement
@@ -51,6 +52,15 @@ class SubsampledGaussianPair:
         _, q, removes = self._fields()
         edge = log_complement(q)
         return jnp.where(removes, edge, -jnp.inf), jnp.where(removes, jnp.inf, -edge)
+
+    def supremum(self) -> tuple[Array, Array]:
+        _, highest = self.loss_range()
+        return highest * (1 - 8 * UNIT_ROUNDOFF), highest * (1 + 8 * UNIT_ROUNDOFF)
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        s, q, removes = self._fields()
+        ahead, back = sampled_delta(1 / s, q, epsilon), reversed_delta(1 / s, q, epsilon)
+        return jnp.where(removes, ahead[0], back[0]), jnp.where(removes, ahead[1], back[1])
 
     def central_loss(self) -> Array:
         s, q, removes = self._fields()

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES
+from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
+from jaxacct.dominating_pairs.one_run import one_run_by_masses
 from jaxacct.dominating_pairs.protocol import CellMasses
 from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
@@ -70,6 +72,13 @@ class WithoutReplacementPair:
     def loss_range(self) -> tuple[Array, Array]:
         _, supremum = self._above().loss_range()
         return -supremum, supremum
+
+    def supremum(self) -> tuple[Array, Array]:
+        return self._above().supremum()
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        s, q = self._fields()
+        return sampled_delta(SHIFT / s, q, epsilon) if self.noise == "gaussian" else one_run_by_masses(self, epsilon)
 
     def central_loss(self) -> Array:
         _, q = self._fields()

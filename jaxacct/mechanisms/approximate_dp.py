@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,11 @@ class PureDP(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
+        validation.check_in_full(self.epsilon, "epsilon")
+
+    def releases_nothing(self) -> Any:
+        """Returns where the guarantee is that nothing is learned."""
+        return self.epsilon == 0
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -91,7 +96,13 @@ class ApproximateDP(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
+        validation.check_in_full(self.epsilon, "epsilon")
         validation.check_probability(self.delta, "delta")
+        validation.check_in_full(self.delta, "delta")
+
+    def releases_nothing(self) -> Any:
+        """Returns where the guarantee is that nothing is learned."""
+        return (self.epsilon == 0) & (self.delta == 0)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

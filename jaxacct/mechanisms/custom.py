@@ -71,6 +71,10 @@ class DiscretePair:
         """The leading axes of the fields: all but the last."""
         return np.shape(self.p)[:-1]
 
+    def releases_nothing(self) -> Any:
+        """Returns where nothing is released: nowhere that is known without looking at losses."""
+        return False
+
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns (p, q) for "remove", (q, p) for "add", and both for the other relations."""
         directions(self, relation)
@@ -163,6 +167,10 @@ class PrivacyLoss:
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of ``lowest`` and ``highest``."""
         return np.broadcast_shapes(np.shape(self.lowest), np.shape(self.highest))
+
+    def releases_nothing(self) -> Any:
+        """Returns where nothing is released: nowhere that is known without looking at losses."""
+        return False
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pair for "remove", its reverse for "add", and both, if they differ, for the other relations."""

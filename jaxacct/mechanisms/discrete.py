@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -59,8 +59,12 @@ class DiscreteLaplace(ScalarFields):
 
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
-        validation.check_positive(self.scale, "scale")
+        validation.check_discrete_scale(self.scale)
         check_sensitivity(self.sensitivity)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end."""
+        return self.scale == np.inf
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -123,10 +127,14 @@ class DiscreteGaussian(ScalarFields):
 
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
-        validation.check_positive(self.scale, "scale")
+        validation.check_discrete_scale(self.scale)
         check_sensitivity(self.sensitivity)
         if self.reach is not None:
             validation.check_whole(self.reach, "reach", 1, 2**30, "the integers summed over on either side")
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end."""
+        return self.scale == np.inf
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
@@ -141,9 +149,9 @@ def check_sensitivity(value: int) -> None:
 
 def _enough(scale: np.ndarray | None) -> int:
     """Returns a power of two that reaches far enough for each of the scales."""
-    if scale is None or not scale.size:
+    if scale is None or not np.any(np.isfinite(scale)):
         return DEFAULT_REACH
-    largest = float(np.max(scale))
+    largest = float(np.max(scale, where=np.isfinite(scale), initial=0.0))
     needed = 2 ** math.ceil(math.log2(max(SCALES_OF_REACH * largest + 1, 64)))
     if needed > LARGEST_REACH:
         raise ValueError(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions
+from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
 from jaxacct.mechanisms.shifts import subsampled_pair
 from jaxacct.precision import as_float64
 
@@ -40,6 +41,10 @@ class Gaussian(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end."""
+        return self.noise_multiplier == np.inf
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
@@ -91,6 +96,10 @@ class PoissonSubsampledGaussian(ScalarFields):
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end, or nothing is sampled."""
+        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""

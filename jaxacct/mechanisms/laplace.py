@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions
+from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
 from jaxacct.mechanisms.shifts import shifted_pair, subsampled_pair
 
 
@@ -45,6 +46,10 @@ class Laplace(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end."""
+        return self.scale == np.inf
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
@@ -81,6 +86,10 @@ class PoissonSubsampledLaplace(ScalarFields):
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end, or nothing is sampled."""
+        return nothing_sampled(self.scale, self.sampling_rate)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns one pair for each direction: (mixture, base), (base, mixture), or of two mixtures."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -83,6 +83,10 @@ class GaussianMixture:
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the fields, without that of the sensitivities."""
         return np.shape(self.probabilities)[:-1]
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end."""
+        return self.noise_multiplier == np.inf
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""

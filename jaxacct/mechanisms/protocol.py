@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import as_float64
+from jaxacct.precision import as_float64, as_real, is_concrete
 
 DIRECTIONS: dict[str, tuple[str, ...]] = {
     "add_or_remove": ("remove", "add"),
@@ -43,6 +43,38 @@ class Mechanism(Protocol):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         ...
+
+    def releases_nothing(self) -> Any:
+        """Returns where the fields say that a run releases nothing: a boolean, or several, of ``batch_shape``."""
+        ...
+
+
+def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
+    """Returns the mechanism and its steps with 0 runs of an ordinary one in place of runs that release nothing.
+
+    Noise without end, or a sampling rate of 0: the privacy loss is 0 whatever comes out, so any number of runs costs
+    nothing, exactly. Accountants leave out what has 0 runs. Ordinary are numbers of 1, and vectors as they are.
+    """
+    # In the scope's own precision first: a batch of float64 numbers may have come in from outside.
+    mechanism = jax.tree.map(lambda leaf: leaf if is_concrete(leaf) else as_real(leaf), mechanism)
+    nothing = mechanism.releases_nothing()
+    if is_concrete(nothing) and not np.any(nothing):
+        return mechanism, steps
+    scalars = len(mechanism.batch_shape)
+    ordinary = jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), mechanism)
+    return ordinary, choose(nothing, 0.0, steps)
+
+
+def choose(condition: Any, first: Any, second: Any) -> Any:
+    """Returns ``where``, of what Python can see by NumPy: so that it stays visible, and float64 outside the scope."""
+    if is_concrete(condition, first, second):
+        return np.where(condition, first, second)
+    return jnp.where(condition, first, as_real(second))
+
+
+def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
+    """Returns where noise without end, or a sampling rate of 0, leaves nothing of an example; NaN of neither is."""
+    return ((noise == np.inf) & (sampling_rate >= 0) & (sampling_rate <= 1)) | ((sampling_rate == 0) & (noise >= 0))
 
 
 def directions(mechanism: Mechanism, relation: str) -> tuple[str, ...]:
@@ -78,6 +110,10 @@ class ScalarFields:
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         raise NotImplementedError
+
+    def releases_nothing(self) -> Any:
+        """Returns where a run releases nothing: nowhere, unless a mechanism says otherwise."""
+        return False
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

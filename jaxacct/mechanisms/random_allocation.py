@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
@@ -73,6 +74,10 @@ class RandomAllocation(ScalarFields):
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_batches(self.batches, MOST_BATCHES)
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end."""
+        return self.noise_multiplier == np.inf
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

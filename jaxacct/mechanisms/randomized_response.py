@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,12 @@ class RandomizedResponse(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
+        validation.check_in_full(self.epsilon, "epsilon")
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
+
+    def releases_nothing(self) -> Any:
+        """Returns where all values are released alike."""
+        return self.epsilon == 0
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

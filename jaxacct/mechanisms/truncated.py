@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 from jaxtyping import ArrayLike
@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.public_coin import PublicCoinPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions
+from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
 from jaxacct.precision import as_float64, in_float64, outside
 
 
@@ -56,6 +56,10 @@ class TruncatedPoissonGaussian(ScalarFields):
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
         validation.check_probability(self.overflow_probability, "overflow_probability")
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end, or nothing is sampled."""
+        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, WithoutReplacementPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions
+from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
 
 
 @jax.tree_util.register_dataclass
@@ -44,6 +44,10 @@ class GaussianWithoutReplacement(ScalarFields):
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end, or nothing is sampled."""
+        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
@@ -80,6 +84,10 @@ class LaplaceWithoutReplacement(ScalarFields):
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate)
+
+    def releases_nothing(self) -> Any:
+        """Returns where the noise has no end, or nothing is sampled."""
+        return nothing_sampled(self.scale, self.sampling_rate)
 
     def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""

@@ -13,9 +13,7 @@ from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import check, directed_parts
-
-DEFAULT_TOLERANCE = {"epsilon": 1e-3, "delta": 1e-2}
-"""Relative gap aimed at where the caller names none; delta moves about ten times faster than epsilon."""
+from jaxacct.prv.kernel import DEFAULT_TOLERANCE
 
 DEFAULT_POINTS = 2**13
 """Mesh points inside a trace, where no gap can be looked at."""
@@ -68,7 +66,7 @@ def epsilon(
     >>> bool(bounds.lower <= 4.377178 <= bounds.upper), bool(bounds.gap < 1e-3)
     (True, True)
     """
-    validation.check_delta(delta)
+    validation.check_delta(delta, pure=True)
     return _bounds("epsilon", mechanism, steps, delta, relation, tolerance, points, method, return_diagnostics)
 
 

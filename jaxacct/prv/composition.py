@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import check_mechanism, sequence
+from jaxacct.mechanisms.protocol import check_mechanism, sequence, without_noops
 
 Part = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -47,6 +47,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
         count = max(len(directions) for directions in nested)
         # A symmetric mechanism gives one direction for all.
         return [sum((parts[min(i, len(parts) - 1)] for parts in nested), ()) for i in range(count)]
+    mechanism, steps = without_noops(mechanism, steps)
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))

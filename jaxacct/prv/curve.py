@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,7 +17,8 @@ from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import Part, check, directed_parts
-from jaxacct.prv.kernel import Facts, composed, delta_at, infinite_share
+from jaxacct.prv.facts import Facts, close_delta
+from jaxacct.prv.kernel import DEFAULT_TOLERANCE, composed, delta_at, infinite_share
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.refine import COARSE
 
@@ -119,16 +120,19 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
     def of_one(ranges: list[Range], facts: Facts) -> Range:
         lower = functools.reduce(jnp.maximum, [lower for lower, _ in ranges])
         upper = functools.reduce(jnp.minimum, [upper for _, upper in ranges])
-        idle = facts.is_valid & facts.is_idle
         upper = jnp.where(facts.is_valid & ~jnp.isnan(upper), upper, 1.0)
+        lower = jnp.where(facts.is_valid, lower, 0.0)
+        closed = close_delta(Bounds(lower, upper, upper), facts, jnp.maximum(epsilons, 0.0))
+        idle = facts.is_valid & facts.is_idle
         return (
-            jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(facts.is_valid, lower, 0.0)),
-            jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), upper),
+            jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(epsilons < 0, lower, closed.lower)),
+            jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), jnp.where(epsilons < 0, upper, closed.upper)),
         )
 
     found = [of_one(*direction) for direction in directions]
     lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
-    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1)
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
+    return replace(bounds, converged=bounds.gap <= DEFAULT_TOLERANCE["delta"])
 
 
 @in_float64

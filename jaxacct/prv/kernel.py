@@ -15,36 +15,33 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.precision import UNIT_ROUNDOFF, is_concrete, log_complement, outside
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
 from jaxacct.prv import plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.discretize import Cells, cells_of, measures
 from jaxacct.prv.evaluate import delta_of, epsilon_of, slack_effect
+from jaxacct.prv.facts import Facts, close_delta, close_epsilon, combined
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.placing import Placed, place
 from jaxacct.prv.sketch import Sketch, sketched
 
+DEFAULT_TOLERANCE = {"epsilon": 1e-3, "delta": 1e-2}
+"""Relative gap that is aimed at where none is asked for; delta moves about ten times faster than epsilon."""
 
-class Facts(NamedTuple):
-    """What is known of a composition without composing."""
 
-    is_valid: Bool[Array, ""]
-    """Whether all pairs and counts are in range."""
-    is_idle: Bool[Array, ""]
-    """Whether nothing is run at all."""
-    infinite: tuple[Array, Array]
-    """Bounds (lower, upper) on the probability of an infinite loss."""
+FARTHEST = 1e9
+"""Largest epsilon that a mesh is chosen for."""
 
 
 class Composed(NamedTuple):
@@ -66,6 +63,7 @@ def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, me
 
     ``value`` is the delta or epsilon, as ``quantity`` says, by which the tilt is chosen; others may be asked for after.
     """
+    value = _ordinary(value, quantity)
     counts = tuple(steps for _, steps in parts)
     total = functools.reduce(operator.add, [steps.sum() for steps in counts])
     size, index = np.float64(points), np.int64(METHODS.index(method))
@@ -105,6 +103,12 @@ def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, me
     return Composed(lattices, stages, chosen.order, lost * (1 + number * UNIT_ROUNDOFF), facts)
 
 
+def _ordinary(value: Any, quantity: str) -> Any:
+    """Returns a value near by that a mesh can be chosen for, at the ends of the range, which take none."""
+    least, most = (TINY, 1.0) if quantity == "epsilon" else (0.0, FARTHEST)
+    return np.clip(value, least, most) if is_concrete(value) else jnp.clip(value, least, most)
+
+
 def _entry(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
@@ -119,9 +123,7 @@ def _planned(
     method: Array,
 ) -> tuple[plan.Plan, Facts]:
     chosen = plan.choose(sketches, counts, value, is_epsilon, points, method)
-    valid = _all_valid([sketch.is_valid for sketch in sketches], counts)
-    infinite = _infinite_mass([sketch.infinite_mass for sketch in sketches], counts)
-    return chosen, Facts(valid, _all_zero(counts), infinite)
+    return chosen, combined([sketch.known for sketch in sketches], counts)
 
 
 @jax.jit
@@ -172,37 +174,6 @@ def _pairings(count: int) -> np.ndarray:
     return np.asarray(pairings)
 
 
-def valid_parts(parts: tuple[Part, ...]) -> Array:
-    """Returns whether all pairs and counts are in range."""
-    of_pairs = [jax.vmap(lambda pair: pair.is_valid())(pairs) for pairs, _ in parts]
-    return _all_valid(of_pairs, [steps for _, steps in parts])
-
-
-def _all_valid(of_pairs: Sequence[Array], counts: Sequence[Array]) -> Array:
-    valid = jnp.asarray(True)
-    for of_pair, steps in zip(of_pairs, counts, strict=True):
-        whole = (steps >= 0) & (steps == jnp.floor(steps)) & (steps <= 2.0**53)
-        valid &= jnp.all(of_pair & whole)
-    return valid
-
-
-def infinite_mass(parts: tuple[Part, ...]) -> tuple[Array, Array]:
-    """Returns bounds (lower, upper) on the probability of an infinite loss in the composition."""
-    masses = [jax.vmap(lambda pair: pair.infinite_mass())(pairs) for pairs, _ in parts]
-    return _infinite_mass(masses, [steps for _, steps in parts])
-
-
-def _infinite_mass(masses: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, Array]:
-    log_finite, terms = jnp.zeros(()), 0
-    for mass, steps in zip(masses, counts, strict=True):
-        log_finite += jnp.sum(jnp.where(steps > 0, steps * log_complement(mass), 0.0))
-        terms += len(steps)
-    mass = -jnp.expm1(log_finite)
-    # The masses, their logarithms, products and sum: relative errors of positive terms only.
-    error = (32 + 2 * terms) * UNIT_ROUNDOFF
-    return jnp.maximum(mass * (1 - error), 0.0), jnp.minimum(mass * (1 + error), 1.0)
-
-
 def infinite_share(facts: Facts, lost: Array) -> Array:
     """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
     least, most = facts.infinite
@@ -214,15 +185,6 @@ def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
     """Returns delta at ``epsilon`` from above and from below, (2,), of the lattices above and below."""
     finite = jax.vmap(delta_of, in_axes=(0, None))(lattices, epsilon)
     return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF), 0.0, 1.0)
-
-
-def is_idle(parts: tuple[Part, ...]) -> Array:
-    """Returns whether nothing is run at all."""
-    return _all_zero([steps for _, steps in parts])
-
-
-def _all_zero(counts: Sequence[Array]) -> Array:
-    return jnp.all(jnp.stack([jnp.all(steps == 0) for steps in counts]))
 
 
 def bounds_of(
@@ -250,22 +212,20 @@ def _bracket(
 ) -> tuple[Bounds, dict[str, Array]]:
     """Returns the bracket that a composition gives, and what its record says of it."""
     is_epsilon = quantity == "epsilon"
-    valid = facts.is_valid & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
     worst = jnp.inf if is_epsilon else 1.0
     infinite = infinite_share(facts, lost)
     if is_epsilon:
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
         room = value - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (infinite > 0)
         results = jax.vmap(epsilon_of)(lattices, room)
-        results = jnp.where(room > 0, results, jnp.inf)
+        results = jnp.where(room > 0, results, jnp.array([jnp.inf, 0.0]))
     else:
         results = delta_at(lattices, infinite, value)
-    upper, lower = results[0], results[1]
-    idle = valid & facts.is_idle
-    upper = jnp.where(idle, 0.0, jnp.where(valid & ~jnp.isnan(upper), upper, worst))
-    lower = jnp.where(valid & ~idle, lower, 0.0)
-    estimate = jnp.where(upper < worst, (lower + upper) / 2, upper)
-    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=upper < worst)
+    upper, lower = jnp.where(jnp.isnan(results), jnp.array([worst, 0.0]), results)
+    lower = jnp.minimum(lower, upper)
+    found = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
+    bounds = close_epsilon(found, facts, value) if is_epsilon else close_delta(found, facts, value)
+    bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= DEFAULT_TOLERANCE[quantity]))
     at = results if is_epsilon else jnp.broadcast_to(value, (2,))
     return bounds, {
         "mesh": lattices.mesh[0],

@@ -17,7 +17,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.precision import outside
 from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
-from jaxacct.prv.kernel import bounds_of
+from jaxacct.prv.kernel import DEFAULT_TOLERANCE, bounds_of
 
 LADDER = (2**12, 2**14, 2**16, 2**18, 2**19)
 """Mesh points to choose from where a tolerance is given: few sizes, so few compilations. The first does for most."""
@@ -47,7 +47,7 @@ def at_points(directions: list[Parts], value: np.ndarray, quantity: str, points:
     _improve(answers, directions, range(1), value, quantity, points, method)
     for rung in (COARSE, points) if points > COARSE else (points,):
         _improve(answers, directions, others, value, quantity, rung, method)
-    return _largest(answers)
+    return _largest(answers, DEFAULT_TOLERANCE[quantity])
 
 
 def _improve(
@@ -76,10 +76,10 @@ def traced(directions: list[Parts], value: Array, quantity: str, points: int, me
     else:
         batch = jax.lax.map(lambda parts: bounds_of(parts, value, quantity, points, method), stack(*directions))
         answers = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
-    return functools.reduce(_larger, answers)
+    return functools.reduce(functools.partial(_larger, DEFAULT_TOLERANCE[quantity]), answers)
 
 
-def _larger(first: Answer, second: Answer) -> Answer:
+def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
     (a, record), (b, other) = first, second
     decides = b.upper > a.upper
     bounds = Bounds(
@@ -88,20 +88,26 @@ def _larger(first: Answer, second: Answer) -> Answer:
         upper=jnp.maximum(a.upper, b.upper),
         converged=a.converged & b.converged,
     )
+    # The direction that decides may be tight, and the other one need not be.
+    bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= tolerance))
     return bounds, jax.tree.map(lambda mine, theirs: jnp.where(decides, theirs, mine), record, other)
 
 
-def _largest(answers: list[Answer | None]) -> Answer:
-    """Returns the larger of the directions' brackets, and the record of the one with the largest upper end."""
+def _largest(answers: list[Answer | None], tolerance: float) -> Answer:
+    """Returns the larger of the directions' brackets, and the record of the one with the largest upper end.
+
+    It has converged where both ends are one number, be it infinite, or their gap is within the tolerance.
+    """
     found = [answer for answer in answers if answer is not None]
     every = [bounds for bounds, _ in found]
     _, record = max(found, key=lambda answer: float(answer[0].upper))
-    return Bounds(
+    bounds = Bounds(
         lower=max(b.lower for b in every),
         estimate=max(b.estimate for b in every),
         upper=max(b.upper for b in every),
-        converged=all(b.converged for b in every),
-    ), record
+    )
+    converged = np.asarray((bounds.lower == bounds.upper) | (bounds.gap <= tolerance))[()]
+    return replace(bounds, converged=converged), replace(record, converged=converged)
 
 
 def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance: float, method: str) -> Answer:
@@ -114,27 +120,25 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
     rung, previous, stalls = 0, float("inf"), 0
     while True:
         _improve(answers, directions, range(len(directions)), value, quantity, LADDER[rung], method)
-        bounds, record = _largest(answers)
+        bounds, record = _largest(answers, tolerance)
         gap = float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
         # has twice not helped.
         stalls += 0.8 * previous < gap < 0.5
         hopeless = gap == float("inf") or stalls == 2
-        if gap <= tolerance or hopeless or rung == len(LADDER) - 1:
+        if bounds.converged or hopeless or rung == len(LADDER) - 1:
             break
         # From afar the gap says little of where it will fall; two rungs at most are skipped.
         fine = [j for j, n in enumerate(LADDER) if SAFETY * min(gap, 0.3) * (LADDER[rung] / n) ** 2 <= tolerance]
         rung, previous = max(rung + 1, min([*fine, rung + 2, len(LADDER) - 1])), gap
-    converged = bool(gap <= tolerance)
-    if not converged:
+    if not bounds.converged:
         warnings.warn(
             f"{quantity} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket is "
             "valid and as wide as it says.",
             ToleranceWarning,
             stacklevel=5,
         )
-    flag = np.asarray(converged)[()]
-    return replace(bounds, converged=flag), replace(record, converged=flag)
+    return bounds, record
 
 
 def _tighter(first: Answer, second: Answer) -> Answer:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.prv.facts import Known, known_of
 
 OCTAVE = 6
 """Cells of the sketch for each halving of the distance from the bulk."""
@@ -32,8 +33,8 @@ class Sketch(NamedTuple):
     """Their mean losses."""
     anchors: Float[Array, " 2"]
     """Those of the pair, where a mesh should have points; NaN where any will do."""
-    is_valid: Bool[Array, ""]
-    infinite_mass: Float[Array, ""]
+    known: Known
+    """What is known of the pair without looking at masses."""
 
 
 @jax.jit
@@ -88,4 +89,4 @@ def _sketch(pair: DominatingPair, log_cut: Array) -> Sketch:
     ratio = jnp.log(cells.p) - jnp.log(cells.q)
     middles = (edges[1:] + edges[:-1]) / 2
     losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:-1], edges[1:])
-    return Sketch(edges, cells.p, losses, jnp.stack(pair.anchors()), pair.is_valid(), pair.infinite_mass())
+    return Sketch(edges, cells.p, losses, jnp.stack(pair.anchors()), known_of(pair))

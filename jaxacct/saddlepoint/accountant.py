@@ -16,6 +16,13 @@ from jaxacct.bounds import Bounds
 from jaxacct.precision import as_real, is_concrete, outside
 from jaxacct.prv.composition import check, directed_parts
 from jaxacct.saddlepoint.laws import has_law
+from jaxacct.saddlepoint.one_run import (
+    as_one_run,
+    delta_of_one_run,
+    epsilon_of_one_run,
+    is_single,
+    log_delta_of_one_run,
+)
 from jaxacct.saddlepoint.solve import delta_bounds, epsilon_bounds, log_delta_at
 
 PRECISIONS = ("float64", "float32")
@@ -57,7 +64,7 @@ def epsilon(
     >>> f"{bounds.estimate:.8f}", bool(bounds.lower <= bounds.estimate <= bounds.upper)
     ('4.37717810', True)
     """
-    validation.check_delta(delta)
+    validation.check_delta(delta, pure=True)
     return _bounds("epsilon", mechanism, steps, delta, relation, precision)
 
 
@@ -81,37 +88,69 @@ def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relatio
     check(mechanism, steps)
     validation.check_one_of(precision, "precision", PRECISIONS)
     validation.check_scalar(value, "delta or epsilon")
-    return unchecked(quantity, mechanism, steps, value, relation, precision)
+    return unchecked(
+        quantity,
+        mechanism,
+        steps,
+        value,
+        relation,
+        precision,
+        single=precision == "float64" and is_single(mechanism, steps),
+    )
+
+
+def has_closed_form(mechanism: Any, steps: Any, relation: str, *, single: bool) -> bool:
+    """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
+    directions = directed_parts(mechanism, steps, relation)
+    return all(as_one_run(parts, single=single) is not None for parts in directions)
 
 
 def unchecked(
-    quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relation: str, precision: str = "float64"
+    quantity: str,
+    mechanism: Any,
+    steps: Any,
+    value: ArrayLike,
+    relation: str,
+    precision: str = "float64",
+    *,
+    single: bool = False,
 ) -> Bounds:
-    """Returns what :func:`epsilon` or :func:`delta` does; where arguments are out of range the bracket says nothing."""
+    """Returns what :func:`epsilon` or :func:`delta` does; where arguments are out of range the bracket says nothing.
+
+    ``single``: one mechanism is run once, which a traced count does not tell.
+    """
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
     with jax.enable_x64(precision == "float64"):
         if is_concrete(leaves):
-            return outside(_decided(quantity, relation, (mechanism, steps, value))[0])
-        return outside(_answer(quantity, relation, precision, structure, tuple(leaves)))
+            return outside(_decided(quantity, relation, single, (mechanism, steps, value))[0])
+        return outside(_answer(quantity, relation, precision, single, structure, tuple(leaves)))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
-def _answer(quantity: str, relation: str, precision: str, structure: Any, leaves: tuple[Any, ...]) -> Bounds:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3, 4))
+def _answer(
+    quantity: str, relation: str, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
+) -> Bounds:
     def solved(leaves: tuple[Any, ...]) -> Bounds:
         with jax.enable_x64(precision == "float64"):
-            return _decided(quantity, relation, jax.tree.unflatten(structure, leaves))[0]
+            return _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))[0]
 
     return one_by_one(solved)(leaves)
 
 
-def _decided(quantity: str, relation: str, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
+def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
     """Returns the larger of the directions' brackets, and which direction decides."""
     mechanism, steps, value = arguments
     directions = directed_parts(mechanism, steps, relation)
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
+    is_float64 = real == jnp.float64
     number = np.asarray(value, real) if is_concrete(value) else as_real(value)
+    runs = [as_one_run(parts, single=single) for parts in directions] if is_float64 else [None]
+    if all(run is not None for run in runs):
+        solve_run = epsilon_of_one_run if quantity == "epsilon" else delta_of_one_run
+        found = [solve_run(run, number) for run in runs]
+        return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
     solve = epsilon_bounds if quantity == "epsilon" else delta_bounds
     if not all(has_law(pair) for parts in directions for pair, _ in parts):
         nothing = jnp.zeros_like(number)
@@ -146,13 +185,13 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
 
 @_answer.defjvp
 def _answer_jvp(
-    quantity: str, relation: str, precision: str, structure: Any, primals: Any, tangents: Any
+    quantity: str, relation: str, precision: str, single: bool, structure: Any, primals: Any, tangents: Any
 ) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
     with jax.enable_x64(precision == "float64"):
-        bounds, decides = _decided(quantity, relation, jax.tree.unflatten(structure, leaves))
+        bounds, decides = _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))
         reals = [as_real(leaf) for leaf in leaves]
-        slopes = _slopes(quantity, relation, structure, reals, jnp.asarray(bounds.estimate), decides)
+        slopes = _slopes(quantity, relation, single, structure, reals, jnp.asarray(bounds.estimate), decides)
         tangent = jnp.zeros_like(bounds.estimate)
         for slope, move in zip(slopes, moves, strict=True):
             # A tangent may be a Python number; one of a whole number is nothing at all.
@@ -163,11 +202,11 @@ def _answer_jvp(
 
 
 def _slopes(
-    quantity: str, relation: str, structure: Any, reals: list[Array], answer: Array, decides: Array
+    quantity: str, relation: str, single: bool, structure: Any, reals: list[Array], answer: Array, decides: Array
 ) -> list[Array]:
     """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function."""
     at = answer if quantity == "epsilon" else reals[-1]
-    by_leaves, by_epsilon = _log_slopes(relation, structure, reals, at, decides)
+    by_leaves, by_epsilon = _log_slopes(relation, single, structure, reals, at, decides)
     if quantity == "epsilon":
         slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (reals[-1] * by_epsilon)]
         is_bound = answer <= 0
@@ -184,9 +223,9 @@ def _chosen(decides: Array, *directions: Any) -> Any:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _log_slopes(
-    relation: str, structure: Any, reals: list[Array], epsilon: Array, decides: Array
+    relation: str, single: bool, structure: Any, reals: list[Array], epsilon: Array, decides: Array
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
@@ -198,6 +237,9 @@ def _log_slopes(
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         mechanism, steps, _ = jax.tree.unflatten(structure, reals)
         directions = directed_parts(mechanism, steps, relation)
+        runs = [as_one_run(parts, single=single) for parts in directions] if step < 1e-3 else [None]
+        if all(run is not None for run in runs):
+            return _chosen(decides, *(log_delta_of_one_run(run, epsilon, step) for run in runs))
         if len({jax.tree.structure(parts) for parts in directions}) == 1:
             return log_delta_at(_chosen(decides, *directions), epsilon)
         return _chosen(decides, *(log_delta_at(parts, epsilon) for parts in directions))

@@ -6,6 +6,7 @@ all kinds. So another kind, or another quantity, compiles only what is new. Insi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array
 from jaxacct.bounds import Bounds
 from jaxacct.precision import is_concrete
 from jaxacct.prv.composition import Part
-from jaxacct.prv.kernel import infinite_mass, is_idle, valid_parts
+from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
 from jaxacct.saddlepoint.contour import (
     LADDER,
     Line,
@@ -74,18 +75,12 @@ def line_for(
 
 
 class Opened(NamedTuple):
-    """A line, the eps it was chosen for, whether a saddle point was found, and what does not depend on either.
-
-    ``least`` and ``most`` bound the mass of infinite losses; ``idle``: nothing is run; ``valid``: all is in range.
-    """
+    """A line, the eps it was chosen for, whether a saddle point was found, and what does not depend on either."""
 
     line: Line
     epsilon: Array
     known: Array
-    least: Array
-    most: Array
-    idle: Array
-    valid: Array
+    facts: Facts
 
 
 class _Found(NamedTuple):
@@ -108,9 +103,8 @@ def _share() -> float:
 @jax.jit
 def opened(parts: tuple[Part, ...], epsilon: Any, delta: Any, by_delta: Any) -> Opened:
     """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
-    least, most = infinite_mass(parts)
-    found = line_for(parts, epsilon, _target(least, most, delta), by_delta)
-    return Opened(*found, least, most, is_idle(parts), valid_parts(parts))
+    facts = facts_of(parts)
+    return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta), facts)
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -133,7 +127,7 @@ _delta_bounds_traced = jax.jit(_delta_bounds)
 
 @jax.jit
 def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
-    line, least, most, idle, valid = on.line, on.least, on.most, on.idle, on.valid & (epsilon >= 0)
+    line, (least, most) = on.line, on.facts.infinite
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]
     log_finite, _ = log_delta(line, epsilon)
     below, above = errors(line, epsilon, log_finite)
@@ -143,15 +137,23 @@ def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
     good = on.known & (_share() * below < limit) & shown
     estimate = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan)
     if _is_certified():
-        sound = on.known & (below < 1) & jnp.isfinite(log_finite) & valid & ~idle
+        sound = on.known & (below < 1) & jnp.isfinite(log_finite)
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.ones_like(estimate)
-    estimate = jnp.where(valid, jnp.where(idle, 0.0, estimate), 1.0)
-    upper = jnp.where(idle & valid, 0.0, upper)
-    return Bounds(lower=lower, estimate=estimate, upper=upper, converged=valid & (idle | good))
+    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
+    if _is_certified():
+        return close_delta(bounds, on.facts, epsilon)
+    return _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), 1.0)
+
+
+def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bounds:
+    """Returns what float32 says: an estimate, 0 where nothing is run, the worst where arguments are wrong."""
+    estimate = jnp.where(valid, jnp.where(facts.is_idle, 0.0, bounds.estimate), worst)
+    upper = jnp.where(facts.is_idle & valid, 0.0, worst)
+    return replace(bounds, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | bounds.converged))
 
 
 def epsilon_bounds(parts: tuple[Part, ...], delta: Any) -> Bounds:
@@ -184,7 +186,7 @@ def _tried(parts: tuple[Part, ...], delta: Any, epsilon: Any, lines: Any) -> _Fo
 
 @jax.jit
 def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
-    line, least, most, idle, known = on.line, on.least, on.most, on.idle, on.known
+    line, (least, most), known = on.line, on.facts.infinite, on.known
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
@@ -205,7 +207,6 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     has_moved = line.order * jnp.abs(epsilon - on.epsilon) > MOVED
     is_rough = ~is_good & known & jnp.isfinite(epsilon) & has_moved & (lines + 1 < LINES)
     good = is_good & (room > 0)
-    valid = on.valid & (delta > 0) & (delta < 1)
     estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
     if _is_certified():
         margin = 2 * (jnp.maximum(below, above) + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(epsilon))
@@ -217,7 +218,7 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
             too_high, too_low = errors(line, at, value)
             log_off = jnp.log1p(jnp.where(side > 0, too_low, -jnp.minimum(too_high, 1.0)))
             proven = side * (jnp.log(target) * (1 + 4 * u) - value - log_off) > 4 * u * jnp.abs(value)
-            return at, proven & known & valid & (target > 0)
+            return at, proven & known & (target > 0)
 
         sides = jnp.asarray([1.0, -1.0])
         (high, low), (is_above, is_below) = jax.vmap(holds)(sides, jnp.stack([strict, loose]))
@@ -227,11 +228,12 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
         estimate = jnp.clip(estimate, lower, upper)
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.full_like(estimate, jnp.inf)
-    endless = ~valid | (strict <= 0) & (loose <= 0)
-    estimate = jnp.where(endless, jnp.inf, jnp.where(idle, 0.0, estimate))
-    upper = jnp.where(idle & valid, 0.0, jnp.where(endless, jnp.inf, upper))
-    lower = jnp.where(idle, 0.0, lower)
-    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=~endless & (idle | good))
+    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
+    if _is_certified():
+        bounds = close_epsilon(bounds, on.facts, delta)
+    else:
+        valid = on.facts.is_valid & (delta > 0) & (delta < 1)
+        bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), jnp.inf)
     return _Found(lines + 1, epsilon, is_rough, bounds)
 
 
@@ -239,5 +241,5 @@ def log_delta_at(parts: tuple[Part, ...], epsilon: Array) -> tuple[Array, Array]
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
     on = opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_)
     log_finite, slope = log_delta(on.line, epsilon)
-    ratio = on.most * jnp.exp(-log_finite)
+    ratio = on.facts.infinite[1] * jnp.exp(-log_finite)
     return log_finite + jnp.log1p(ratio), slope / (1 + ratio)

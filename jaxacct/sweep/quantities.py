@@ -13,7 +13,7 @@ import numpy as np
 from jaxacct import calibrate, prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.prv.accountant import DEFAULT_TOLERANCE
+from jaxacct.prv.kernel import DEFAULT_TOLERANCE
 from jaxacct.sweep.settings import Settings, check, fields_of
 
 MODES = ("saddlepoint", "certified")

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import prv, rdp, validation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
 from jaxacct.prv.composition import Part, directed_parts
-from jaxacct.prv.kernel import infinite_mass
+from jaxacct.prv.facts import facts_of
 from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.solve import delta_bounds
 
@@ -133,7 +133,7 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str)
     if not is_concrete(mechanism, steps, delta) or np.isfinite(found):
         return found
     directions = directed_parts(mechanism, steps, relation)
-    mass = max(float(infinite_mass(parts)[1]) for parts in directions)
+    mass = max(float(facts_of(parts).infinite[1]) for parts in directions)
     if not 0 < mass < LARGEST_MASS:
         return found
     largest = max(_largest_loss(parts) for parts in directions)
@@ -152,7 +152,7 @@ def _largest_loss(parts: tuple[Part, ...]) -> float:
 @in_float64
 def infinite_share(mechanism: Any, steps: Any, relation: str) -> Array:
     """Returns a lower bound on the probability of an infinite loss, which delta does not fall below."""
-    masses = [infinite_mass(parts)[0] for parts in directed_parts(mechanism, steps, relation)]
+    masses = [facts_of(parts).infinite[0] for parts in directed_parts(mechanism, steps, relation)]
     return functools.reduce(jnp.maximum, masses)
 
 

@@ -1,0 +1,158 @@
+"""Brackets without a contour: one run of any mechanism, and any number of plain Gaussian ones, which are one.
+
+A pair knows the profile of one run from below and from above (:meth:`.DominatingPair.one_run`); bounds on epsilon are
+where these meet delta. Gaussian losses of a distance mu_i = 1/s_i of means add up to one of mu^2 = sum k_i mu_i^2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.bounds import Bounds
+from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
+from jaxacct.precision import UNIT_ROUNDOFF, is_concrete
+from jaxacct.prv.composition import Part
+from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
+
+ROUNDS = 100
+"""Halvings of an interval for epsilon; 52 make a float64 of it where epsilon is not far below its bounds."""
+
+LARGEST = 1e300
+"""Epsilons up to which one is sought."""
+
+
+class OneRun(NamedTuple):
+    """A single run: pairs (), of which one has the least loss that it may have and one the largest, and its facts."""
+
+    below: DominatingPair
+    above: DominatingPair
+    facts: Facts
+
+
+def is_single(mechanism: Any, steps: Any) -> bool:
+    """Returns whether it can be seen that one mechanism is run once."""
+    return not isinstance(mechanism, (tuple, list)) and not mechanism.batch_shape and is_concrete(steps) and steps == 1
+
+
+def as_one_run(parts: tuple[Part, ...], *, single: bool) -> OneRun | None:
+    """Returns what is composed as a single run, or None where it is not one, as far as can be seen.
+
+    ``single`` says that it is one run of one pair, whether or not the count is traced.
+    """
+    if single or _runs_once(parts):
+        pair = next(_entry(pairs, i) for pairs, counts in parts for i in range(len(counts)) if single or counts[i] == 1)
+        return OneRun(pair, pair, facts_of(parts))
+    if not all(_is_gaussian(pairs) for pairs, _ in parts):
+        return None
+    return _gaussian(parts)
+
+
+def _runs_once(parts: tuple[Part, ...]) -> bool:
+    counts = [counts for _, counts in parts]
+    return is_concrete(counts) and sum(int(np.sum(np.asarray(c) != 0)) for c in counts) == 1 == sum(map(np.sum, counts))
+
+
+def _entry(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _is_gaussian(pairs: DominatingPair) -> bool:
+    return (
+        isinstance(pairs, SubsampledGaussianPair)
+        and is_concrete(pairs.sampling_rate)
+        and bool(np.all(np.asarray(pairs.sampling_rate) == 1))
+    )
+
+
+@jax.jit
+def _gaussian(parts: tuple[Part, ...]) -> OneRun:
+    """Returns the one Gaussian run that plain Gaussian ones come to."""
+    noise = jnp.concatenate([pairs.noise_multiplier for pairs, _ in parts])  # type: ignore[attr-defined]
+    counts = jnp.concatenate([counts for _, counts in parts])
+    runs = (counts > 0) & (noise > 0)
+    least = jnp.min(jnp.where(runs, noise, jnp.inf))
+    # Over the least, so that neither squares nor their inverses leave the range of float64.
+    share = jnp.sum(jnp.where(runs, counts * (least / noise) ** 2, 0.0))
+    scale = least / jnp.sqrt(share)
+    # A quotient, its square, its product with a count, a sum of so many terms, and the root, which halves all that.
+    error = (len(counts) + 8) * UNIT_ROUNDOFF
+    scale = jnp.where(jnp.isfinite(scale), scale, 1.0)  # nothing is run
+    pair = [SubsampledGaussianPair(scale * (1 + side * error), jnp.ones_like(scale), True) for side in (1.0, -1.0)]
+    return OneRun(pair[0], pair[1], facts_of(parts))
+
+
+@jax.jit
+def delta_of_one_run(run: OneRun, epsilon: Array) -> Bounds:
+    """Returns the bracket of delta at ``epsilon`` ()."""
+    lower, upper = _profile(run, epsilon)
+    unknown = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
+    return close_delta(unknown, run.facts, epsilon)
+
+
+def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
+    """Returns bounds on delta at an epsilon, with the share of infinite losses."""
+    least, most = run.facts.infinite
+    lower, _ = run.below.one_run(epsilon)
+    _, upper = run.above.one_run(epsilon)
+    u = UNIT_ROUNDOFF
+    lower, upper = (lower + least) * (1 - 2 * u), (upper + most) * (1 + 2 * u)
+    return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), 1.0, jnp.minimum(upper, 1.0))
+
+
+def log_delta_of_one_run(run: OneRun, epsilon: Array, step: float) -> tuple[Array, Array]:
+    """Returns about log delta(epsilon), and its derivative in epsilon by a central difference; NaN where it is 0."""
+
+    def log_middle(epsilon: Array) -> Array:
+        lower, upper = _profile(run, epsilon)
+        return jnp.log(jnp.where(lower > 0, (lower + upper) / 2, jnp.nan))
+
+    apart = step * jnp.maximum(epsilon, step)
+    low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + apart * jnp.arange(-1.0, 2.0), 0.0))
+    return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)
+
+
+@jax.jit
+def epsilon_of_one_run(run: OneRun, delta: Array) -> Bounds:
+    """Returns the bracket of epsilon at ``delta`` ().
+
+    From above by any epsilon at which delta, from above, is small enough; from below by any at which it is, from below,
+    still too large. Both are found by bisection, whose end on the safe side is returned.
+    """
+    zero = jnp.zeros_like(delta)
+
+    def enough(side: Array, epsilon: Array) -> Array:
+        lower, upper = _profile(run, epsilon)
+        return jnp.where(side > 0, upper <= delta, ~(lower > delta))
+
+    def sought(side: Array) -> Array:
+        def grow(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            return state[1], 4 * state[1]
+
+        def too_small(state: tuple[Array, Array]) -> Array:
+            return ~enough(side, state[1]) & (state[1] < LARGEST)
+
+        low, high = jax.lax.while_loop(too_small, grow, (zero, jnp.full_like(delta, 1e-3)))
+
+        def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            i, low, high = state
+            middle = low + (high - low) / 2
+            suffices = enough(side, middle)
+            return i + 1, jnp.where(suffices, low, middle), jnp.where(suffices, middle, high)
+
+        def apart(state: tuple[Array, Array, Array]) -> Array:
+            i, low, high = state
+            return (i < ROUNDS) & (high - low > 2 * UNIT_ROUNDOFF * high)
+
+        _, low, high = jax.lax.while_loop(apart, halve, (jnp.int32(0), low, high))
+        # What is too large to be enough is not known to be too small.
+        found = jnp.where(side > 0, jnp.where(enough(side, high), high, jnp.inf), low)
+        return jnp.where(enough(side, zero), 0.0, found)
+
+    upper, lower = jax.lax.map(sought, jnp.asarray([1.0, -1.0]))
+    unknown = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
+    return close_epsilon(unknown, run.facts, delta)
