@@ -40,8 +40,35 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
 
 
 def as_float64(value) -> jax.Array:
-    """Returns ``value`` as a float64 array. To be called inside the scope only."""
+    """Returns ``value`` as a float64 array, exactly if it is of fewer bits. To be called inside the scope only."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 8:
+        return _widened(value)
     return jnp.asarray(value, dtype=jnp.float64)
+
+
+@functools.partial(jax.jit, inline=True)
+def _widened(value: jax.Array) -> jax.Array:
+    """Returns narrow floats in float64. The cast alone flushes subnormals to zero: a small cost would vanish."""
+    limits, bits = jnp.finfo(value.dtype), _bits(value)
+    magnitude = jnp.right_shift(jnp.left_shift(bits, 1), 1)
+    units = magnitude.astype(jnp.float64) * float(limits.smallest_subnormal)
+    signed = jnp.where(bits == magnitude, units, -units)
+    return jnp.where(magnitude < 2**limits.nmant, signed, value.astype(jnp.float64))
+
+
+def _bits(value: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(value, f"uint{8 * value.dtype.itemsize}")
+
+
+def is_zero(value: jax.Array) -> jax.Array:
+    """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0."""
+    return jnp.left_shift(_bits(value), 1) == 0
+
+
+def kept_positive(value: jax.Array, least: float = TINY) -> jax.Array:
+    """Returns ``value`` with every number in (0, least) raised to ``least``, subnormals included; 0 stays 0."""
+    small = (value >= 0) & (value < least) & ~is_zero(value)
+    return jnp.where(small, jnp.asarray(least, value.dtype), value)
 
 
 def as_real(value: ArrayLike) -> jax.Array:

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, kept_positive, outside
 
 ROUNDING = 16 * UNIT_ROUNDOFF
 """Relative error of a binary probability: exp twice, two products, a sum and a quotient, each right to two units."""
@@ -97,7 +97,8 @@ class ApproximateDP(ScalarFields):
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
         directions(self, relation)
-        epsilon, delta = jnp.broadcast_arrays(as_float64(self.epsilon), as_float64(self.delta))
+        # A delta that is flushed to zero would take the infinite losses with it.
+        epsilon, delta = jnp.broadcast_arrays(as_float64(self.epsilon), kept_positive(as_float64(self.delta)))
         high, low = binary_probabilities(epsilon)
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)

@@ -13,6 +13,7 @@ from jaxacct.batching import stack
 from jaxacct.convert.kernels import kernel
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
+from jaxacct.mechanisms.nothing import releases_nothing
 from jaxacct.mechanisms.protocol import directions, sequence
 from jaxacct.precision import as_float64
 from jaxacct.rdp.closed_forms import CLOSED_FORMS
@@ -32,7 +33,11 @@ FLOOR = 2.0**-960
 
 
 def single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
-    """Returns the divergence of one run, rounded up."""
+    """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
+    return jnp.where(releases_nothing(mechanism) & (orders > 1), 0.0, _some(mechanism, orders, relation, kinds))
+
+
+def _some(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
     closed = CLOSED_FORMS.get(type(mechanism))
     if closed is not None:
         return _rounded_up(closed(mechanism, orders, relation), orders)
