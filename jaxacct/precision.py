@@ -40,20 +40,33 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
 
 
 def as_float64(value) -> jax.Array:
-    """Returns ``value`` as a float64 array, exactly if it is of fewer bits. To be called inside the scope only."""
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 8:
-        return _widened(value)
+    """Returns ``value`` as a float64 array. To be called inside the scope only."""
     return jnp.asarray(value, dtype=jnp.float64)
 
 
+def exact_float64(value) -> jax.Array:
+    """Returns ``value``, an argument and no tangent of one, as a float64 array, subnormals included. In the scope.
+
+    The cast of a narrower type flushes them to zero: a small cost would vanish.
+    """
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 8:
+        return _widened(value)
+    return as_float64(value)
+
+
+@jax.custom_jvp
 @functools.partial(jax.jit, inline=True)
 def _widened(value: jax.Array) -> jax.Array:
-    """Returns narrow floats in float64. The cast alone flushes subnormals to zero: a small cost would vanish."""
     limits, bits = jnp.finfo(value.dtype), _bits(value)
     magnitude = jnp.right_shift(jnp.left_shift(bits, 1), 1)
     units = magnitude.astype(jnp.float64) * float(limits.smallest_subnormal)
     signed = jnp.where(bits == magnitude, units, -units)
     return jnp.where(magnitude < 2**limits.nmant, signed, value.astype(jnp.float64))
+
+
+@_widened.defjvp
+def _widened_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _widened(*primals), tangents[0].astype(jnp.float64)
 
 
 def _bits(value: jax.Array) -> jax.Array:

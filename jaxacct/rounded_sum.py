@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Float32
 
-from jaxacct.precision import as_float64, kept_positive
+from jaxacct.precision import as_float64, exact_float64, kept_positive
 
 SMALLEST = 2.0**-126
 """Smallest normal float32: below it XLA may flush to zero, so a positive remainder is never stored as less."""
@@ -90,7 +90,7 @@ def precise(curve: ArrayLike) -> Array:
     LEAST_COST, lest a flush to zero lose it.
     """
     curve = jnp.asarray(curve)
-    wide = as_float64(curve)
+    wide = exact_float64(curve)
     if curve.dtype != jnp.float64 and jnp.issubdtype(curve.dtype, jnp.floating):
         limits = jnp.finfo(curve.dtype)  # off by its last bit, or by a subnormal
         wide = wide * (1 + float(limits.eps)) + float(limits.tiny)

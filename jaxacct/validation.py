@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.precision import as_float64, in_float64, is_zero
+from jaxacct.precision import exact_float64, in_float64, is_zero
 
 MOST_STEPS = 2**53
 """The most runs that are counted: up to here float64 holds every whole number."""
@@ -32,7 +32,7 @@ def concrete_value(value: Any) -> np.ndarray | None:
             raise TypeError(f"expected a number, got one of dtype {value.dtype}: give real numbers.")
         return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise OverflowError(f"expected a number of 64 bits, got {value}: give a float.")
+        raise OverflowError(f"expected a number, got {value}, which 64 bits do not hold: give a float, or less.")
     return np.asarray(value) if isinstance(value, (int, float)) else None
 
 
@@ -125,7 +125,7 @@ def exact_steps(value: Any, name: str = "steps") -> Any:
 
 @in_float64
 def _traced_steps(value: Array) -> Array:
-    steps = as_float64(value)
+    steps = exact_float64(value)
     wide = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize == 8
     fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # before it is rounded
     whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import rdp, validation
 from jaxacct.filters.renyi import FILTER_ORDERS, RenyiFilter
 from jaxacct.mechanisms import Mechanism
-from jaxacct.precision import as_float64, in_float64
+from jaxacct.precision import as_float64, exact_float64, in_float64
 
 
 @jax.tree_util.register_dataclass
@@ -138,7 +138,7 @@ class IndividualRenyiFilter:
 @in_float64
 def _spread(mechanism: Mechanism, shape: tuple[int, ...]) -> Mechanism:
     """Returns the mechanism with every field of the batch's shape, in float64."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(as_float64(leaf), shape), mechanism)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(exact_float64(leaf), shape), mechanism)
 
 
 @in_float64  # a vmap outside it would make float32 of the runs, and int32 of integers

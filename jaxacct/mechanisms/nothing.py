@@ -21,7 +21,7 @@ from jaxacct.mechanisms.random_allocation import RandomAllocation
 from jaxacct.mechanisms.randomized_response import RandomizedResponse
 from jaxacct.mechanisms.truncated import TruncatedPoissonGaussian
 from jaxacct.mechanisms.without_replacement import GaussianWithoutReplacement, LaplaceWithoutReplacement
-from jaxacct.precision import as_float64, is_zero
+from jaxacct.precision import exact_float64, is_zero
 
 
 def releases_nothing(mechanism: Mechanism) -> Bool[Array, " ..."]:
@@ -34,15 +34,15 @@ def releases_nothing(mechanism: Mechanism) -> Bool[Array, " ..."]:
 
 
 def _none(cost: ArrayLike) -> Array:
-    return is_zero(as_float64(cost))
+    return is_zero(exact_float64(cost))
 
 
 def _drowned(noise: ArrayLike) -> Array:
-    return as_float64(noise) == jnp.inf
+    return exact_float64(noise) == jnp.inf
 
 
 def _sampled(noise: ArrayLike, rate: ArrayLike) -> Array:
-    noise, rate = as_float64(noise), as_float64(rate)
+    noise, rate = exact_float64(noise), exact_float64(rate)
     return ((noise == jnp.inf) | is_zero(rate)) & (noise >= 0) & (rate >= 0) & (rate <= 1)
 
 
