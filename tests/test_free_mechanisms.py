@@ -10,6 +10,7 @@ from test_ledger_counts import EXAMPLES, LEDGERS, assert_identical, charged
 
 import jaxacct as ja
 from jaxacct import filters, rounded_sum
+from jaxacct.mechanisms.nothing import releases_nothing
 from jaxacct.precision import exact_float64
 
 FREE = {"pure": (0.0, -0.0, np.float32(0), 0), "noisy": (math.inf, np.float32(np.inf))}
@@ -19,15 +20,27 @@ TINY = {
 }
 """Parameters whose costs underflow, are subnormal, or below the smallest normal float32."""
 
-NOTHING = {
-    "randomized response": ja.RandomizedResponse(0.0, outcomes=5),
-    "approximate": ja.ApproximateDP(0.0, 0.0),
-    "laplace": ja.Laplace(math.inf),
-    "sampled laplace": ja.PoissonSubsampledLaplace(math.inf, 0.1),
-    "sampled gaussian": ja.PoissonSubsampledGaussian(math.inf, 0.1),
-    "without replacement": ja.GaussianWithoutReplacement(math.inf, 0.1),
-    "mixture": ja.GaussianMixture(math.inf, [1.0, 2.0], [0.5, 0.5]),
-}
+NOTHING = (
+    ja.RandomizedResponse(0.0, outcomes=5),
+    ja.ApproximateDP(0.0, 0.0),
+    ja.Laplace(math.inf),
+    ja.PoissonSubsampledLaplace(math.inf, 0.1),
+    ja.PoissonSubsampledGaussian(math.inf, 0.1),
+    ja.TruncatedPoissonGaussian(math.inf, 0.1, 0.0),
+    ja.GaussianWithoutReplacement(math.inf, 0.1),
+    ja.LaplaceWithoutReplacement(math.inf, 0.1),
+    ja.GaussianMixture(math.inf, [1.0, 2.0], [0.5, 0.5]),
+    ja.RandomAllocation(math.inf, 10),
+)
+LITTLE = (
+    ja.RandomizedResponse(5e-324, outcomes=5),
+    ja.ApproximateDP(0.0, 5e-324),
+    ja.ApproximateDP(5e-324, 0.0),
+    ja.Laplace(1.7e308),
+    ja.PoissonSubsampledGaussian(1.0, 5e-324),
+    ja.TruncatedPoissonGaussian(math.inf, 0.1, 1e-300),
+    ja.DiscreteLaplace(1e300),
+)
 
 
 def kinds(name):
@@ -51,18 +64,13 @@ def test_nothing_is_free_and_little_is_not(name):
         for value in TINY[kind]:
             granted, after = ledger.spend(make(value))
             assert not np.any(granted) or charged(after) > 0, value
-            assert np.all(after.epsilon() >= ledger.epsilon())
 
 
-@pytest.mark.parametrize("name", LEDGERS)
+@pytest.mark.parametrize("name", ["RenyiFilter", "ZCDPFilter", "ApproximateDPFilter", "GDPFilter", "RogersOdometer"])
 def test_little_is_not_free_when_traced(name):
     """A float32 program flushes subnormals to zero, and zero would be free."""
     ledger, make = LEDGERS[name][0](), kinds(name)["pure"]
-    if name == "IndividualRenyiFilter":
-        make = ja.PureDP
     values = np.array([0.0, -0.0, 1e-45, 1e-40, 1e-30], np.float32)
-    if name == "IndividualRenyiFilter":
-        values = np.stack([values] * EXAMPLES, axis=-1)
     granted, after = jax.jit(jax.vmap(lambda value: ledger.spend(make(value), 3)))(values)
     assert np.all(granted)
     spent = [charged(jax.tree.map(lambda leaf, i=i: leaf[i], after)) for i in range(len(values))]
@@ -70,18 +78,24 @@ def test_little_is_not_free_when_traced(name):
     assert min(spent[2:]) > 0
 
 
-@pytest.mark.parametrize("name", NOTHING)
-def test_mechanisms_that_release_nothing(name):
-    relation = NOTHING[name].relations[0]
-    budget = filters.RenyiFilter(0.0, 1e-5)  # not even a budget is needed
-    granted, after = budget.spend(NOTHING[name], 5, relation=relation)
+def test_which_mechanisms_release_nothing():
+    with jax.enable_x64(True):
+        assert all(map(releases_nothing, NOTHING))
+        assert not any(map(releases_nothing, LITTLE))
+        invalid = jax.vmap(lambda s, q: releases_nothing(ja.PoissonSubsampledGaussian(s, q)))
+        assert not np.any(invalid(np.array([math.nan, -1.0, math.inf, math.inf]), np.array([0.0, 0.0, -0.1, math.nan])))
+
+
+def test_not_even_a_budget_is_needed():
+    budget = filters.RenyiFilter(0.0, 1e-5)
+    granted, after = budget.spend(ja.Gaussian(math.inf), 5)
     assert granted
     assert after.epsilon() == 0
     assert_identical(after, budget)
 
 
 def test_a_rate_of_zero_is_free_and_one_next_to_it_is_not():
-    budget = filters.RenyiFilter(1.0, 1e-5)
+    budget = filters.RenyiFilter(1.0, 1e-5, orders=[16.0, 32.0])
     rates = np.array([0.0, 1e-45, 1e-30, -1e-45, np.nan], np.float32)
     spend = jax.jit(jax.vmap(lambda s, q: budget.spend(ja.PoissonSubsampledGaussian(s, q))))
     granted, after = spend(np.ones(5, np.float32), rates)
@@ -95,17 +109,17 @@ def test_a_rate_of_zero_is_free_and_one_next_to_it_is_not():
 
 
 def test_an_exhausted_filter_grants_what_is_free():
-    for make, mechanism in ((filters.ZCDPFilter, ja.Gaussian(20.0)), (filters.RenyiFilter, ja.Gaussian(20.0))):
-        budget = make(1.0, 1e-5)
-        _, budget = budget.spend(mechanism, int(budget.remaining(mechanism)))
-        assert not budget.would_grant(mechanism)
-        assert budget.would_grant(ja.PureDP(0.0), 10**6)
-        assert budget.remaining(ja.PureDP(0.0)) == 2**31 - 1
+    mechanism = ja.Gaussian(20.0)
+    for budget in (filters.ZCDPFilter(1.0, 1e-5, conversion="mironov"), filters.RenyiFilter(1.0, 1e-5)):
+        _, spent = budget.spend(mechanism, int(budget.remaining(mechanism)))
+        assert not spent.would_grant(mechanism)
+        assert spent.would_grant(ja.PureDP(0.0), 10**6)
+        assert spent.remaining(ja.PureDP(0.0)) == 2**31 - 1
 
 
 def test_remaining_of_an_infinite_budget_ends_where_the_sum_does():
     """The sums end at 3.4e38, after which nothing more is granted."""
-    budget = filters.ZCDPFilter(math.inf, 1e-5)
+    budget = filters.ZCDPFilter(math.inf, 1e-5, conversion="mironov")
     vast = ja.Gaussian(1e-18)
     runs = int(budget.remaining(vast))
     assert 0 < runs < 1000
@@ -120,6 +134,8 @@ def test_narrow_numbers_become_float64_exactly(dtype):
     bits = np.random.default_rng(0).integers(0, 2 ** (8 * kind.itemsize), 4000).astype(f"uint{8 * kind.itemsize}")
     edges = np.arange(40, dtype=bits.dtype)  # zero and the smallest subnormals
     values = np.concatenate([bits, bits >> 6, edges]).view(kind)
+    with np.errstate(invalid="ignore"):
+        values = values[~np.isnan(values)]
     with jax.enable_x64(True):
         np.testing.assert_array_equal(jax.jit(exact_float64)(values), values.astype(np.float64))
         slope = jax.jit(jax.grad(lambda x: 3 * exact_float64(x)))(jnp.asarray(1.5, kind))

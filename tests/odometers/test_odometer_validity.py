@@ -142,8 +142,3 @@ def test_what_remains_keeps_every_reading_on_the_way(kind):
         steps = int(remaining(limit))
         assert np.all(readings[: steps + 1] <= limit * (1 + 1e-6))
         assert np.any(readings[: steps + 2] >= limit * (1 - 1e-6))
-
-
-def test_a_growth_next_to_one_reads_no_filter_that_has_refused():
-    _, odometer = RenyiOdometer(1e-4, [2.0], base=1e-3, growth=1 + 2.0**-50).spend(RandomizedResponse(3.0), 10)
-    assert odometer.epsilon() >= odometer.spent[0]
