@@ -27,12 +27,10 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.protocol import directions
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.rounded_sum import LEAST_COST
 
 MARGIN = 64 * UNIT_ROUNDOFF
 """Relative rounding of a handful of operations; of the normal quantile, good to 1e-15 in tests, too."""
-
-LEAST_COST = 2.0**-960
-"""Floor of a square that underflows: what costs anything keeps a cost, and only infinite noise has none."""
 
 
 def mechanism_to_dp(
