@@ -44,6 +44,51 @@ def as_float64(value) -> jax.Array:
     return jnp.asarray(value, dtype=jnp.float64)
 
 
+def exact_float64(value) -> jax.Array:
+    """Returns ``value``, an argument and no tangent of one, as a float64 array, subnormals included. In the scope.
+
+    The cast of a narrower type flushes them to zero: a small cost would vanish.
+    """
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 8:
+        return _widened(value)
+    return as_float64(value)
+
+
+def exact_real(value: ArrayLike) -> jax.Array:
+    """Returns :func:`exact_float64` of ``value`` inside the scope, and its float32 outside."""
+    return exact_float64(value) if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64 else as_real(value)
+
+
+@jax.custom_jvp
+@functools.partial(jax.jit, inline=True)
+def _widened(value: jax.Array) -> jax.Array:
+    limits, bits = jnp.finfo(value.dtype), _bits(value)
+    magnitude = jnp.right_shift(jnp.left_shift(bits, 1), 1)
+    units = magnitude.astype(jnp.float64) * float(limits.smallest_subnormal)
+    signed = jnp.where(bits == magnitude, units, -units)
+    return jnp.where(magnitude < 2**limits.nmant, signed, value.astype(jnp.float64))
+
+
+@_widened.defjvp
+def _widened_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _widened(*primals), tangents[0].astype(jnp.float64)
+
+
+def _bits(value: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(value, f"uint{8 * value.dtype.itemsize}")
+
+
+def is_zero(value: jax.Array) -> jax.Array:
+    """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0."""
+    return jnp.left_shift(_bits(value), 1) == 0
+
+
+def kept_positive(value: jax.Array, least: float = TINY) -> jax.Array:
+    """Returns ``value`` with every number in (0, least) raised to ``least``, subnormals included; 0 stays 0."""
+    small = (value >= 0) & (value < least) & ~is_zero(value)
+    return jnp.where(small, jnp.asarray(least, value.dtype), value)
+
+
 def as_real(value: ArrayLike) -> jax.Array:
     """Returns ``value`` as an array of the widest real type at hand: float64 inside the scope, else float32."""
     return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(jnp.float64))

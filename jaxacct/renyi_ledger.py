@@ -45,19 +45,20 @@ class RenyiLedger(Ledger):
         """Returns whether ``steps`` runs of ``mechanism`` are granted, and the ledger after them.
 
         All of them or none: where it refuses, the new ledger is the old one bit for bit. Nothing may be released before
-        it is granted. Sequences are granted together, as in :func:`jaxacct.rdp.composed_curve`. Invalid mechanisms, NaN
-        and traced steps that are no whole number are refused; concrete ones raise ValueError. An odometer has no
-        budget: it refuses only these, and what has no finite divergence at any order.
+        it is granted. Sequences are granted together, as in :func:`jaxacct.rdp.composed_curve`. What costs nothing, no
+        runs or a mechanism that releases nothing, is granted always. Invalid mechanisms, NaN and traced steps that are
+        no whole number up to 2^53 are refused; concrete ones raise ValueError. An odometer has no budget: it refuses
+        only these, and what has no finite divergence at any order.
         """
-        return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), 1)
+        steps = validation.exact_steps(steps)
+        return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), np.float64(1))
 
     def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
 
         A curve that was made less precise than float64 on its way is rounded up by its last bit.
         """
-        validation.check_steps(steps)
-        return self._spent(curve, steps)
+        return self._spent(curve, validation.exact_steps(steps))
 
     def _spent(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], Self]:
         if np.shape(curve) != (len(self.orders),):
@@ -80,12 +81,12 @@ class RenyiLedger(Ledger):
 def with_runs(total: RoundedSum, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, Array, Array]:
     """Returns the divergences after so many more runs, rounded up, where they change, and whether the runs are valid.
 
-    Inside the float64 scope. An order whose curve is 0 has nothing to round up.
+    Inside the float64 scope; ``steps`` are :func:`.validation.exact_steps`. An order whose curve is 0 has nothing to
+    round up.
     """
     curve, steps = precise(curve), as_float64(steps)
     added = jnp.where(steps == 0, 0.0, steps * curve)
-    whole = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps)
-    return total.plus(added), added != 0, whole & jnp.all(curve >= 0)
+    return total.plus(added), added != 0, (steps >= 0) & jnp.all(curve >= 0)
 
 
 def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:

@@ -12,10 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Float32
 
-from jaxacct.precision import as_float64
+from jaxacct.precision import as_float64, exact_float64, kept_positive
 
 SMALLEST = 2.0**-126
 """Smallest normal float32: below it XLA may flush to zero, so a positive remainder is never stored as less."""
+
+LARGEST = (2 - 2.0**-23) * 2.0**127
+"""Largest float32, and so the largest sum that is not infinite."""
+
+LEAST_COST = 2.0**-960
+"""What a run costs at least that costs anything, where a formula underflows: products of two are normal numbers."""
 
 ROUNDING = 2.0**-51
 """Four units of float64 roundoff: covers the at most three roundings of ``old + steps * cost``, all terms >= 0."""
@@ -78,11 +84,17 @@ class RoundedSum:
 
 
 def precise(curve: ArrayLike) -> Array:
-    """Returns ``curve`` in float64, rounded up by its last bit where it came in less. Inside the float64 scope."""
+    """Returns ``curve`` in float64, rounded up where it came in less. Inside the float64 scope.
+
+    A 0 stays one in float64 only: in a narrower type it may have been a small number. What is above 0 is at least
+    LEAST_COST, lest a flush to zero lose it.
+    """
     curve = jnp.asarray(curve)
-    if curve.dtype == jnp.float64:
-        return curve
-    return as_float64(curve) * (1 + float(jnp.finfo(curve.dtype).eps)) + SMALLEST
+    wide = exact_float64(curve)
+    if curve.dtype != jnp.float64 and jnp.issubdtype(curve.dtype, jnp.floating):
+        limits = jnp.finfo(curve.dtype)  # off by its last bit, or by a subnormal
+        wide = wide * (1 + float(limits.eps)) + float(limits.tiny)
+    return kept_positive(wide, LEAST_COST)
 
 
 def runs_within(
@@ -90,14 +102,16 @@ def runs_within(
 ) -> Float[Array, " ..."]:
     """Returns how many times ``each`` may be added to ``old``, at once or one by one, before it exceeds ``budget``.
 
-    At most MOST_RUNS, on the safe side: rounding may make it one too small, never too large. Inside the float64 scope.
+    At most MOST_RUNS, which is what remains of anything free; on the safe side: rounding may make it one too small,
+    never too large. Inside the float64 scope.
     """
+    finite = jnp.minimum(budget, LARGEST)  # an infinite budget ends where its sum does
     step = each + 2 * SMALLEST
-    guess = jnp.clip(jnp.floor((budget - old) / step), 0, MOST_RUNS)
+    guess = jnp.clip(jnp.floor((finite - old) / step), 0, MOST_RUNS)
     most = jnp.zeros_like(guess)
     # n additions one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
     for fewer in range(3):  # the guess may be off by its rounding
         count = jnp.maximum(guess - fewer, 0.0)
-        fits = (old + count * step) * (1 + count * 2.0**-46) <= budget
+        fits = (old + count * step) * (1 + count * 2.0**-46) <= finite
         most = jnp.maximum(most, jnp.where(fits, count, 0.0))
-    return most
+    return jnp.where(each == 0, MOST_RUNS, jnp.where(each > 0, most, 0.0))

@@ -10,27 +10,42 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
+
+from jaxacct.precision import exact_float64, in_float64, is_zero
+
+MOST_STEPS = 2**53
+"""The most runs that are counted: up to here float64 holds every whole number."""
 
 
 def concrete_value(value: Any) -> np.ndarray | None:
     """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
-    if isinstance(value, jax.core.Tracer):
-        return None
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}.")
     if isinstance(value, (list, tuple)):
         raise TypeError(f"expected a number or an array, got {value!r}: give numpy.array(...) for a sequence.")
-    if isinstance(value, (numbers.Real, np.ndarray, np.generic, jax.Array)):
-        return np.asarray(value)
-    return None
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        real = any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.integer, jnp.floating, jnp.bool_))
+        if not real:
+            raise TypeError(f"expected a number, got one of dtype {value.dtype}: give real numbers.")
+        return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise OverflowError(f"expected a number, got {value}, which 64 bits do not hold: give a float, or less.")
+    return np.asarray(value) if isinstance(value, (int, float)) else None
 
 
 def _named_value(name: str, value: Any) -> np.ndarray | None:
+    if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
+        kind = type(value).__name__
+        raise TypeError(f"{name} = {value!r} of type {kind}: give a number, that is an int, a float or an array.")
     try:
         return concrete_value(value)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
+    except OverflowError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _require(name: str, value: Any, holds: Callable[[np.ndarray], Any], reason: str) -> None:
@@ -45,7 +60,7 @@ def check_number(value: Any, name: str) -> None:
 
     A field of a pytree may be: JAX puts what it likes there. So only what is called asks for numbers.
     """
-    if not isinstance(value, jax.core.Tracer) and _named_value(name, value) is None:
+    if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number, or an array of them.")
 
 
@@ -64,22 +79,57 @@ def check_noise_multiplier(value: Any, name: str = "noise_multiplier") -> None:
     )  # fmt: skip
 
 
-def check_sampling_rate(value: Any, name: str = "sampling_rate") -> None:
-    """Raises where a concrete sampling rate is outside [0, 1], or so small that XLA would take it for 0."""
+def check_sampling_rate(value: Any, name: str = "sampling_rate", *, zero: bool = False) -> None:
+    """Raises where a concrete sampling rate is outside (0, 1]; 0, at which nobody takes part, passes if asked."""
     _require(
-        name, value, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
-        "is not a probability in [0, 1] that float64 holds in full: give the expected batch size over the number of "
-        "examples (a fraction, not a percentage; 0 samples nothing and costs nothing).",
+        name, value, lambda v: ((v >= 0) if zero else (v > 0)) & (v <= 1),
+        f"is not a probability in {'[' if zero else '('}0, 1]: give the expected batch size over the number of "
+        "examples (a fraction, not a percentage).",
     )  # fmt: skip
 
 
 def check_steps(value: Any, name: str = "steps") -> None:
-    """Raises where a concrete number of steps is negative, fractional or above 2**53."""
-    _require(
-        name, value, lambda v: (v >= 0) & (v == np.floor(v)) & (v <= 2.0**53),
-        "is not a number of steps: give a whole number of noisy updates, at least 0 "
-        "(epochs times the number of batches an epoch).",
-    )  # fmt: skip
+    """Raises where a concrete number of steps is negative, fractional or above :data:`MOST_STEPS`."""
+    reason = (
+        "is not a number of steps: give a whole number of noisy updates, at least 0 and at most 2**53 "
+        "(epochs times the number of batches an epoch)."
+    )
+    if isinstance(value, int) and abs(value) > MOST_STEPS:
+        raise ValueError(f"{name} = {value} {reason}")
+
+    def countable(steps: np.ndarray) -> Any:
+        # 2**53 + 1 would be 2**53 in float64; a float16 does not reach it.
+        whole = steps.dtype.kind in "iu"
+        wide = steps if whole or steps.dtype.itemsize > 8 else steps.astype(np.float64)
+        return (wide >= 0) & (wide == np.floor(wide)) & (wide <= MOST_STEPS)
+
+    _require(name, value, countable, reason)
+
+
+def exact_steps(value: Any, name: str = "steps") -> Any:
+    """Returns numbers of steps in float64 with none lost, of one mechanism or of a tuple; all ledgers count by this.
+
+    A NumPy integer read outside the float64 scope loses its upper bits: 2**32 + 1 runs were 1. Concrete numbers come
+    back as NumPy ones, or raise as :func:`check_steps` does; traced ones as tracers, NaN where they are no number of
+    steps, which everything downstream takes for an infinite cost.
+    """
+    if isinstance(value, (list, tuple)):
+        each = [exact_steps(part, name) for part in value]
+        return each if isinstance(value, list) else tuple(each)
+    check_number(value, name)
+    if isinstance(value, jax.core.Tracer):
+        return _traced_steps(value)
+    check_steps(value, name)
+    return np.asarray(value, np.float64)
+
+
+@in_float64
+def _traced_steps(value: Array) -> Array:
+    steps = exact_float64(value)
+    wide = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize == 8
+    fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # before it is rounded
+    whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
+    return jnp.where(whole | is_zero(steps), steps, jnp.nan)
 
 
 def check_batches(value: Any, most: int, name: str = "batches") -> None:
@@ -103,14 +153,6 @@ def check_delta(value: Any, name: str = "delta", *, pure: bool = False) -> None:
 def check_epsilon(value: Any, name: str = "epsilon") -> None:
     """Raises where a concrete epsilon is negative or NaN."""
     _require(name, value, lambda v: v >= 0, "is not an epsilon: give a number of at least 0.")
-
-
-def check_in_full(value: Any, name: str) -> None:
-    """Raises where a concrete value is above 0 and so small that XLA would take it for 0."""
-    _require(
-        name, value, lambda v: ~((v > 0) & (v < 2.0**-1022)),
-        "is smaller than float64 holds in full: give 0, or at least 2.3e-308.",
-    )  # fmt: skip
 
 
 def check_positive(value: Any, name: str) -> None:

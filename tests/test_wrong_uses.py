@@ -3,6 +3,7 @@
 One row: what is called, the exception, and what its message has to say. Nothing here gets as far as a compilation.
 """
 
+import fractions
 import re
 
 import jax
@@ -53,6 +54,27 @@ WRONG = {
     ),
     "negative steps": (lambda: ja.gdp.mu(SAMPLED, np.int32(-1)), ValueError, "steps = -1 .* at least 0"),
     "endless steps": (lambda: ja.epsilon(SAMPLED, np.inf, 1e-5), ValueError, "steps = inf .* give a whole number"),
+    "steps beyond float64": (
+        lambda: ja.epsilon(SAMPLED, 2**53 + 1, 1e-5),
+        ValueError,
+        r"steps = 9007199254740993 .* at most 2\*\*53",
+    ),
+    "steps beyond float64 of NumPy": (
+        lambda: ja.rdp.epsilon(SAMPLED, np.int64(2**53 + 1), 1e-5),
+        ValueError,
+        r"steps = 9007199254740993 .* at most 2\*\*53",
+    ),
+    "steps beyond float64, calibrating": (
+        lambda: ja.calibrate.noise_multiplier(1.0, 1e-5, 0.01, np.uint64(2**53 + 1)),
+        ValueError,
+        r"steps = 9007199254740993 .* at most 2\*\*53",
+    ),
+    "steps beyond 64 bits": (
+        lambda: ja.epsilon(SAMPLED, 2**64, 1e-5),
+        ValueError,
+        "steps: .*64 bits do not hold: give",
+    ),
+    "an epsilon beyond 64 bits": (lambda: ja.PureDP(2**64), ValueError, "epsilon: .*64 bits do not hold: give a float"),
     "negative noise": (lambda: ja.Gaussian(-1.0), ValueError, "noise_multiplier = -1.0 .* over the clipping norm"),
     "one bad noise of many": (
         lambda: ja.Gaussian(jnp.array([1.0, -2.0])),
@@ -94,6 +116,34 @@ WRONG = {
         r"Gaussian.noise_multiplier = \{1.0\} .* give a number",
     ),
     "a complex delta": (lambda: ja.epsilon(SAMPLED, 1, 1e-5j), TypeError, "delta = 1e-05j .* give a number"),
+    "a complex noise": (lambda: ja.Gaussian(1 + 1j), TypeError, r"noise_multiplier = \(1\+1j\) .* give a number"),
+    "a complex noise of NumPy": (
+        lambda: ja.Gaussian(np.complex64(1)),
+        TypeError,
+        "noise_multiplier: expected a number, got one of dtype complex",
+    ),
+    "a complex rate of JAX": (
+        lambda: ja.PoissonSubsampledGaussian(1.0, jnp.array([0.1 + 0j])),
+        TypeError,
+        "sampling_rate: expected a number, got one of dtype complex",
+    ),
+    "a complex number of steps": (lambda: ja.epsilon(SAMPLED, 2 + 0j, 1e-5), TypeError, r"steps = \(2\+0j\) .* give"),
+    "complex steps of NumPy": (
+        lambda: ja.filters.ZCDPFilter(1.0, 1e-5).spend(PLAIN, np.complex128(2)),
+        TypeError,
+        "steps: expected a number, got one of dtype complex128",
+    ),
+    "a traced complex epsilon": (
+        lambda: traced(lambda e: ja.PureDP(e).epsilon, 1j),
+        TypeError,
+        "epsilon: expected a number, got one of dtype complex",
+    ),
+    "text in an array": (lambda: ja.Laplace(np.array(["1"])), TypeError, "scale: expected a number, got one of dtype"),
+    "a fraction object for steps": (
+        lambda: ja.filters.GDPFilter(1.0, 1e-5).spend(PLAIN, fractions.Fraction(4)),
+        TypeError,
+        r"steps = Fraction\(4, 1\) .* give a number",
+    ),
     "yes for noise": (lambda: ja.Gaussian(True), TypeError, "noise_multiplier: expected a number, got True"),
     "text for a rate": (lambda: ja.PoissonSubsampledGaussian(1.0, "1%"), TypeError, "sampling_rate: expected a number"),
     "a list for noise": (lambda: ja.Gaussian([1.0, 2.0]), TypeError, r"noise_multiplier: .* give numpy.array"),

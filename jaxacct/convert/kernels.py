@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.precision import exact_float64, in_float64, outside
 
 
 def kernel(function: Callable[..., Any] | None = None, *, static: int = 0) -> Callable[..., Any]:
@@ -33,4 +33,4 @@ def kernel(function: Callable[..., Any] | None = None, *, static: int = 0) -> Ca
 
 
 def _float64_leaf(leaf: Any) -> Any:
-    return as_float64(leaf) if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)
+    return exact_float64(leaf) if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)

@@ -26,7 +26,8 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.protocol import directions
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.rounded_sum import LEAST_COST
 
 MARGIN = 64 * UNIT_ROUNDOFF
 """Relative rounding of a handful of operations; of the normal quantile, good to 1e-15 in tests, too."""
@@ -142,14 +143,14 @@ def _pure_epsilon(mechanism: Any, relation: str) -> Any:
 
 @kernel
 def _squared_ratio(shift: Array, scale: Array) -> Array:
-    ratio = (as_float64(shift) / scale) ** 2 * (1 + MARGIN)
-    return jnp.where((scale > 0) & (scale < jnp.inf), ratio, jnp.inf)
+    ratio = jnp.maximum((as_float64(shift) / scale) ** 2 * (1 + MARGIN), LEAST_COST)
+    return jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
 
 
 @kernel
 def _noise_ratio(shift: Array, scale: Array) -> Array:
-    ratio = as_float64(shift) / scale * (1 + MARGIN)
-    return jnp.where((scale > 0) & (scale < jnp.inf), ratio, jnp.inf)
+    ratio = jnp.maximum(as_float64(shift) / scale * (1 + MARGIN), TINY)
+    return jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
 
 
 @kernel
@@ -158,17 +159,17 @@ def _amplified(epsilon: Array, rate: Array) -> Array:
     small = jnp.log1p(rate * jnp.expm1(jnp.minimum(epsilon, 1.0)))
     large = epsilon + jnp.log(rate + (1 - rate) * jnp.exp(-epsilon))
     bound = jnp.where(epsilon < 1, small, large)
-    valid = (epsilon >= 0) & (epsilon < jnp.inf) & (rate > 0) & (rate <= 1)
-    return jnp.where(
-        valid, jnp.minimum(bound * (1 + 8 * MARGIN) + jnp.where(epsilon < 1, 0.0, MARGIN), epsilon), jnp.inf
-    )
+    raised = jnp.maximum(bound * (1 + 8 * MARGIN) + jnp.where(epsilon < 1, 0.0, MARGIN), TINY)
+    free = is_zero(epsilon) | is_zero(rate)
+    valid = (epsilon >= 0) & ((epsilon < jnp.inf) | free) & (rate >= 0) & (rate <= 1)
+    return jnp.where(valid, jnp.where(free, 0.0, jnp.minimum(raised, epsilon)), jnp.inf)
 
 
 @kernel
 def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     epsilon, delta = jnp.broadcast_arrays(as_float64(epsilon), as_float64(delta))
     valid = (epsilon >= 0) & (delta >= 0) & (delta <= 1)
-    return jnp.where(valid, epsilon, jnp.inf), jnp.where(valid, delta, 1.0)
+    return jnp.where(valid, kept_positive(epsilon), jnp.inf), jnp.where(valid, kept_positive(delta), 1.0)
 
 
 @kernel
@@ -186,7 +187,7 @@ def _gdp_of_pure(epsilon: Array) -> Array:
     mu = -2 * ndtri(1 / (1 + jnp.exp(jnp.minimum(as_float64(epsilon), 700.0)))) * (1 + 8 * MARGIN)
     # Where 1/2 and the probability nearly cancel the slope of the quantile bounds the error.
     bound = jnp.where(epsilon < 700, jnp.maximum(mu + 16 * UNIT_ROUNDOFF, 0.0), jnp.inf)
-    return jnp.where(epsilon == 0, 0.0, jnp.where(epsilon > 0, bound, jnp.inf))
+    return jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf))
 
 
 def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> Any:

@@ -11,7 +11,7 @@ from jaxacct import validation
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.optimal import softplus
 from jaxacct.convert.orders import checked_orders
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, is_zero
 
 MARGIN = 32 * UNIT_ROUNDOFF
 """Relative rounding: five functions right to five units each, doubled."""
@@ -79,5 +79,6 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
 @kernel
 def _pure_to_zcdp(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
-    rho = epsilon * jnp.tanh(epsilon / 2) * (1 + MARGIN)
-    return jnp.where(epsilon >= 0, rho, jnp.inf)
+    # Above 0 where the product underflows: what costs anything keeps a cost.
+    rho = jnp.maximum(epsilon * jnp.tanh(epsilon / 2) * (1 + MARGIN), TINY)
+    return jnp.where(epsilon >= 0, jnp.where(is_zero(epsilon), 0.0, rho), jnp.inf)

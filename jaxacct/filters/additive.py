@@ -17,11 +17,16 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import validation
 from jaxacct.ledger import Ledger
-from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.rounded_sum import MOST_RUNS, ROUNDING, RoundedSum, runs_within
+from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum, runs_within
 
 Cost = tuple[Array, ...]
 """The numbers that one run of a mechanism adds; the last is its failure probability."""
+
+
+def squared(number: Array) -> Array:
+    """Returns the square of what is at least 0, rounded up; above 0 unless the number is 0. In the float64 scope."""
+    return jnp.where(is_zero(number), 0.0, jnp.maximum(number**2 * (1 + ROUNDING), LEAST_COST))
 
 
 @jax.tree_util.register_dataclass
@@ -57,8 +62,9 @@ class AdditiveFilter(Ledger):
         """Returns whether ``steps`` runs of ``mechanism`` are granted, and the filter after them.
 
         All of them or none: where it refuses, the new filter is the old one bit for bit. A mechanism whose fields have
-        one leading axis, with as many steps, or a tuple with a tuple of steps, is granted together. Invalid mechanisms
-        and traced steps that are no whole number are refused; concrete ones raise ValueError.
+        one leading axis, with as many steps, or a tuple with a tuple of steps, is granted together. What costs nothing,
+        no runs or a mechanism that releases nothing, is granted always. Invalid mechanisms and traced steps that are no
+        whole number up to 2^53 are refused; concrete ones raise ValueError.
         """
         cost, delta = total_cost(lambda part: self._cost(part, relation), mechanism, steps)
         granted, total, delta_total = _spend(self.state, cost, delta)
@@ -89,14 +95,16 @@ class AdditiveFilter(Ledger):
 def total_cost(cost: Callable[[Any], Cost], mechanism: Any, steps: Any) -> Cost:
     """Returns the numbers that a composition adds, rounded up; float64, of shape () each.
 
-    NaN, which every filter refuses and every odometer reads as inf, for traced steps that are no whole number.
+    NaN, which every filter and odometer refuses, for traced steps that are no whole number.
     """
     if isinstance(mechanism, (tuple, list)):
         if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
             raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
+        if not mechanism:
+            raise ValueError("mechanism = () holds nothing to spend on: give at least one mechanism.")
         parts = [total_cost(cost, part, count) for part, count in zip(mechanism, steps, strict=True)]
         return _added(tuple(parts))
-    validation.check_steps(steps)
+    steps = validation.exact_steps(steps)
     shape = mechanism.batch_shape
     if len(shape) > 1 or np.shape(steps) != shape:
         raise ValueError(
@@ -117,12 +125,10 @@ def _added(parts: tuple[Cost, ...]) -> Cost:
 @jax.jit
 def _times(cost: Cost, steps: ArrayLike) -> Cost:
     steps = as_float64(steps)
-    whole = (steps >= 0) & (steps < jnp.inf) & (jnp.floor(steps) == steps)
     slack = 1 + (steps.size + 1) * ROUNDING
 
     def total(each: ArrayLike) -> Array:
-        product = jnp.where(steps == 0, 0.0, steps * as_float64(each))
-        return jnp.sum(jnp.where(whole, product, jnp.nan)) * slack
+        return jnp.sum(jnp.where(steps == 0, 0.0, steps * kept_positive(as_float64(each), LEAST_COST))) * slack
 
     return tuple(map(total, cost))
 
@@ -151,7 +157,8 @@ def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Arr
     new, new_delta = state.total.plus(cost), state.delta_total.plus(delta)
     budget = state.budget.value()
     fits = (new <= budget) & (new < jnp.inf) & (budget > 0) & (new_delta <= state.delta_budget.value())
-    granted = fits & (cost >= 0) & (delta >= 0)
+    free = (cost == 0) & (delta == 0)
+    granted = (fits | free) & (cost >= 0) & (delta >= 0)
     return (
         granted,
         state.total.replaced(new, granted & (cost != 0)),
@@ -162,11 +169,10 @@ def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Arr
 @in_float64
 @jax.jit
 def _remaining(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array:
-    cost, delta = as_float64(cost), as_float64(delta)
-
-    def count(old: RoundedSum, budget: RoundedSum, each: Array) -> Array:
-        most = runs_within(old.value(), budget.value(), jnp.where(each > 0, each, 1.0))
-        return jnp.where(each == 0, MOST_RUNS, jnp.where(each > 0, most, 0.0))
-
-    left = jnp.minimum(count(state.total, state.budget, cost), count(state.delta_total, state.delta_budget, delta))
-    return jnp.where((state.budget.value() > 0) & (cost >= 0) & (delta >= 0), left, 0.0).astype(jnp.int32)
+    cost, delta = (kept_positive(as_float64(each), LEAST_COST) for each in (cost, delta))
+    budget = state.budget.value()
+    left = jnp.minimum(
+        runs_within(state.total.value(), budget, cost),
+        runs_within(state.delta_total.value(), state.delta_budget.value(), delta),
+    )
+    return jnp.where((budget > 0) | ((cost == 0) & (delta == 0)), left, 0.0).astype(jnp.int32)

@@ -23,7 +23,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
 from jaxacct.convert import METHODS
-from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state
+from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
@@ -65,7 +65,8 @@ class ZCDPFilter(_ConcentratedFilter):
     """Grants releases, adaptively chosen, while their rho sum to a zCDP that is (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; traced values out of range refuse everything.
+        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
+            that costs anything.
         delta (): its failure probability, all included.
         mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
         conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here.
@@ -104,7 +105,8 @@ class ApproximateDPFilter(_ConcentratedFilter):
     """Grants (epsilon_n, delta_n)-DP releases, all adaptively chosen, while together they are (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; traced values out of range refuse everything.
+        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
+            that costs anything.
         delta (): its failure probability, all included: delta' + delta'' of the theorem.
         mechanism_delta (): delta'', the most that the delta_n may sum to. Half of delta by default; 0 for pure
             mechanisms.
@@ -154,7 +156,7 @@ def _half(delta: ArrayLike) -> Any:
 @in_float64
 @jax.jit
 def _half_square(epsilon: ArrayLike) -> Array:
-    return as_float64(epsilon) ** 2 / 2 * (1 + 4 * UNIT_ROUNDOFF)
+    return squared(as_float64(epsilon)) / 2
 
 
 @in_float64

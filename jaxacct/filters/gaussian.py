@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
-from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state
+from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
@@ -28,7 +28,8 @@ class GDPFilter(AdditiveFilter):
     """Grants releases, adaptively chosen, while their mu^2 sum to a Gaussian mechanism that is (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; traced values out of range refuse everything.
+        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
+            that costs anything.
         delta (): its failure probability, likewise.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_gdp`: Gaussian noise without sampling, and whatever has a pure
@@ -72,7 +73,7 @@ class GDPFilter(AdditiveFilter):
 @jax.jit
 def _squared(mu: ArrayLike) -> Cost:
     mu = as_float64(mu)
-    return mu**2 * (1 + 4 * UNIT_ROUNDOFF), jnp.zeros(mu.shape)
+    return squared(mu), jnp.zeros(mu.shape)
 
 
 @in_float64

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import rdp, validation
 from jaxacct.filters.renyi import FILTER_ORDERS, RenyiFilter
 from jaxacct.mechanisms import Mechanism
-from jaxacct.precision import in_float64
+from jaxacct.precision import as_float64, exact_float64, in_float64
 
 
 @jax.tree_util.register_dataclass
@@ -80,7 +80,8 @@ class IndividualRenyiFilter:
             steps (examples,): or one number for all.
             relation: neighbouring relation, one that the mechanism supports.
 
-        An example that is not granted spends nothing. Errors are those of :meth:`.RenyiFilter.spend`.
+        An example that is not granted spends nothing. Errors are those of :meth:`.RenyiFilter.spend`, and ValueError
+        where shapes do not fit.
         """
         return self.spend_curves(self._curves(mechanism, relation), steps)
 
@@ -88,13 +89,15 @@ class IndividualRenyiFilter:
         self, curves: Float[Array, "examples orders"], steps: Int[ArrayLike, " examples"] | int = 1
     ) -> tuple[Bool[Array, " examples"], IndividualRenyiFilter]:
         """Returns :meth:`spend` of mechanisms with the given Rényi curves (examples, orders)."""
-        validation.check_steps(steps)
+        runs = validation.exact_steps(steps)
         if np.shape(curves)[:1] != self._shape:
             raise ValueError(f"curves of shape {np.shape(curves)} do not fit {self._shape[0]} examples.")
-        steps = jnp.broadcast_to(jnp.asarray(steps), self._shape)
-        granted, filters = jax.vmap(lambda one, curve, count: one.spend_curve(curve, count))(
-            self.filters, curves, steps
-        )
+        if np.shape(runs) not in ((), self._shape):
+            raise ValueError(
+                f"steps of shape {np.shape(runs)} do not fit {self._shape[0]} examples: give one number for all, or "
+                "one for each."
+            )
+        granted, filters = _spend(self.filters, curves, runs)
         return granted, IndividualRenyiFilter(filters)
 
     def would_grant(
@@ -135,4 +138,10 @@ class IndividualRenyiFilter:
 @in_float64
 def _spread(mechanism: Mechanism, shape: tuple[int, ...]) -> Mechanism:
     """Returns the mechanism with every field of the batch's shape, in float64."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf, jnp.float64), shape), mechanism)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(exact_float64(leaf), shape), mechanism)
+
+
+@in_float64  # a vmap outside it would make float32 of the runs, and int32 of integers
+def _spend(filters: RenyiFilter, curves: ArrayLike, runs: ArrayLike) -> tuple[Array, RenyiFilter]:
+    each = jnp.broadcast_to(as_float64(runs), jnp.shape(curves)[:1])
+    return jax.vmap(lambda one, curve, count: one.spend_curve(curve, count))(filters, curves, each)

@@ -67,7 +67,8 @@ class RenyiFilter(RenyiLedger):
     """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
 
     Args:
-        epsilon (): the budget, fixed before the first release; traced values out of range refuse everything.
+        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
+            that costs anything.
         delta (): its failure probability, likewise.
         orders: the Rényi orders tracked, each above 1; static.
         conversion: "mironov", budget ``epsilon - log(1/delta)/(order - 1)`` at each order, as in the paper; or
@@ -204,7 +205,7 @@ def _state(budget: Array, delta: Array) -> _State:
 def _spend(state: _State, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
     new, changed, valid = with_runs(state.total, curve, steps)
     budget = state.budget.value()
-    granted = valid & jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf))
+    granted = valid & (jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf)) | ~jnp.any(changed))
     return granted, state.total.replaced(new, granted & changed)
 
 
@@ -234,7 +235,7 @@ _epsilon_of = jax.jit(_epsilon_traced, static_argnums=(1, 2))
 def _remaining(state: _State, curve: ArrayLike) -> Array:
     curve, budget = precise(curve), state.budget.value()
     most = runs_within(state.total.value(), budget, curve)
-    left = jnp.max(jnp.where(budget > 0, most, 0.0))
+    left = jnp.max(jnp.where((budget > 0) | jnp.all(curve == 0), most, 0.0))
     return jnp.where(jnp.all(curve >= 0), left, 0.0).astype(jnp.int32)
 
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions, is_none
+from jaxacct.precision import UNIT_ROUNDOFF, exact_float64, in_float64, kept_positive, outside
 
 ROUNDING = 16 * UNIT_ROUNDOFF
 """Relative error of a binary probability: exp twice, two products, a sum and a quotient, each right to two units."""
@@ -46,17 +46,16 @@ class PureDP(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
-        validation.check_in_full(self.epsilon, "epsilon")
 
     def releases_nothing(self) -> Any:
         """Returns where the guarantee is that nothing is learned."""
-        return self.epsilon == 0
+        return is_none(self.epsilon)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of binary randomized response."""
         directions(self, relation)
-        epsilon = as_float64(self.epsilon)
+        epsilon = kept_positive(exact_float64(self.epsilon))
         high, low = binary_probabilities(epsilon)
         p, losses = jnp.stack([high, low], axis=-1), jnp.stack([epsilon, -epsilon], axis=-1)
         return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING))),)
@@ -96,19 +95,20 @@ class ApproximateDP(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
-        validation.check_in_full(self.epsilon, "epsilon")
         validation.check_probability(self.delta, "delta")
-        validation.check_in_full(self.delta, "delta")
 
     def releases_nothing(self) -> Any:
         """Returns where the guarantee is that nothing is learned."""
-        return (self.epsilon == 0) & (self.delta == 0)
+        return is_none(self.epsilon) & is_none(self.delta)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
         directions(self, relation)
-        epsilon, delta = jnp.broadcast_arrays(as_float64(self.epsilon), as_float64(self.delta))
+        # A delta that is flushed to zero would take the infinite losses with it.
+        epsilon, delta = jnp.broadcast_arrays(
+            *(kept_positive(exact_float64(value)) for value in (self.epsilon, self.delta))
+        )
         high, low = binary_probabilities(epsilon)
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)

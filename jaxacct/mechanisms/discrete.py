@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
-from jaxacct.mechanisms.protocol import ScalarFields, directions
+from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 LARGEST_SENSITIVITY = 2**16
@@ -64,7 +64,7 @@ class DiscreteLaplace(ScalarFields):
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end."""
-        return self.scale == np.inf
+        return is_endless(self.scale)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -134,7 +134,7 @@ class DiscreteGaussian(ScalarFields):
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end."""
-        return self.scale == np.inf
+        return is_endless(self.scale)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
-import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import subsampled_pair
 from jaxacct.precision import as_float64
 
@@ -44,7 +43,7 @@ class Gaussian(ScalarFields):
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end."""
-        return self.noise_multiplier == np.inf
+        return is_endless(self.noise_multiplier)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
@@ -95,7 +94,7 @@ class PoissonSubsampledGaussian(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end, or nothing is sampled."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
-import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import shifted_pair, subsampled_pair
 
 
@@ -49,7 +48,7 @@ class Laplace(ScalarFields):
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end."""
-        return self.scale == np.inf
+        return is_endless(self.scale)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
@@ -85,7 +84,7 @@ class PoissonSubsampledLaplace(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
-        validation.check_sampling_rate(self.sampling_rate)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end, or nothing is sampled."""

@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import directions
+from jaxacct.mechanisms.protocol import directions, is_endless
 from jaxacct.mechanisms.shifts import mixture_pair
 
 SUM_TOLERANCE = 1e-6
@@ -86,7 +86,7 @@ class GaussianMixture:
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end."""
-        return self.noise_multiplier == np.inf
+        return is_endless(self.noise_multiplier)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import as_float64, as_real, is_concrete
+from jaxacct.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
 
 DIRECTIONS: dict[str, tuple[str, ...]] = {
     "add_or_remove": ("remove", "add"),
@@ -56,7 +56,7 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     nothing, exactly. Accountants leave out what has 0 runs. Ordinary are numbers of 1, and vectors as they are.
     """
     # In the scope's own precision first: a batch of float64 numbers may have come in from outside.
-    mechanism = jax.tree.map(lambda leaf: leaf if is_concrete(leaf) else as_real(leaf), mechanism)
+    mechanism = jax.tree.map(lambda leaf: leaf if is_concrete(leaf) else exact_real(leaf), mechanism)
     nothing = mechanism.releases_nothing()
     if is_concrete(nothing) and not np.any(nothing):
         return mechanism, steps
@@ -72,9 +72,20 @@ def choose(condition: Any, first: Any, second: Any) -> Any:
     return jnp.where(condition, first, as_real(second))
 
 
+def is_none(value: Any) -> Any:
+    """Returns where a number is 0 to the bit; as numbers XLA takes subnormal ones for 0, and they are some."""
+    return np.asarray(value, np.float64) == 0 if is_concrete(value) else is_zero(exact_float64(value))
+
+
+def is_endless(value: Any) -> Any:
+    """Returns where a number is infinite: noise in which everything drowns."""
+    return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
+
+
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
-    """Returns where noise without end, or a sampling rate of 0, leaves nothing of an example; NaN of neither is."""
-    return ((noise == np.inf) & (sampling_rate >= 0) & (sampling_rate <= 1)) | ((sampling_rate == 0) & (noise >= 0))
+    """Returns where noise without end, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
+    proper = (noise >= 0) & (sampling_rate >= 0) & (sampling_rate <= 1)
+    return (is_endless(noise) | is_none(sampling_rate)) & proper
 
 
 def directions(mechanism: Mechanism, relation: str) -> tuple[str, ...]:

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.random_allocation import LEAST_NOISE, MOST_BATCHES, Allocated, allocated, allocation_pair
-from jaxacct.mechanisms.protocol import ScalarFields, directions
+from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless
 from jaxacct.precision import as_float64, in_float64, outside
 
 
@@ -77,7 +76,7 @@ class RandomAllocation(ScalarFields):
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end."""
-        return self.noise_multiplier == np.inf
+        return is_endless(self.noise_multiplier)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:

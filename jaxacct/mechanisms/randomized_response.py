@@ -12,8 +12,8 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.approximate_dp import ROUNDING
-from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions
-from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions, is_none
+from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
 
 
 @jax.tree_util.register_dataclass
@@ -50,18 +50,17 @@ class RandomizedResponse(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
-        validation.check_in_full(self.epsilon, "epsilon")
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
 
     def releases_nothing(self) -> Any:
         """Returns where all values are released alike."""
-        return self.epsilon == 0
+        return is_none(self.epsilon)
 
     @in_float64
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the law of the report for two different true values."""
         directions(self, relation)
-        epsilon = as_float64(self.epsilon)
+        epsilon = kept_positive(exact_float64(self.epsilon))
         ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
         total = 1 + (self.outcomes - 1) * ratio
         true, other, rest = 1 / total, ratio / total, (self.outcomes - 2) * ratio / total

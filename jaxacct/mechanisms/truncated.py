@@ -54,7 +54,7 @@ class TruncatedPoissonGaussian(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
         validation.check_probability(self.overflow_probability, "overflow_probability")
 
     def releases_nothing(self) -> Any:

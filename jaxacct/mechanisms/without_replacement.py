@@ -43,7 +43,7 @@ class GaussianWithoutReplacement(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end, or nothing is sampled."""
@@ -83,7 +83,7 @@ class LaplaceWithoutReplacement(ScalarFields):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
-        validation.check_sampling_rate(self.sampling_rate)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Any:
         """Returns where the noise has no end, or nothing is sampled."""

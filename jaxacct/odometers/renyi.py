@@ -78,7 +78,7 @@ class _RenyiOdometer(RenyiLedger):
     def remaining(
         self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
     ) -> Int[Array, ""]:
-        """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, at most 2^30.
+        """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
         For the default epsilon that is the most there is, for an odometer has no budget. 0 for what cannot be counted.
         """
@@ -153,10 +153,11 @@ class RenyiOdometer(_RenyiOdometer):
         def budget(f: Array) -> Array:
             return first * jnp.exp((f - 1) * grown)
 
-        # One lower and one higher, lest the logarithm's rounding pick a filter that has refused, or the next one.
+        # One lower and one higher, lest the logarithm's rounding pick a filter that has refused, or the next one; a
+        # growth next to 1 can be further off, and reads inf then.
         guess = 1 + jnp.maximum(jnp.ceil(jnp.log(jnp.maximum(spent, first) / first) / grown), 0.0)
-        first_open = guess + 1
-        for f in (guess, jnp.maximum(guess - 1, 1.0)):
+        first_open = jnp.full_like(spent, jnp.inf)
+        for f in (guess + 1, guess, jnp.maximum(guess - 1, 1.0)):
             first_open = jnp.where(spent <= budget(f), f, first_open)
         log_union = jnp.log(2.0 * len(self.orders)) + 2 * jnp.log(first_open) + self.state.log_inverse_delta.value()
         return jnp.min((budget(first_open) + log_union / powers) * (1 + SLACK))
@@ -235,7 +236,7 @@ _open = jax.jit(_open_traced, static_argnums=1)
 @jax.jit
 def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
     new, changed, valid = with_runs(total, curve, steps)
-    granted = valid & jnp.any(new < jnp.inf)
+    granted = valid & (jnp.any(new < jnp.inf) | ~jnp.any(changed))
     return granted, total.replaced(new, granted & changed)
 
 

@@ -12,19 +12,22 @@ from jaxacct.precision import as_float64
 
 BITS = 30
 
+LAST_BITS = 2.0**-45
+"""By how much two readings of sums that rise may differ the wrong way: each is right to 2^-46."""
+
 
 def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> Int32[Array, ""]:
     """Returns the most steps, below 2^30, whose reading is at most ``epsilon``; int32, inside the float64 scope.
 
     Args:
-        reading: of a number of steps, and of a factor above 1 for what rounding adds when they come one by one (2^-47 +
-            2^-51 each); it rises with both. NaN counts as too large.
+        reading: the largest one on the way to a number of steps, with a factor above 1 for what rounding adds when they
+            come one by one (2^-47 + 2^-51 each); it rises with both. NaN counts as too large.
         epsilon: traced or not.
     """
     epsilon = as_float64(epsilon)
 
     def fits(count: Array) -> Array:
-        return reading(count, 1 + count * 2.0**-46) <= epsilon
+        return reading(count, 1 + count * 2.0**-46) * (1 + LAST_BITS) <= epsilon
 
     def refine(index: Array, count: Array) -> Array:
         more = count + jnp.left_shift(1, BITS - 1 - index)  # exp2 would not be exact

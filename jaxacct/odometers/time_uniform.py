@@ -27,6 +27,12 @@ The boundaries u, with P(M ever exceeds u(V)) <= delta', l = log(1/delta'):
   touches sqrt(2 k V) in its middle stays below 1.0151 times it, so that the first boundary lies above the line for
   k = 1.503 m: an epoch costs e^(-1.503 m), all of them at most 0.6 delta' for n >= 4. The second lies above the mixture
   that costs e^(-m) <= delta'/4, for m >= 1.
+
+What these do as V grows. The line, the mixture (log(1 + x) and V + rho grow) and the stitched boundary (log log 2 +
+0.72 log 5.2 > 0, and both factors grow) rise. Rogers' does not: at V = 1/n^2 its square falls from (4 + 2 log 2) m/n^2
+to (2 + log 3) m/n^2. Within [1/n^2, 1] it rises, so does its second formula for every V, and at V = 1 that one is the
+larger, for 2 (1 + log(1 + n^2)/2) > 2 + log 3. So the largest value up to V is u(V), or, if V began below 1/n^2 and
+came to it, u(V) or that at 1/n^2 from below: what :meth:`_TimeUniformOdometer.remaining` goes by.
 """
 
 from __future__ import annotations
@@ -40,11 +46,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
 
 from jaxacct import convert, validation
-from jaxacct.filters.additive import Cost, total_cost
+from jaxacct.filters.additive import Cost, squared, total_cost
 from jaxacct.ledger import Ledger
 from jaxacct.odometers.search import most_steps
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
-from jaxacct.rounded_sum import ROUNDING, RoundedSum
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum
 
 SLACK = 2.0**-46
 """Relative rounding of a reading: some tens of operations in float64."""
@@ -80,6 +86,12 @@ class _TimeUniformOdometer(Ledger):
         """Returns u(V); inside the float64 scope."""
         raise NotImplementedError
 
+    def _highest(
+        self, since: Float[Array, ""], variance: Float[Array, ""], start: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """Returns the largest u between two values of V: at the latter, unless a subclass's boundary ever falls."""
+        return self._boundary(variance, start)
+
     def _cost(self, mechanism: Any, relation: str) -> Cost:
         """Returns v, the drift and the failure probability of one run."""
         rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
@@ -92,8 +104,10 @@ class _TimeUniformOdometer(Ledger):
         that are no whole number) and is the old one bit for bit then. Sequences and tuples as in the filters. Concrete
         invalid arguments, and mechanisms without a number of that kind, raise ValueError.
         """
-        first = mechanism[0] if isinstance(mechanism, (tuple, list)) else mechanism
         cost = total_cost(lambda each: self._cost(each, relation), mechanism, steps)
+        first = mechanism
+        while isinstance(first, (tuple, list)):
+            first = first[0]
         granted, state = _spend(self.state, cost, self._cost(first, relation)[0])
         return granted, self._with(state)
 
@@ -104,9 +118,10 @@ class _TimeUniformOdometer(Ledger):
     def remaining(
         self, mechanism: Any, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
     ) -> Int[Array, ""]:
-        """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, at most 2^30.
+        """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
-        For the default epsilon that is the most there is, for an odometer has no budget. 0 for what cannot be counted.
+        It is there after each of them, also if they come one by one. For the default epsilon that is the most there is,
+        for an odometer has no budget. 0 for what cannot be counted.
         """
         validation.check_epsilon(epsilon)
         return outside(_remaining(self, self._cost(mechanism, relation), epsilon))
@@ -268,6 +283,14 @@ class RogersOdometer(_TimeUniformOdometer):
         beyond = 2 * (least + variance) * (1 + jnp.log1p(variance / least) / 2) * scale
         return jnp.sqrt(jnp.where(within, inside, beyond))
 
+    def _highest(
+        self, since: Float[Array, ""], variance: Float[Array, ""], start: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        least = float(self.examples) ** -2
+        came = (since < least) & (variance >= least)
+        before = self._boundary(as_float64(math.nextafter(least, 0.0)), start)
+        return jnp.maximum(self._boundary(variance, start), jnp.where(came, before, 0.0))
+
 
 _value = in_float64(RoundedSum.value)
 
@@ -283,7 +306,8 @@ def _doubled(rho: ArrayLike) -> tuple[Array, Array]:
 @jax.jit
 def _rogers_cost(epsilon: ArrayLike) -> tuple[Array, Array]:
     epsilon = as_float64(epsilon)
-    return epsilon**2 * (1 + 4 * UNIT_ROUNDOFF), epsilon * jnp.expm1(epsilon) / 2 * (1 + 16 * UNIT_ROUNDOFF)
+    drift = jnp.maximum(epsilon * jnp.expm1(epsilon) / 2 * (1 + 16 * UNIT_ROUNDOFF), LEAST_COST)
+    return squared(epsilon), jnp.where(is_zero(epsilon), 0.0, drift)
 
 
 def _opened(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
@@ -315,7 +339,7 @@ def _spend(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array
     new = [total.plus(each) for total, each in zip(old, added, strict=True)]
     granted = jnp.array(True)
     for each, total in zip(added, new, strict=True):
-        granted = granted & (each >= 0) & (total < jnp.inf)
+        granted = granted & (each >= 0) & ((total < jnp.inf) | (each == 0))
     sums = [total.replaced(value, granted & (each != 0)) for total, value, each in zip(old, new, added, strict=True)]
     # Of a sequence in one call the first free of cost cannot be told apart: its first entry counts, all at once.
     step = jnp.ravel(as_float64(first))[0]
@@ -325,9 +349,9 @@ def _spend(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array
     return granted, replace(state, variance=sums[0], drift=sums[1], delta_total=sums[2], start=start)
 
 
-def _read(odometer: _TimeUniformOdometer, variance: Array, drift: Array, delta: Array, start: Array) -> Array:
+def _read(odometer: _TimeUniformOdometer, boundary: Array, variance: Array, drift: Array, delta: Array) -> Array:
     state = odometer.state
-    reading = (odometer._boundary(variance, start) + drift) * (1 + SLACK)
+    reading = (boundary + drift) * (1 + SLACK)
     within = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
     known = within & (reading >= 0)
     return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))
@@ -338,20 +362,20 @@ def _read(odometer: _TimeUniformOdometer, variance: Array, drift: Array, delta: 
 def _epsilon(odometer: _TimeUniformOdometer) -> Array:
     state = odometer.state
     variance, drift, delta = (total.value() for total in (state.variance, state.drift, state.delta_total))
-    return _read(odometer, variance, drift, delta, as_float64(state.start))
+    return _read(odometer, odometer._boundary(variance, as_float64(state.start)), variance, drift, delta)
 
 
 @in_float64
 @jax.jit
 def _remaining(odometer: _TimeUniformOdometer, cost: Cost, epsilon: ArrayLike) -> Array:
     state = odometer.state
-    each = [as_float64(value) for value in cost]
+    each = [kept_positive(as_float64(value), LEAST_COST) for value in cost]
     old = [total.value() for total in (state.variance, state.drift, state.delta_total)]
     start = jnp.where(state.start > 0, as_float64(state.start), each[0])
     possible = (each[0] >= 0) & (each[0] < jnp.inf) & (each[2] >= 0)
 
     def reading(count: Array, slack: Array) -> Array:
         now = [(have + count * more) * slack for have, more in zip(old, each, strict=True)]
-        return _read(odometer, now[0], now[1], now[2], start)
+        return _read(odometer, odometer._highest(old[0], now[0], start), *now)
 
     return jnp.where(possible, most_steps(reading, epsilon), 0)

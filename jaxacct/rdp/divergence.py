@@ -32,7 +32,11 @@ FLOOR = 2.0**-960
 
 
 def single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
-    """Returns the divergence of one run, rounded up."""
+    """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
+    return jnp.where(mechanism.releases_nothing() & (orders > 1), 0.0, _some(mechanism, orders, relation, kinds))
+
+
+def _some(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
     closed = CLOSED_FORMS.get(type(mechanism))
     if closed is not None:
         return _rounded_up(closed(mechanism, orders, relation), orders)

@@ -256,7 +256,7 @@ def test_traced_steps_that_are_no_count_are_refused():
 @pytest.mark.parametrize("epsilon", [3.0, math.inf])
 def test_traced_nonsense_and_no_noise_are_refused(epsilon):
     budget = RenyiFilter(epsilon, 1e-5)
-    noise = jnp.array([10.0, 0.0, -1.0, math.nan, math.inf])
+    noise = jnp.array([10.0, 0.0, -1.0, math.nan, -math.inf])
     granted, after = jax.jit(jax.vmap(lambda s: budget.spend(Gaussian(s))))(noise)
     assert granted.tolist() == [True, False, False, False, False]
     for i in range(1, 5):

@@ -111,3 +111,34 @@ def test_ville_reads_less_than_the_doubling_filters_at_the_same_orders():
         )
         assert np.all(b <= a)
         assert b[99] < a[99]
+
+
+@pytest.mark.parametrize("kind", ["filter", "mixture", "stitched", "rogers"])
+def test_no_boundary_on_the_way_is_above_the_highest(kind):
+    generator = np.random.default_rng(3)
+    for examples in (4, 5, 1000, 10**6, 2**53):
+        odometer = RogersOdometer(1e-4, examples=examples) if kind == "rogers" else MAKERS[kind](1e-4)
+        near = examples**-2.0 * (1 + generator.uniform(-1e-3, 1e-3, 500))
+        spread = np.exp(generator.uniform(np.log(examples**-2.0 / 100), np.log(100.0), 1500))
+        ends = np.array([examples**-2.0, np.nextafter(examples**-2.0, 0), 1.0, 1 + 2.0**-30, 1 + 2.0**-29])
+        variances = np.sort(np.concatenate([near, spread, ends]))
+        start = 1e-3
+        with jax.enable_x64(True):
+            boundary = np.asarray(odometer._boundary(variances, start))
+            for first in (0, 700):
+                highest = np.asarray(odometer._highest(variances[first], variances[first:], start))
+                assert np.all(highest >= np.maximum.accumulate(boundary[first:]) * (1 - 2.0**-48))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_what_remains_keeps_every_reading_on_the_way(kind):
+    """Rogers' boundary falls at V = 1/n^2: a number of runs may read less than a smaller one."""
+    odometer, each = MAKERS[kind](1e-4), 1e-4
+    readings = np.concatenate([[0.0], np.asarray(curve_of(kind, odometer, each), np.float64)])
+    assert (kind == "rogers") == bool(np.any(np.diff(readings) < -1e-6))
+    remaining = jax.jit(lambda limit: odometer.remaining(RandomizedResponse(each), limit))
+    at = np.array([1, 2, 60, 98, 99, 100, 101, 150, 2000])
+    for limit in np.concatenate([readings[at], (readings[at] + readings[at + 1]) / 2]):
+        steps = int(remaining(limit))
+        assert np.all(readings[: steps + 1] <= limit * (1 + 1e-6))
+        assert np.any(readings[: steps + 2] >= limit * (1 - 1e-6))
