@@ -90,11 +90,11 @@ class TruncatedPoissonGaussian(ScalarFields):
             capacity: B, the largest batch, at least 1.
 
         Formal guarantee: that of the class. With m = n - 1 others K is binomial, and p_m and t_m are sums over its law
-        (:func:`jaxacct.binomial.binomial_tail`), rounded to their safe sides. For one n, v and w bound p_m, r is t_m / v
-        and e is 0. For several, v and r are those of the least, m; and e is what the largest t has more, over q. Then
-        t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, as one more example that is sampled adds
-        to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where t_m / v is above q, r is q, and
-        v r + q (p_m - v) is p_m q, which is not below t_m either.
+        (:func:`jaxacct.binomial.binomial_tail`), rounded to their safe sides. For one n, v and w bound p_m, r is t_m
+        over v and e is 0. For several, v and r are those of the least, m; and e is what the largest t has more, over
+        q. Then t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, as one more example that is
+        sampled adds to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where t_m / v is above q,
+        r is q, and v r + q (p_m - v) is p_m q, which is not below t_m either.
 
         Raises ValueError or TypeError where an argument is out of range.
 

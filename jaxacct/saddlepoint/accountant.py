@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike
 from jaxacct import validation
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
-from jaxacct.precision import as_real, is_concrete, outside
+from jaxacct.precision import as_real, is_concrete, outside, scope
 from jaxacct.prv.composition import check, directed_parts
 from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.solve import delta_bounds, epsilon_bounds, log_delta_at
@@ -91,7 +91,7 @@ def unchecked(
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
-    with jax.enable_x64(precision == "float64"):
+    with scope(x64=precision == "float64"):
         if is_concrete(leaves):
             return outside(_decided(quantity, relation, (mechanism, steps, value))[0])
         return outside(_answer(quantity, relation, precision, structure, tuple(leaves)))
@@ -100,7 +100,7 @@ def unchecked(
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
 def _answer(quantity: str, relation: str, precision: str, structure: Any, leaves: tuple[Any, ...]) -> Bounds:
     def solved(leaves: tuple[Any, ...]) -> Bounds:
-        with jax.enable_x64(precision == "float64"):
+        with scope(x64=precision == "float64"):
             return _decided(quantity, relation, jax.tree.unflatten(structure, leaves))[0]
 
     return one_by_one(solved)(leaves)
@@ -149,7 +149,7 @@ def _answer_jvp(
     quantity: str, relation: str, precision: str, structure: Any, primals: Any, tangents: Any
 ) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
-    with jax.enable_x64(precision == "float64"):
+    with scope(x64=precision == "float64"):
         bounds, decides = _decided(quantity, relation, jax.tree.unflatten(structure, leaves))
         reals = [as_real(leaf) for leaf in leaves]
         slopes = _slopes(quantity, relation, structure, reals, jnp.asarray(bounds.estimate), decides)

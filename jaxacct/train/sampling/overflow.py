@@ -38,8 +38,8 @@ def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -
 def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     """Returns an upper bound on ``log P(Binomial(trials, probability) >= least)``, within 1e-5 of it above the mean.
 
-    Formal guarantee: an upper bound, rounding included (:func:`jaxacct.binomial.binomial_tail`); what is below 1e-290 is
-    bounded by about that. At or below the mean the bound is 0, that is a probability of 1.
+    Formal guarantee: an upper bound, rounding included (:func:`jaxacct.binomial.binomial_tail`); what is below 1e-290
+    is bounded by about that. At or below the mean the bound is 0, that is a probability of 1.
 
     >>> exact = math.log(1 - 0.9**10)
     >>> bool(exact <= log_binomial_tail(10, 0.1, 2 - 1)), log_binomial_tail(10, 0.5, 11)
