@@ -16,7 +16,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
             'started, whose threads it has not: start it with multiprocessing.get_context("spawn") instead.'
         )
     _uses["here"] = True
-    config = jax.config
+    config: Any = jax.config
     settings = (
         config.jax_numpy_dtype_promotion,
         config.jax_debug_nans,

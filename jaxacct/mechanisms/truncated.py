@@ -104,7 +104,7 @@ class TruncatedPoissonGaussian(ScalarFields):
         """
         validation.check_scalar(sampling_rate, "sampling_rate")
         validation.check_sampling_rate(sampling_rate)
-        sizes = (num_examples,) if np.ndim(num_examples) == 0 else tuple(num_examples)
+        sizes = tuple(num_examples) if isinstance(num_examples, Sequence) else (num_examples,)
         for size in sizes:
             validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples")
         validation.check_whole(capacity, "capacity", 1, 2**53, "the largest batch")

@@ -28,8 +28,8 @@ def shapes(mechanism, steps):
 
 def test_few_lengths():
     assert len({shapes(*some(count)) for count in range(1, 9)}) == 4
-    sequences = [(ja.Gaussian(np.full(count, 9.0)), np.full(count, 3)) for count in range(1, 65)]
-    assert len({shapes(*sequence) for sequence in sequences}) == 10
+    sequences = [(ja.Gaussian(np.full(count, 9.0)), np.full(count, 3)) for count in (3, 4, 5, 8, 9, 12)]
+    assert len({shapes(*sequence) for sequence in sequences}) == 3
     mixed = (
         ja.Laplace(9.0),
         ja.Gaussian(9.0),
@@ -37,7 +37,8 @@ def test_few_lengths():
         ja.PoissonSubsampledGaussian(1.0, 0.1),
         ja.Laplace(3.0),
     )
-    assert shapes(mixed, (1, 2, 3, 4, 5)) == shapes((mixed[1], *mixed[:4]), (1, 2, 3, 4, 5))
+    regrouped = tuple(mixed[i] for i in (4, 2, 0, 3, 1))
+    assert shapes(mixed, (1, 2, 3, 4, 5)) == shapes(regrouped, (1, 2, 3, 4, 5))
 
 
 @pytest.mark.parametrize("route", ROUTES)
