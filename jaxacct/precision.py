@@ -37,6 +37,9 @@ Tree = TypeVar("Tree")
 AT_REST = ("standard", False, False, False, None, None, None)
 """The settings that :func:`scope` reads, as they are by default."""
 
+SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
+"""The same within a scope that has been entered for others."""
+
 _uses = {"here": False, "before a fork": False}
 """Whether this process has computed anything, and whether it was forked from one that had."""
 
@@ -71,7 +74,7 @@ def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
         config.jax_transfer_guard_device_to_device,
         config.jax_transfer_guard_device_to_host,
     )
-    return jax.enable_x64(x64) if settings == AT_REST else _at_rest(x64=x64)
+    return jax.enable_x64(x64) if settings in (AT_REST, SHIELDED) else _at_rest(x64=x64)
 
 
 @contextlib.contextmanager

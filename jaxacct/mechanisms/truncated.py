@@ -43,7 +43,7 @@ class TruncatedPoissonGaussian(ScalarFields):
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Formal guarantee: let D(s, q) be the pair of :class:`.PoissonSubsampledGaussian`, (1 - q) N(0, s^2) + q N(1, s^2)
-    and N(0, s^2), and e' = min(e, w - v). The pair of this mechanism is D(s/2, min(r, q)) with probability v,
+    and N(0, s^2), and e' = min(e, w - v). The pair of this mechanism is D(s/2, r) with probability v,
     D(s/2, q) with probability e' and D(s, q) with the rest; which of the three is known, and costs nothing by itself.
 
     Proof. Let S be the sampled others. Its law does not depend on the example at issue; give away whether its size K
@@ -57,8 +57,8 @@ class TruncatedPoissonGaussian(ScalarFields):
 
     Write D also for the hockey-stick divergence at any one epsilon. It is convex in the rate, and falls neither as the
     rate nor as the norm rises, so p D(s/2, t/p) <= v D(s/2, r) + x D(s/2, q) + (p - v - x) D(s/2, 0) for x =
-    min(e, p - v), as t <= v r + x q; a r above q counts as q since t <= p q. With (1 - p) D(s, q) added and D(s, q) in
-    place of D(s/2, 0), and as D(s/2, q) >= D(s, q) and x <= e', this is at most the divergence of the pair.
+    min(e, p - v), as t <= v r + x q. With (1 - p) D(s, q) added and D(s, q) in place of D(s/2, 0), and as
+    D(s/2, q) >= D(s, q) and x <= e', this is at most the divergence of the pair.
 
     Source: Ganesh (2025), "Tighter privacy analysis for truncated Poisson sampling", with the pair of a replaced
     example in place of D(s/2, t/p); an overflow as a failure, Chua et al. (2024), "Scalable DP-SGD".
@@ -143,7 +143,7 @@ class TruncatedPoissonGaussian(ScalarFields):
         # 1 - least - slack, right to a few roundings however near to 0 it is.
         rest = 1 - least
         rest = jnp.where(most <= 1, jnp.maximum((rest - slack) + ((1 - rest) - least), 0.0), jnp.nan)
-        noises, rates = jnp.stack([s, s / 2, s / 2]), jnp.stack([q, jnp.minimum(r, q), q])
+        noises, rates = jnp.stack([s, s / 2, s / 2]), jnp.stack([q, r, q])
         weights = jnp.stack([rest, least, slack])
 
         def pair(removes: bool) -> DominatingPair:

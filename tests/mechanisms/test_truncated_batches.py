@@ -70,7 +70,7 @@ def test_fields_hold_for_every_size_of_the_data(sizes):
             p, inverse = exact_tail(others, q, capacity)
             t = Fraction(q) * capacity * inverse
             assert v <= p <= most
-            assert t <= v * min(r, Fraction(q)) + Fraction(q) * min(e, p - v) or (r >= q and t <= p * Fraction(q))
+            assert t <= v * r + Fraction(q) * min(e, p - v)
             if len(sizes) == 1:
                 assert float(v * r) <= float(t) * (1 + 1e-10) + 1e-300
 
