@@ -17,7 +17,7 @@ from jaxtyping import ArrayLike
 from jaxacct import prv, saddlepoint
 from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
-from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.precision import in_float64, is_concrete, outside, scope
 from jaxacct.prv.accountant import check_options
 from jaxacct.prv.kernel import DEFAULT_TOLERANCE
 from jaxacct.saddlepoint.accountant import has_closed_form, unchecked
@@ -162,8 +162,8 @@ def _traced_jvp(asked: _Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bou
 
 
 def _exact(asked: _Asked, leaves: tuple[Any, ...]) -> Bounds:
-    arguments = jax.tree.unflatten(asked.structure, leaves)
-    return unchecked(asked.quantity, *arguments, asked.relation, single=asked.single)
+    mechanism, steps, value = jax.tree.unflatten(asked.structure, leaves)
+    return unchecked(asked.quantity, mechanism, steps, value, asked.relation, single=asked.single)
 
 
 def _with_mesh(asked: _Asked, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
@@ -176,7 +176,7 @@ def _with_mesh(asked: _Asked, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
             return narrower(exact, mesh, wanted)
 
         wanted = DEFAULT_TOLERANCE[asked.quantity]
-        with jax.enable_x64(True):
+        with scope():
             is_narrow = exact.gap <= wanted
             enough = _shown(replace(exact, converged=exact.converged | is_narrow))
             return enough if asked.closed else jax.lax.cond(enough.converged, lambda: enough, both)

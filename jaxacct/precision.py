@@ -4,13 +4,19 @@ The kernel computes in float64 whatever the ambient JAX setting is, by entering 
 trace. Nothing global changes. Concrete results leave it as NumPy values, so that whatever is done with them keeps
 float64. Traced ones stay float64 arrays; arithmetic done on them outside the scope follows the ambient setting, that is
 float32 by default.
+
+The scope also shields the kernel from settings that its user debugs a program with: strict promotion of types, guards
+of transfers, checks for NaN and inf (which here are answers), and the running of programs operation by operation.
+They are entered only where they differ from JAX's defaults, so that nothing is compiled anew for them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +34,68 @@ Result = TypeVar("Result")
 Tree = TypeVar("Tree")
 
 
+AT_REST = ("standard", False, False, False, None, None, None)
+"""The settings that :func:`scope` reads, as they are by default."""
+
+SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
+"""The same within a scope that has been entered for others."""
+
+_uses = {"here": False, "before a fork": False}
+"""Whether this process has computed anything, and whether it was forked from one that had."""
+
+
+def _after_fork() -> None:
+    _uses.update({"here": False, "before a fork": _uses["here"] or _uses["before a fork"]})
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
+
+    Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
+    and its first computation would wait for them for ever.
+    """
+    if _uses["before a fork"]:
+        raise RuntimeError(
+            "this process was forked (os.fork, or multiprocessing's start method 'fork') from one in which JAX had "
+            'started, whose threads it has not: start it with multiprocessing.get_context("spawn") instead.'
+        )
+    _uses["here"] = True
+    config: Any = jax.config
+    settings = (
+        config.jax_numpy_dtype_promotion,
+        config.jax_debug_nans,
+        config.jax_debug_infs,
+        config.jax_disable_jit,
+        config.jax_transfer_guard_host_to_device,
+        config.jax_transfer_guard_device_to_device,
+        config.jax_transfer_guard_device_to_host,
+    )
+    return jax.enable_x64(x64) if settings in (AT_REST, SHIELDED) else _at_rest(x64=x64)
+
+
+@contextlib.contextmanager
+def _at_rest(*, x64: bool) -> Iterator[None]:
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.disable_jit(False),
+        jax.transfer_guard("allow"),
+        jax.enable_x64(x64),
+    ):
+        yield
+
+
 def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns ``function`` run, and traced, with float64 enabled for its own extent."""
+    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent."""
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        with jax.enable_x64(True):
+        with scope():
             return function(*args, **kwargs)
 
     return scoped

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxacct import validation
+from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteLaplace,
@@ -227,11 +230,11 @@ def _truncated(event: Any) -> Parts:
     rate, noise = _number(event, "sampling_probability", 0, 1), _number(event, "noise_multiplier")
     if rate == 0 or size == 0 or capacity == 0:
         return {}
-    from jaxacct.train.sampling.overflow import log_binomial_tail  # with it the trainer, which accounting need not load
-
-    # The larger of two neighbours may have one record more than the event says: then `size` others are at issue.
-    overflow = min(math.exp(log_binomial_tail(size, rate, capacity)) * (1 + 8 * UNIT), 1.0)
-    return _one(TruncatedPoissonGaussian, noise, rate, overflow)
+    # As dp_accounting counts, of two neighbours the larger has ``size`` records. The bound on overflows, which no more
+    # than caps what is not known, is that of one more.
+    mechanism = TruncatedPoissonGaussian.for_batches(noise, rate, size, capacity)
+    overflow = binomial_tail(size, rate, capacity).most
+    return _one(TruncatedPoissonGaussian, *jax.tree.leaves(replace(mechanism, overflow_probability=overflow)))
 
 
 def _discrete_laplace(event: Any) -> Parts:

@@ -18,7 +18,7 @@ from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.precision import as_float64, is_concrete, outside
+from jaxacct.precision import as_float64, is_concrete, outside, scope
 from jaxacct.prv.composition import check
 
 TOLERANCE = 1e-6
@@ -179,7 +179,7 @@ def scale(
     check(make(np.float64(least)), steps)
     config = Config("scale", "epsilon", relation, float(tolerance))
     ends = (math.log(least), math.log(most))
-    with jax.enable_x64(True):
+    with scope():
         given = Given(as_float64(epsilon), as_float64(delta), 1.0, 1.0, 1.0)
         counts = jax.tree.map(as_float64, steps)
         result, start = scaled(config, make, given, counts, (as_float64(ends[0]), as_float64(ends[1])))
@@ -254,7 +254,7 @@ def noise_multiplier_for_tpr(
             "give a true-positive rate above the false-positive rate."
         )
     _check_run(1.0, sampling_rate, steps)
-    with jax.enable_x64(True):
+    with scope():
         numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
         at, allowed = outside(tangent(relation, *numbers))
     given = Given(at, allowed, 1.0, sampling_rate, steps)

@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, solve_epsilon, solve_mu
-from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.precision import as_float64, in_float64, outside, scope
 
 
 def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
@@ -129,7 +129,7 @@ def _answer(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
 def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     """Differentiates delta in closed form, the other two by the implicit function."""
     value = _answer(quantity, *primals)
-    with jax.enable_x64(True):
+    with scope():
         first, second = (as_float64(primal) for primal in primals)
         found = as_float64(value)
         mu, epsilon = {"delta": (first, second), "epsilon": (first, found), "mu": (found, first)}[quantity]

@@ -191,7 +191,8 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array) -> tuple[Arra
     small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, FEW)) / q)
     large = epsilon - jnp.log(q) + jnp.log1p(-(1 - q) * jnp.exp(-jnp.maximum(epsilon, FEW)))
     inner = jnp.where(epsilon < FEW, small, large)
-    return tuple(_scaled(q, log, side) for log, side in _both_ways(mu, inner))
+    lower, upper = (_scaled(q, log, side) for log, side in _both_ways(mu, inner))
+    return lower, upper
 
 
 def reversed_delta(mu: Array, sampling_rate: Array, epsilon: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""A dominating pair that is one of two, by a coin that neither data set moves and that is given away."""
+"""A dominating pair that is one of several, by a coin that neither data set moves and that is given away."""
 
 from __future__ import annotations
 
@@ -10,85 +10,89 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.protocol import CellMasses, DominatingPair
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PublicCoinPair:
-    """The second pair with probability ``weight``, else the first; the loss is that of the pair that was drawn.
+    """Each of the pairs with its probability; the loss is that of the pair that was drawn.
 
-    Its law is the mixture of the two laws, so every expectation is the weighted sum of two.
+    Its law is the mixture of their laws, so every expectation is a weighted sum. One loop runs over the pairs, so that
+    their code is compiled once.
 
     Attributes:
-        first, second: pairs without infinite losses.
-        weight (): probability of the second.
+        pairs: of one class, every leaf with the leading axis (m,); without infinite losses.
+        weights (m,): their probabilities. Each is right to four roundings.
     """
 
-    first: DominatingPair
-    second: DominatingPair
-    weight: ArrayLike
+    pairs: DominatingPair
+    weights: Float[ArrayLike, " m"]
 
-    def _weights(self) -> tuple[Array, Array]:
-        second = as_float64(self.weight)
-        return 1 - second, second
+    def _weights(self) -> Array:
+        return as_float64(self.weights)
 
     def is_valid(self) -> Array:
-        _, second = self._weights()
-        return self.first.is_valid() & self.second.is_valid() & (second >= 0) & (second <= 1)
+        w = self._weights()
+        proper = jnp.all((w >= 0) & (w <= 1)) & (jnp.abs(jnp.sum(w) - 1) < 1e-12)
+        return proper & jnp.all(jax.vmap(lambda pair: pair.is_valid())(self.pairs))
 
     def loss_range(self) -> tuple[Array, Array]:
-        (a, b), (c, d) = self.first.loss_range(), self.second.loss_range()
-        return jnp.minimum(a, c), jnp.maximum(b, d)
+        lowest, highest = jax.vmap(lambda pair: pair.loss_range())(self.pairs)
+        drawn = self._weights() > 0
+        return jnp.min(jnp.where(drawn, lowest, jnp.inf)), jnp.max(jnp.where(drawn, highest, -jnp.inf))
 
     def supremum(self) -> tuple[Array, Array]:
-        a, b = self._weights()
-        (low, high), (other_low, other_high) = self.first.supremum(), self.second.supremum()
-        lower = jnp.maximum(jnp.where(a > 0, low, -jnp.inf), jnp.where(b > 0, other_low, -jnp.inf))
-        return lower, jnp.maximum(high, other_high)
+        lowest, highest = jax.vmap(lambda pair: pair.supremum())(self.pairs)
+        drawn = self._weights() > 0
+        return jnp.max(jnp.where(drawn, lowest, -jnp.inf)), jnp.max(jnp.where(drawn, highest, -jnp.inf))
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
-        a, b = self._weights()
-        both = zip(self.first.one_run(epsilon), self.second.one_run(epsilon), (-1.0, 1.0), strict=True)
-        lower, upper = ((a * one + b * other) * (1 + side * 8 * UNIT_ROUNDOFF) for one, other, side in both)
-        return lower, upper
+        w = self._weights()
+        lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
+        # The weights' own, one for each product, and the sum's.
+        rounding = (6 + len(w)) * UNIT_ROUNDOFF
+        return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
 
     def central_loss(self) -> Array:
-        return jnp.where(as_float64(self.weight) > 0.5, self.second.central_loss(), self.first.central_loss())
+        w = self._weights()
+        heaviest = jnp.arange(len(w)) == first_index(w == jnp.max(w))
+        return jnp.sum(jnp.where(heaviest, jax.vmap(lambda pair: pair.central_loss())(self.pairs), 0.0))
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        a, b = self._weights()
-        one, other = self.first.cell_masses(boundaries), self.second.cell_masses(boundaries)
-        p, q = a * one.p + b * other.p, a * one.q + b * other.q
-        return CellMasses(
-            p=p,
-            q=q,
-            p_error=a * one.p_error + b * other.p_error + 4 * UNIT_ROUNDOFF * p,
-            q_error=a * one.q_error + b * other.q_error + 4 * UNIT_ROUNDOFF * q,
+        weighted = jax.lax.map(
+            lambda row: jax.tree.map(lambda mass: row[0] * mass, row[1].cell_masses(boundaries)),
+            (self._weights(), self.pairs),
         )
+        p, q, p_error, q_error = (jnp.sum(masses, axis=0) for masses in weighted)
+        # The weights' own, one for each product, and the sum's.
+        rounding = (6 + len(self._weights())) * UNIT_ROUNDOFF
+        return CellMasses(p=p, q=q, p_error=p_error + rounding * p, q_error=q_error + rounding * q)
 
     def boundary_error(self, largest: Array) -> Array:
-        return jnp.maximum(self.first.boundary_error(largest), self.second.boundary_error(largest))
+        return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
 
     def infinite_mass(self) -> Array:
-        return jnp.zeros_like(as_float64(self.weight))
+        return jnp.zeros(())
 
     def anchors(self) -> tuple[Array, Array]:
         return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
 
     def log_tail(self, order: Array, loss: Array) -> Array:
-        return self._mixed(self.first.log_tail(order, loss), self.second.log_tail(order, loss)) + 1e-14
+        return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + 1e-14
 
     def log_head(self, loss: Array) -> Array:
-        return self._mixed(self.first.log_head(loss), self.second.log_head(loss))
+        return self._mixed(jax.lax.map(lambda pair: pair.log_head(loss), self.pairs))
 
-    def _mixed(self, one: Array, other: Array) -> Array:
-        a, b = self._weights()
-        return jnp.logaddexp(jnp.log(a) + one, jnp.log(b) + other)
+    def _mixed(self, logs: Array) -> Array:
+        """Returns the log of the weighted sum of exponentials (m, ...); what is never drawn does not count."""
+        w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
+        return jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
 
     def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
         """Returns ``log E_P[exp(order Y)]``; small ones are the weighted sum of what the moments have beyond one."""
-        a, b = self._weights()
-        one, other = self.first.cumulant(order, nodes), self.second.cumulant(order, nodes)
-        excess = a * jnp.expm1(jnp.minimum(one, 1.0)) + b * jnp.expm1(jnp.minimum(other, 1.0))
-        return jnp.where(jnp.maximum(one, other) < 1.0, jnp.log1p(excess), self._mixed(one, other))
+        logs = jax.lax.map(lambda pair: pair.cumulant(order, nodes), self.pairs)
+        w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
+        excess = jnp.sum(jnp.where(w > 0, w * jnp.expm1(jnp.minimum(logs, 1.0)), 0.0), axis=0)
+        near = jnp.max(jnp.where(w > 0, logs, -jnp.inf), axis=0) < 1.0
+        return jnp.where(near, jnp.log1p(excess), self._mixed(logs))

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.gaussian import point
+from jaxacct.dominating_pairs.gaussian_profile import point
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 LEAST_LOG = -1e300

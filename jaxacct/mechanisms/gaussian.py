@@ -12,7 +12,7 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import subsampled_pair
-from jaxacct.precision import as_float64
+from jaxacct.precision import as_float64, scope
 
 
 @jax.tree_util.register_dataclass
@@ -49,7 +49,7 @@ class Gaussian(ScalarFields):
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
         noise = self.noise_multiplier
         if "replace" in directions(self, relation):
-            with jax.enable_x64(True):  # halving is exact, were it not for the type
+            with scope():  # halving is exact, were it not for the type
                 noise = as_float64(noise) / 2
         return (SubsampledGaussianPair(noise, 1.0, removes=True),)
 

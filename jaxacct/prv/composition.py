@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.protocol import check_mechanism, sequence, without_noops
+from jaxacct.precision import is_concrete
 
 Part = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -46,17 +48,54 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
         count = max(len(directions) for directions in nested)
         # A symmetric mechanism gives one direction for all.
-        return [sum((parts[min(i, len(parts) - 1)] for parts in nested), ()) for i in range(count)]
+        return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
     mechanism, steps = without_noops(mechanism, steps)
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
         counts = jnp.broadcast_to(_real(steps), (length,))
-        return [((pair, counts),) for pair in pairs]
+        return [_gathered(((pair, counts),)) for pair in pairs]
     counts = _real(steps)[None]
     return [
         ((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in mechanism.dominating_pairs(relation)
     ]
+
+
+def _gathered(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Returns pairs of one class as one part; concrete ones filled up to one of few lengths.
+
+    Each number of parts, and each length of one, is compiled on its own: seconds, and a hundred megabytes. What is
+    filled in is the last pair with no runs, which no accountant counts.
+    """
+    groups: dict[Any, list[Part]] = {}
+    for part in parts:
+        shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(part))
+        groups.setdefault((jax.tree.structure(part), shapes), []).append(part)
+    if not is_concrete(parts):
+        return tuple(_joined(group, jnp.concatenate) for group in groups.values())
+    return tuple(_filled(_joined(group, np.concatenate)) for group in groups.values())
+
+
+def _joined(group: list[Part], concatenate: Callable[[Sequence[Any]], Any]) -> Part:
+    return group[0] if len(group) == 1 else jax.tree.map(lambda *leaves: concatenate(leaves), *group)
+
+
+def _filled(part: Part) -> Part:
+    pairs, counts = part
+    missing = _length_class(len(counts)) - len(counts)
+    if not missing:
+        return part
+
+    def filled(leaf: Any) -> np.ndarray:
+        return np.concatenate([leaf, np.repeat(np.asarray(leaf)[-1:], missing, axis=0)])
+
+    return jax.tree.map(filled, pairs), np.concatenate([counts, np.zeros(missing, counts.dtype)])
+
+
+def _length_class(length: int) -> int:
+    """Returns the least of 1, 2, 4, 8, 12, 16, 24, 32, ... that is not below a length."""
+    whole = 1 << (length - 1).bit_length()
+    return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
 
 
 def _real(leaf: ArrayLike) -> Any:

@@ -91,8 +91,9 @@ def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, me
         lattices, stages, lost = power(_entry(rows[0], 0))
         return Composed(lattices, stages, chosen.order, lost, facts)
     if concrete:
-        # One after the other, all by the programs of a single one.
-        powers = [power(_entry(row, i)) for row in rows for i in range(len(row[1]))]
+        # One after the other, all by the programs of a single one; what is not run is left out.
+        run = [(row, i) for row in rows for i in np.flatnonzero(row[1]).tolist()] or [(rows[0], 0)]
+        powers = [power(_entry(row, i)) for row, i in run]
         lattices = _tournament_of([lattices for lattices, _, _ in powers], chosen.log_tail)
         stages, lost = powers[0][1], np.sum(outside([lost for _, _, lost in powers]))
     else:

@@ -13,11 +13,11 @@ from jaxtyping import Array, ArrayLike
 from jaxacct import validation
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
-from jaxacct.precision import as_real, is_concrete, outside
+from jaxacct.precision import as_real, is_concrete, outside, scope
 from jaxacct.prv.composition import check, directed_parts
 from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.one_run import (
-    as_one_run,
+    closed_forms,
     delta_of_one_run,
     epsilon_of_one_run,
     is_single,
@@ -101,8 +101,7 @@ def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relatio
 
 def has_closed_form(mechanism: Any, steps: Any, relation: str, *, single: bool) -> bool:
     """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-    directions = directed_parts(mechanism, steps, relation)
-    return all(as_one_run(parts, single=single) is not None for parts in directions)
+    return bool(closed_forms(directed_parts(mechanism, steps, relation), single=single))
 
 
 def unchecked(
@@ -122,7 +121,7 @@ def unchecked(
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
-    with jax.enable_x64(precision == "float64"):
+    with scope(x64=precision == "float64"):
         if is_concrete(leaves):
             return outside(_decided(quantity, relation, single, (mechanism, steps, value))[0])
         return outside(_answer(quantity, relation, precision, single, structure, tuple(leaves)))
@@ -133,7 +132,7 @@ def _answer(
     quantity: str, relation: str, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
 ) -> Bounds:
     def solved(leaves: tuple[Any, ...]) -> Bounds:
-        with jax.enable_x64(precision == "float64"):
+        with scope(x64=precision == "float64"):
             return _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))[0]
 
     return one_by_one(solved)(leaves)
@@ -144,10 +143,9 @@ def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, A
     mechanism, steps, value = arguments
     directions = directed_parts(mechanism, steps, relation)
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
-    is_float64 = real == jnp.float64
     number = np.asarray(value, real) if is_concrete(value) else as_real(value)
-    runs = [as_one_run(parts, single=single) for parts in directions] if is_float64 else [None]
-    if all(run is not None for run in runs):
+    runs = closed_forms(directions, single=single)
+    if runs:
         solve_run = epsilon_of_one_run if quantity == "epsilon" else delta_of_one_run
         found = [solve_run(run, number) for run in runs]
         return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
@@ -188,7 +186,7 @@ def _answer_jvp(
     quantity: str, relation: str, precision: str, single: bool, structure: Any, primals: Any, tangents: Any
 ) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
-    with jax.enable_x64(precision == "float64"):
+    with scope(x64=precision == "float64"):
         bounds, decides = _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))
         reals = [as_real(leaf) for leaf in leaves]
         slopes = _slopes(quantity, relation, single, structure, reals, jnp.asarray(bounds.estimate), decides)
@@ -237,8 +235,8 @@ def _log_slopes(
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         mechanism, steps, _ = jax.tree.unflatten(structure, reals)
         directions = directed_parts(mechanism, steps, relation)
-        runs = [as_one_run(parts, single=single) for parts in directions] if step < 1e-3 else [None]
-        if all(run is not None for run in runs):
+        runs = closed_forms(directions, single=single)
+        if runs:
             return _chosen(decides, *(log_delta_of_one_run(run, epsilon, step) for run in runs))
         if len({jax.tree.structure(parts) for parts in directions}) == 1:
             return log_delta_at(_chosen(decides, *directions), epsilon)

@@ -67,7 +67,9 @@ def _row(pair: DominatingPair, scan: Nodes, steps: Array, order: Array, spacing:
         return real, imaginary, sums[2] + spread
 
     nothing = jnp.zeros(FREQUENCIES, order.dtype)
-    real, imaginary, spread = jax.lax.fori_loop(0, pieces, piece, (nothing, nothing, jnp.zeros_like(order)))
+    # What is not run takes no time.
+    taken = jnp.where(steps > 0, pieces, 0)
+    real, imaginary, spread = jax.lax.fori_loop(0, taken, piece, (nothing, nothing, jnp.zeros_like(order)))
     missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
 
     def block(i: Array, filled: Sums) -> Sums:

@@ -39,11 +39,19 @@ def is_single(mechanism: Any, steps: Any) -> bool:
     return not isinstance(mechanism, (tuple, list)) and not mechanism.batch_shape and is_concrete(steps) and steps == 1
 
 
-def as_one_run(parts: tuple[Part, ...], *, single: bool) -> OneRun | None:
-    """Returns what is composed as a single run, or None where it is not one, as far as can be seen.
+def closed_forms(directions: list[tuple[Part, ...]], *, single: bool) -> list[OneRun]:
+    """Returns every direction as a single run; none where one of them is no such, or in float32.
 
-    ``single`` says that it is one run of one pair, whether or not the count is traced.
+    ``single`` says that one pair is run once, whether or not its count is traced.
     """
+    if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
+        return []
+    found = [_as_one_run(parts, single=single) for parts in directions]
+    return [run for run in found if run is not None] if None not in found else []
+
+
+def _as_one_run(parts: tuple[Part, ...], *, single: bool) -> OneRun | None:
+    """Returns what is composed as a single run, or None where it is not one, as far as can be seen."""
     if single or _runs_once(parts):
         pair = next(_entry(pairs, i) for pairs, counts in parts for i in range(len(counts)) if single or counts[i] == 1)
         return OneRun(pair, pair, facts_of(parts))

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxacct.precision import scope
 from jaxacct.sweep.quantities import Quantity
 
 BLOCKS = (4096, 1024, 256, 64, 16, 4, 1)
@@ -54,7 +55,7 @@ def program_of(
     needed = 0
     for block in (ONE_BY_ONE,) if one_by_one else BLOCKS:
         width = block * len(devices)
-        with jax.enable_x64(True):
+        with scope():
             entry = jax.ShapeDtypeStruct((width,), np.float64, sharding=sharding)
             compiled = jax.jit(each).lower(dict.fromkeys(names, entry)).compile(options)
         needed = _temporary(compiled)
@@ -80,7 +81,7 @@ def run(program: Program, columns: dict[str, np.ndarray]) -> Iterator[dict[str, 
             name: np.pad(column[start : start + count], (0, program.width - count), mode="edge")
             for name, column in columns.items()
         }
-        with jax.enable_x64(True):
+        with scope():
             pending.append((count, program.run(jax.device_put(filled, program.sharding))))
         if len(pending) > AHEAD:
             yield _read(*pending.popleft())

@@ -42,7 +42,7 @@ SAMPLERS = {
 }
 MECHANISMS = {
     "poisson": PoissonSubsampledGaussian(NOISE, 0.25),
-    "truncated": TruncatedPoissonGaussian(NOISE, 0.25, SAMPLERS["truncated"].overflow_probability),
+    "truncated": TruncatedPoissonGaussian.for_batches(NOISE, 0.25, (EXAMPLES, EXAMPLES + 1), 30),
     "without replacement": GaussianWithoutReplacement(NOISE, 0.25),
     "random allocation": RandomAllocation(NOISE, EPOCH),
 }

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
+from jaxacct.binomial import binomial_tail
 
 KL_ROUNDING = 1e-6
 """Relative allowance for the rounding of the divergence; it is computed to about 1e-10."""
-
-MOST_TERMS = 10**6
-"""Terms of a binomial tail that are summed before the rest is bounded by a geometric series."""
 
 
 def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
@@ -41,9 +38,8 @@ def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -
 def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     """Returns an upper bound on ``log P(Binomial(trials, probability) >= least)``, within 1e-5 of it above the mean.
 
-    Formal guarantee: an upper bound, with an allowance for rounding. The ratio of neighbouring terms falls: what
-    follows the last one summed is below a geometric series. At or below the mean the bound is 0, that is a probability
-    of 1.
+    Formal guarantee: an upper bound, rounding included (:func:`jaxacct.binomial.binomial_tail`); what is below 1e-290
+    is bounded by about that. At or below the mean the bound is 0, that is a probability of 1.
 
     >>> exact = math.log(1 - 0.9**10)
     >>> bool(exact <= log_binomial_tail(10, 0.1, 2 - 1)), log_binomial_tail(10, 0.5, 11)
@@ -53,16 +49,8 @@ def log_binomial_tail(trials: int, probability: float, least: int) -> float:
         return -math.inf
     if least <= trials * probability or probability >= 1:
         return 0.0
-    logs = (math.lgamma(trials + 1), math.lgamma(least + 1), math.lgamma(trials - least + 1))
-    powers = least * math.log(probability), (trials - least) * math.log1p(-probability)
-    first = logs[0] - logs[1] - logs[2] + powers[0] + powers[1]
-    k = np.arange(least, min(trials, least + MOST_TERMS), dtype=np.float64)
-    ratios = (trials - k) / (k + 1) * (probability / (1 - probability))
-    terms = np.concatenate([[1.0], np.cumprod(ratios)])
-    # The next ratio is below the last one summed, which is below one; there is none after the last trial.
-    rest = terms[-1] * ratios[-1] / (1 - ratios[-1]) if len(ratios) == MOST_TERMS else 0.0
-    rounding = 1e-15 * (sum(map(abs, logs + powers)) + 4 * len(terms))
-    return min(first + math.log(float(np.sum(terms)) + rest) + rounding, 0.0)
+    bound = math.log(binomial_tail(trials, probability, least).most)
+    return min(bound + 1e-15 * abs(bound), 0.0)
 
 
 def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:

@@ -7,7 +7,6 @@ part is taken, and the step accounted is :class:`~jaxacct.mechanisms.TruncatedPo
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,8 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
+from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import TruncatedPoissonGaussian
-from jaxacct.train.sampling.overflow import cut_cost, log_binomial_tail, log_tie
+from jaxacct.train.sampling.overflow import cut_cost, log_tie
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, random_order
 from jaxacct.train.sampling.protocol import check_num_examples, drawn_rate
 
@@ -63,15 +63,16 @@ class TruncatedPoissonSampler:
     @property
     def overflow_probability(self) -> float:
         """Upper bound on the probability that of ``num_examples`` others ``capacity`` or more are sampled."""
-        return math.exp(log_binomial_tail(self.num_examples, self.sampling_rate, self.capacity))
+        return binomial_tail(self.num_examples, self.sampling_rate, self.capacity).most
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:
         """Returns what ties in all random bits cost: next to nothing. Cut batches are in the mechanism."""
         return cut_cost(log_tie(self.num_examples), steps, epsilon)
 
     def mechanism(self, noise_multiplier: float) -> TruncatedPoissonGaussian:
-        """Returns the mechanism of one noisy sum over such a batch."""
-        return TruncatedPoissonGaussian(noise_multiplier, self.sampling_rate, self.overflow_probability)
+        """Returns the mechanism of one noisy sum over such a batch, for neighbours of one more and of one fewer."""
+        sizes = (self.num_examples, self.num_examples + 1)
+        return TruncatedPoissonGaussian.for_batches(noise_multiplier, self.sampling_rate, sizes, self.capacity)
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
         """Returns the batch of a step: indices, and which are real; real rows come first, in random order.
