@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxacct import elementary
+
 UNIT_ROUNDOFF = 2.0**-53
 """Half the distance from 1 to the next float64: the relative error of one rounded operation."""
 
@@ -29,10 +31,14 @@ Tree = TypeVar("Tree")
 
 
 def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns ``function`` run, and traced, with float64 enabled for its own extent."""
+    """Returns ``function`` run, and traced, with float64 enabled for its own extent.
+
+    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails.
+    """
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        elementary.check()
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 
