@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from jaxacct.bounds import Bounds
-from jaxacct.precision import UNIT_ROUNDOFF, is_concrete, log_complement, outside
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, log_complement, outside
 from jaxacct.prv import plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.composition import Part
@@ -45,6 +45,8 @@ class Facts(NamedTuple):
     """Whether nothing is run at all."""
     infinite: tuple[Array, Array]
     """Bounds (lower, upper) on the probability of an infinite loss."""
+    supremum: Array
+    """Upper bound on the sum of the suprema of the finite losses; beyond it only infinite losses count."""
 
 
 class Composed(NamedTuple):
@@ -121,7 +123,8 @@ def _planned(
     chosen = plan.choose(sketches, counts, value, is_epsilon, points, method)
     valid = _all_valid([sketch.is_valid for sketch in sketches], counts)
     infinite = _infinite_mass([sketch.infinite_mass for sketch in sketches], counts)
-    return chosen, Facts(valid, _all_zero(counts), infinite)
+    supremum = _total_supremum([sketch.supremum for sketch in sketches], counts)
+    return chosen, Facts(valid, _all_zero(counts), infinite, supremum)
 
 
 @jax.jit
@@ -203,6 +206,13 @@ def _infinite_mass(masses: Sequence[Array], counts: Sequence[Array]) -> tuple[Ar
     return jnp.maximum(mass * (1 - error), 0.0), jnp.minimum(mass * (1 + error), 1.0)
 
 
+def _total_supremum(suprema: Sequence[Array], counts: Sequence[Array]) -> Array:
+    parts = [jnp.where(k > 0, k * y, 0.0) for k, y in zip(counts, suprema, strict=True)]
+    terms = jnp.concatenate(parts)
+    # Each product rounds once, their sum once a term.
+    return jnp.sum(terms) + (2 + len(terms)) * UNIT_ROUNDOFF * jnp.sum(jnp.abs(terms))
+
+
 def infinite_share(facts: Facts, lost: Array) -> Array:
     """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
     least, most = facts.infinite
@@ -210,10 +220,18 @@ def infinite_share(facts: Facts, lost: Array) -> Array:
     return jnp.stack([jnp.minimum(most + lost * (1 + 8 * UNIT_ROUNDOFF), 1.0), least])
 
 
-def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
-    """Returns delta at ``epsilon`` from above and from below, (2,), of the lattices above and below."""
+def delta_at(lattices: LossLattice, facts: Facts, lost: Array, epsilon: Array) -> Array:
+    """Returns delta at ``epsilon`` from above and from below, (2,), of the lattices above and below.
+
+    It is the infinite mass from the supremum of the finite losses on, and positive before: then float64 has nothing
+    below its smallest normal number to bound it by.
+    """
     finite = jax.vmap(delta_of, in_axes=(0, None))(lattices, epsilon)
-    return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF), 0.0, 1.0)
+    values = finite + infinite_share(facts, lost) * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF)
+    least, most = facts.infinite
+    beyond = jnp.stack([most, least])
+    values = jnp.where(epsilon >= facts.supremum, beyond, jnp.maximum(values, jnp.array([TINY, 0.0])))
+    return jnp.clip(values, 0.0, 1.0)
 
 
 def is_idle(parts: tuple[Part, ...]) -> Array:
@@ -252,14 +270,16 @@ def _bracket(
     is_epsilon = quantity == "epsilon"
     valid = facts.is_valid & ((value > 0) & (value < 1) if is_epsilon else value >= 0)
     worst = jnp.inf if is_epsilon else 1.0
-    infinite = infinite_share(facts, lost)
     if is_epsilon:
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
+        infinite = infinite_share(facts, lost)
         room = value - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (infinite > 0)
         results = jax.vmap(epsilon_of)(lattices, room)
         results = jnp.where(room > 0, results, jnp.inf)
+        largest = jnp.where(value > facts.infinite[1], jnp.maximum(facts.supremum, 0.0), jnp.inf)
+        results = results.at[0].min(largest)
     else:
-        results = delta_at(lattices, infinite, value)
+        results = delta_at(lattices, facts, lost, value)
     upper, lower = results[0], results[1]
     idle = valid & facts.is_idle
     upper = jnp.where(idle, 0.0, jnp.where(valid & ~jnp.isnan(upper), upper, worst))
