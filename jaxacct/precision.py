@@ -91,7 +91,10 @@ def _at_rest(*, x64: bool) -> Iterator[None]:
 
 
 def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent."""
+    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
+
+    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails.
+    """
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:

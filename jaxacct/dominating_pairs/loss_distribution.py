@@ -18,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.one_run import one_run_by_masses
 from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64
 
 Distribution = Callable[[Array, Any], Array]
@@ -180,9 +181,10 @@ class LossDistributionPair:
         mass = cells.p + cells.p_error
         p, q, q_error = cells.p[1:], cells.q[1:], cells.q_error[1:]
         lower, width = mesh[:-1], mesh[1:] - mesh[:-1]
-        scale = jnp.exp(lower)
-        error = cells.p_error[1:] + scale * q_error + UNIT_ROUNDOFF * (16 + 16 * jnp.abs(lower)) * p
-        upward = (p - scale * q + error) / -jnp.expm1(-width)
+        value, rounding = surplus(p, q, lower)
+        # The losses at which the callables jump are off by LOSS_ROUNDING, on either side.
+        error = cells.p_error[1:] + jnp.exp(lower) * q_error + UNIT_ROUNDOFF * (4 + 32 * jnp.abs(lower)) * p + rounding
+        upward = (value + error) / -jnp.expm1(-width) * (1 + 16 * UNIT_ROUNDOFF)
         # Where the share is 0/0 or inf - inf nothing is known of it: all of the mass moves up.
         upward = jnp.clip(jnp.where(jnp.isnan(upward), mass[1:], upward), 0.0, mass[1:])
         stays = mass[1:] - upward

@@ -7,6 +7,11 @@ With L = log P/Q and phi(x) = e^x - 1 - x, and since E_P[e^-L] = 1,
 a sum of terms of one sign for t >= 0. Nothing cancels, however close to 1 the moment is. For t in (-1/2, 0) the terms
 differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
 E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
+
+What rests on it: the windows of the integral are found by looking, and the rule's error is not bounded here. No bound
+of the mesh uses a cumulant: its own windows come from Chernoff bounds on the lattice's weights, its tails from
+``log_tail``. Rényi divergences of shifted noise do, as the exact value that :data:`jaxacct.rdp.divergence.ALLOWANCE`
+rounds up: an allowance that was measured against quadrature at high precision, not proved.
 """
 
 from __future__ import annotations

@@ -112,17 +112,23 @@ class SubsampledGaussianPair:
         return 16 * UNIT_ROUNDOFF * (2 + largest - jnp.log(q) + 1 / s**2)
 
     def log_tail(self, order: Array, loss: Array) -> Array:
-        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0 = x(loss), r^a is at most
-        # r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. Add: likewise r^-t for x
-        # below x0, and also r^-t <= (1-q)^-t. Below the infimum of the loss the tail is everything: no bound is given.
+        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0, whose loss is at most ``loss``,
+        # r^a is at most r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. Add: likewise
+        # r^-t for x below x0, and also r^-t <= (1-q)^-t. Below the infimum of the loss the tail is everything: no bound
+        # is given. x0 is that of a loss lowered by the error of an edge, so that its own is at most ``loss``, and none
+        # of the tail's lies on its other side.
         s, q, removes = self._fields()
         infimum, supremum = self.loss_range()
-        x = self._threshold(jnp.where(removes, loss, -loss))
+        lowered = loss - self.boundary_error(jnp.abs(loss))
+        x = self._threshold(jnp.where(removes, lowered, -lowered))
         a = order + 1
-        steepest = a * loss - a * x / s**2 + a**2 / (2 * s**2) + log_upper_tail((x - a) / s)
+        # A part errs by 4u of itself; (x - a)/s by 3u of (|x| + a)/s, which a tail multiplies by that again.
+        margin = 16 * UNIT_ROUNDOFF * (1 + a * jnp.abs(loss) + a * jnp.abs(x) / s**2 + (a / s) ** 2 + (x / s) ** 2)
+        steepest = a * loss - a * x / s**2 + a**2 / (2 * s**2) + log_upper_tail((x - a) / s) + margin
         removed = jnp.fmin(steepest, self._tail_by_chords(a, x))
-        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + log_upper_tail(-(x + order) / s)
-        flat = jnp.where(q == 1, jnp.inf, -order * log_complement(q) + log_upper_tail(-x / s))
+        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + log_upper_tail(-(x + order) / s) + margin
+        level = -order * log_complement(q) * (1 + 16 * UNIT_ROUNDOFF) + 16 * UNIT_ROUNDOFF * (1 + (x / s) ** 2)
+        flat = jnp.where(q == 1, jnp.inf, level + log_upper_tail(-x / s))
         bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
         return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
 
@@ -143,11 +149,14 @@ class SubsampledGaussianPair:
         left = points / s - a * s * slopes
         right = jnp.concatenate([points[1:] / s, jnp.full(1, jnp.inf)]) - a * s * slopes
         nearest = jnp.maximum(jnp.maximum(left, -right), 0.0)
-        filled = jnp.log(right - left) - 0.5 * nearest**2 - 0.5 * jnp.log(2 * jnp.pi)
+        widths = jnp.concatenate([jnp.diff(points) / s, jnp.full(1, jnp.inf)])  # right - left would cancel
+        filled = jnp.log(widths) - 0.5 * nearest**2 - 0.5 * jnp.log(2 * jnp.pi)
         mass = jnp.minimum(jnp.minimum(log_upper_tail(left), log_upper_tail(-right)), filled)
         terms = a * (log_r - slopes * points) + (a * s * slopes) ** 2 / 2 + mass
-        # Each part errs by a few units of its own magnitude, a chord by those of log r at either end.
-        ends = jnp.abs(log_r) + jnp.concatenate([jnp.abs(log_r[1:]), jnp.zeros(1)]) + slopes * jnp.abs(points)
+        # Each part errs by a few units of its own magnitude. A slope as computed is that of some line through the left
+        # end: it passes the right one at a distance of some units of log r at both, and integrates exactly. log r errs
+        # by units of itself, of log q and, x - 1/2 being rounded, of the slope.
+        ends = jnp.abs(log_r) + jnp.concatenate([jnp.abs(log_r[1:]), jnp.zeros(1)]) + slopes * (jnp.abs(points) + 1)
         magnitude = a * (ends + jnp.abs(jnp.log(q)) + 1) + (a * s * slopes) ** 2 + (points / s) ** 2
         return jax.nn.logsumexp(terms + 16 * UNIT_ROUNDOFF * magnitude) + 1e-14
 

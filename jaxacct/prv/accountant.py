@@ -42,7 +42,8 @@ def epsilon(
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
         points: mesh points, a power of two or three times one, in place of ``tolerance``. 8192 inside a trace.
-        method: "recursive" (the evolving mesh, cost flat in the steps), "two_stage" or "fixed", for comparison.
+        method: "recursive" (the evolving mesh, cost flat in the steps), or for comparison "two_stage" and "fixed",
+            whose points must grow with the fourth root, or the square root, of the steps: with too few they give inf.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
 
     Returns:

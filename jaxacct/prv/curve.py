@@ -180,11 +180,13 @@ def tradeoff(
     # Dense about 0, where f bends, and out to where delta is nothing on one side and all on the other.
     grid = float(far) * np.linspace(-1.0, 1.0, GRID) ** 3
     delta = curve(mechanism, steps, grid, relation=relation, points=points).delta
-    scale = np.exp(grid)
-    margin = 8 * UNIT_ROUNDOFF * (1 + scale * rates[:, None])
-    lower = np.max(1 - delta.upper - scale * rates[:, None] - margin, axis=1)
-    left, right = np.concatenate([[0.0], scale]), np.concatenate([delta.lower, [0.0]])
-    upper = np.max(1 - right - left * rates[:, None], axis=1) + 16 * UNIT_ROUNDOFF
+    with np.errstate(over="ignore", invalid="ignore"):
+        # e^eps a; of a = 0 nothing, however large the factor.
+        weighed = np.where(rates[:, None] == 0, 0.0, np.exp(grid) * rates[:, None])
+    lower = np.max(1 - delta.upper - weighed - 8 * UNIT_ROUNDOFF * (1 + weighed), axis=1)
+    left, right = np.pad(weighed, ((0, 0), (1, 0))), np.append(delta.lower, 0.0)
+    upper = np.max(1 - right - left, axis=1) + 16 * UNIT_ROUNDOFF
     # Guessing blindly gives 1 - a.
     lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1 - rates)
-    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=np.ones(rates.shape, bool))
+    says_something = (lower > 0) | (upper < 1 - rates) | (rates == 1)
+    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=says_something)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
+from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.placing import CUTS, Placed
@@ -59,14 +60,16 @@ def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> t
     """
     points = cells.around.p.shape[0]
     losses, h, shift = _losses(placed, points), placed.mesh, placed.shift
-    relaxed = 64 * UNIT_ROUNDOFF * (1 + jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
+    relaxed = _relaxed(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
     masses = jnp.stack([_raised(cells.between, losses, h, shift), _lowered(cells.around, losses, relaxed)])
     masses = jnp.where((jnp.arange(points) <= placed.last)[None, :], masses, 0.0)
     shifts, sides = jnp.stack([shift, shift + relaxed]), jnp.array([True, False])
     both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0, 0))(masses, losses, order, h, shifts, sides)
     log_mass = both.log_mass[0]
-    # Masses that float64 flushed to zero, as if all of them sat at the last point kept.
-    flushed = jnp.exp(math.log(4 * points * TINY) + order * placed.top - log_mass)
+    # Masses that float64 flushed to zero: those up to some loss as if they sat there, and beyond it all that there is.
+    flushed = jnp.exp(math.log(4 * points * TINY) + order * placed.thin - log_mass)
+    beyond_thin = jnp.exp(placed.log_thin - log_mass).at[-1].set(0.0)
+    flushed = jnp.nanmin(flushed + beyond_thin) * (1 + 64 * UNIT_ROUNDOFF * (1 + order * jnp.max(jnp.abs(placed.thin))))
     beyond, lost = _cut(placed, order, log_mass, log_weight)
     # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
     cut = jnp.exp(jnp.minimum(placed.log_beyond, placed.log_above[0] + order * placed.top) - log_mass)
@@ -100,16 +103,22 @@ def _cut(placed: Placed, order: Array, log_mass: Array, log_weight: Array) -> tu
 def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
     """Splits each cell's mass between its two ends so that P- and Q-mass stay ("connect the dots").
 
-    Doroshenko et al. (2022), "Connect the dots: tighter discrete approximations of privacy loss distributions". The
-    upper end's part (P - e^y Q) / (1 - e^-h) is rounded up by its own error, the cell's mass by its own; both raise.
-    Mass below the first point moves up to it.
+    Doroshenko et al. (2022), "Connect the dots: tighter discrete approximations of privacy loss distributions". Mass
+    below the first point moves up to it.
+
+    Let y be the double that stands for a cell's lower end, and z the point that the lattice claims there: above the
+    true end b, z - b <= 2 shift, and z >= y. Losses between b and z are raised to z, which leaves Q' >= e^(-2 shift) Q;
+    then the share (P - e^z Q')/(1 - e^-h) of the mass must go up, or more. Since e^y Q <= e^shift P it is at most
+    (P - e^y Q + (e^(2 shift) - 1) P)/(1 - e^-h). It is rounded up by the errors of P and Q and by its own, the cell's
+    mass by its own; both raise.
     """
     p, q = cells.p[1:-1], cells.q[1:-1]
     p_error, q_error = cells.p_error[1:-1], cells.q_error[1:-1]
-    scale = jnp.exp(losses[:-1])
-    mass = p + p_error
-    error = p_error + scale * q_error + 2 * shift * p
-    upward = (p - scale * q + error) / -jnp.expm1(-h)
+    mass = (p + p_error) * (1 + 2 * UNIT_ROUNDOFF)
+    value, rounding = surplus(p, q, losses[:-1])
+    error = p_error + jnp.exp(losses[:-1]) * q_error * (1 + 8 * UNIT_ROUNDOFF) + jnp.expm1(2 * shift) * mass + rounding
+    # The sum of the errors rounds, too, and the quotient by 12u.
+    upward = (value + error * (1 + 16 * UNIT_ROUNDOFF)) / -jnp.expm1(-h) * (1 + 16 * UNIT_ROUNDOFF)
     # Where e^y Q is 0 times infinity nothing is known of the split: all of it moves up.
     upward = jnp.clip(jnp.where(jnp.isnan(upward), mass, upward), 0.0, mass)
     stays = jnp.concatenate([mass - upward, jnp.zeros(1)])
@@ -127,16 +136,21 @@ def _lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " 
     point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
     """
     flushed = 4 * TINY
-    p = jnp.maximum(bins.p - bins.p_error - flushed, 0.0)
-    q = bins.q + bins.q_error + flushed
-    # e^y Q, with y lowered by what the points may be off, and raised by the rounding of the product.
-    scale = jnp.exp(losses) * (1 - relaxed + 8 * UNIT_ROUNDOFF * (1 + jnp.abs(losses)))
-    surplus = p - scale * q
+    p = jnp.maximum(bins.p - _outward(bins.p, bins.p_error) - flushed, 0.0)
+    q = bins.q + _outward(bins.q, bins.q_error) + flushed
+    points = losses - relaxed
+
+    def at_least(p: Array, q: Array) -> Array:
+        """Returns P - e^y Q rounded down, y the point lowered by what it may be off."""
+        value, rounding = surplus(p, q, points)
+        return value - rounding
+
+    excess = at_least(p, q)
     zero = jnp.zeros(1)
     next_p, next_q = jnp.concatenate([p[1:], zero]), jnp.concatenate([q[1:], zero])
     # Down: mass of the next bin needed by this one, at most half of it, and the share of the need that it covers.
-    need = jnp.maximum(-surplus, 0.0)
-    payment = next_p - scale * next_q  # of the whole next bin, were it here
+    need = jnp.maximum(-excess, 0.0)
+    payment = at_least(next_p, next_q)  # of the whole next bin, were it here
     half_paid = 0.5 * jnp.maximum(payment, 0.0)
     share = jnp.clip(_finite(half_paid / need), 0.0, 1.0) * (1 - 4 * UNIT_ROUNDOFF)
     covered = jnp.where(need > 0, share, 1.0)
@@ -145,9 +159,9 @@ def _lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " 
     leaves_down = jnp.concatenate([zero, taken_down[:-1]])
 
     # Up: mass of the bin below that this one's surplus can lift; what leaves this bin takes its surplus along.
-    spare = jnp.maximum(surplus, 0.0)
+    spare = jnp.maximum(excess, 0.0)
     below_p, below_q = jnp.concatenate([zero, p[:-1]]), jnp.concatenate([zero, q[:-1]])
-    cost = jnp.maximum(scale * below_q - below_p, 0.0)  # of the whole bin below, were it here
+    cost = jnp.maximum(-at_least(below_p, below_q), 0.0)  # of the whole bin below, were it here
 
     def lifted(spare: Array) -> Array:
         return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * UNIT_ROUNDOFF), 0.0, 0.5)
@@ -160,6 +174,23 @@ def _lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " 
     falls = jnp.concatenate([((1 - covered) * kept)[1:], zero])
     # Each sum of four rounds once or twice more.
     return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * UNIT_ROUNDOFF)
+
+
+def _relaxed(bins: CellMasses, largest: Array) -> Array:
+    """Returns how far the points below are lowered, so that the rounding of a bin's masses is no deficit at an atom.
+
+    The losses of atoms and what is made of them are right to a few units; masses that are sums bring in their own
+    errors, where those are a rounding and not all that there is.
+    """
+    errors = _outward(bins.p, bins.p_error) / bins.p + _outward(bins.q, bins.q_error) / bins.q
+    known = (bins.p > 0) & (bins.q > 0) & (errors > UNIT_ROUNDOFF / 4)
+    relative = jnp.max(jnp.where(known, errors, 0.0))
+    return 64 * UNIT_ROUNDOFF * largest + jnp.minimum(2 * relative, 64 * UNIT_ROUNDOFF)
+
+
+def _outward(mass: Array, error: Array) -> Array:
+    """Returns what a mass is moved by to count its error: that, and the rounding of the move where there is one."""
+    return error + jnp.where(error > UNIT_ROUNDOFF / 4 * mass, 2 * UNIT_ROUNDOFF * mass, 0.0)
 
 
 def _edges(p: Array, losses: Array, h: Array) -> Array:
@@ -196,9 +227,12 @@ def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array, 
     total = jnp.sum(weights)
     log_mass = top + jnp.log(total)
     weights = weights / total
-    # exp and log err by an ulp each of what they are given: of w, relatively, that many times its magnitude.
-    magnitude = 4 + jnp.abs(order * losses) + jnp.where(masses > 0, jnp.abs(jnp.log(masses)), 0.0) + jnp.abs(log_mass)
-    slack = 4 * UNIT_ROUNDOFF * jnp.sum(weights * magnitude)
+    # w e^(log_mass - t y) errs, in units of roundoff: log m by 4 of itself, t y by 1, their sum by 1, its distance from
+    # the top by 1, exp by 4 and the quotient by 1, log of the total by 4 of itself, log_mass by 1; the masses and the
+    # sums before by 8. One more each covers the rounding of this line.
+    of_mass, of_weight = jnp.where(masses > 0, jnp.abs(jnp.log(masses)), 0.0), jnp.where(masses > 0, log_weights, 0.0)
+    magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * jnp.abs(of_weight) + 2 * jnp.abs(of_weight - top)
+    slack = UNIT_ROUNDOFF * jnp.sum(weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass)))
     return LossLattice(
         weights=weights, log_mass=log_mass, start=losses[0], mesh=h, order=order, slack=slack, shift=shift,
         log_total=log_mass, is_upper=is_upper,

@@ -70,14 +70,15 @@ def normalize(lattice: LossLattice) -> LossLattice:
     """Returns the lattice with weights that sum to 1.
 
     The sum need not be exact: what is divided out of the weights is multiplied into ``log_mass``. The division rounds
-    each weight twice.
+    each weight twice, and the logarithm of a sum near 1 by less than 4u; the rounding of ``log_mass`` itself is counted
+    where that is used, :data:`jaxacct.prv.evaluate.LOG_MASS_ROUNDINGS`.
     """
     total = jnp.sum(lattice.weights)
     return replace(
         lattice,
         weights=lattice.weights * (1 / total),
         log_mass=lattice.log_mass + jnp.log(total),
-        slack=lattice.slack / total + 4 * UNIT_ROUNDOFF,
+        slack=lattice.slack / total * (1 + 4 * UNIT_ROUNDOFF) + UNIT_ROUNDOFF * (8 + 4 * jnp.abs(jnp.log(total))),
     )
 
 
@@ -101,10 +102,13 @@ def coarsen(lattice: LossLattice) -> LossLattice:
     share = 1 / (1 + jnp.exp(h) * jnp.where(jnp.isnan(fall), 1.0, fall))
     next_share = jnp.concatenate([share[1:], jnp.ones(1)])
     paired = jnp.minimum(share * odd, jnp.exp(-h - 2 * t * h) * (1 - next_share) * following)
-    # The factor keeps the condition true after rounding; the upper share's rounding goes to the slack.
-    upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * (1 - 32 * UNIT_ROUNDOFF))
+    # The factor keeps the condition true after rounding, that of the exponent too: what the next point sends down is
+    # its mass less what goes up, and 1 - share of a share as it stands rounds once. The upper share's is slack.
+    safe = 1 - UNIT_ROUNDOFF * (32 + 4 * (h + 2 * t * h))
+    upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * safe)
     kept = jnp.concatenate([even + jnp.exp(-t * h) * (odd - upward), jnp.zeros(1)])
     weights = kept + jnp.concatenate([jnp.zeros(1), jnp.exp(t * h) * upward])
-    rounding = UNIT_ROUNDOFF * (8 + 2 * t * h)
+    # exp errs by 4u and by its exponent's rounding, the upper share by 8u, products and sums by 4u.
+    rounding = UNIT_ROUNDOFF * (16 + 2 * t * h)
     coarse = normalize(replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h)))
     return replace(coarse, weights=jnp.concatenate([coarse.weights, jnp.zeros(n - n // 2 - 1)]))

@@ -18,6 +18,9 @@ from jaxacct.precision import UNIT_ROUNDOFF
 CUTS = np.concatenate([[0.0], np.geomspace(0.05, 4.0, 12)])
 """Where losses may begin to count as infinite, beyond the last point kept, over the length of what is kept."""
 
+THIN = np.arange(1, 97) / 96
+"""Where the mass of the cells beyond may be too small for float64, over the length of what is kept."""
+
 
 class Placed(NamedTuple):
     """The mesh of a pair's lattice."""
@@ -37,6 +40,10 @@ class Placed(NamedTuple):
     """The losses of :data:`CUTS`, of which ``top`` is the first."""
     log_above: Float[Array, " cuts"]
     """Log of the mass beyond each, at most."""
+    thin: Float[Array, " places"]
+    """The losses of :data:`THIN`, ending with ``top``."""
+    log_thin: Float[Array, " places"]
+    """Log of the tilted mass beyond each, at most."""
     outermost: Float[Array, " 2"]
     """Index of the bin next above the infimum of the loss, and of the one next below its supremum."""
     edges: Float[Array, " 2"]
@@ -59,12 +66,14 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     largest = jnp.maximum(jnp.abs(start), jnp.abs(start + h * (points - 1)))
     shift = pair.boundary_error(largest) + 4 * UNIT_ROUNDOFF * largest
     ends = top + (top - start) * jnp.asarray(CUTS)
-    zeros = jnp.zeros(len(CUTS))
-    tails = jax.vmap(pair.log_tail)(jnp.concatenate([order[None], zeros]), jnp.concatenate([top[None], ends]) - shift)
+    thin = start + (top - start) * jnp.asarray(THIN)
+    orders = jnp.concatenate([jnp.broadcast_to(order, thin.shape), jnp.zeros(len(CUTS))])
+    tails = jax.vmap(pair.log_tail)(orders, jnp.concatenate([thin, ends]) - shift)
+    log_thin, log_above = tails[: len(THIN)] + order * shift, tails[len(THIN) :]
     outermost, edges, inside = _settled(pair, start, h, points)
     return Placed(
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
-        log_beyond=tails[0] + order * shift, ends=ends, log_above=tails[1:],
+        log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,
         outermost=outermost, edges=edges, inside=inside,
     )  # fmt: skip
 

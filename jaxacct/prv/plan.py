@@ -99,7 +99,7 @@ def choose(
     epsilon = jnp.where(is_epsilon, jnp.min((exponent - jnp.log(value)) / orders), value)
     loss = exponent - orders * epsilon
     # Where delta is below what float64 can tell from 0 no more is to be won, and the extreme orders see nothing.
-    least = jnp.maximum(jnp.min(loss), -500.0)
+    least = jnp.maximum(jnp.min(loss), -710.0)
     best = orders[jnp.minimum(first_index(loss <= least), len(ORDERS) - 1)]
 
     candidates = best * jnp.asarray(LOWER_ORDERS)

@@ -123,9 +123,10 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
         bounds, record = _largest(answers, tolerance)
         gap = float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
-        # has twice not helped.
+        # has twice not helped. One mesh for all steps, or for many, may be too coarse for a single one, though.
         stalls += 0.8 * previous < gap < 0.5
-        hopeless = gap == float("inf") or stalls == 2
+        unknown = gap == float("inf") and (method == "recursive" or not np.isfinite(record.mesh))
+        hopeless = unknown or stalls == 2
         if bounds.converged or hopeless or rung == len(LADDER) - 1:
             break
         # From afar the gap says little of where it will fall; two rungs at most are skipped.

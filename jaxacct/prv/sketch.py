@@ -22,6 +22,17 @@ OCTAVE = 6
 DISTANCES = np.concatenate([[0.0], np.exp2(-np.arange(150)[::-1] / OCTAVE)])
 """Edges of the sketch's cells on one side of the bulk, over the distance of its end: 25 octaves."""
 
+EVEN = 160
+"""Most cells by which the distance upwards may be divided evenly, where the octaves' are wider.
+
+A delta of 1e-300 is made of losses far out, within one over the order of the tilt, some 1/40 of a distance of about as
+much; in wider cells no order would see that any loss exceeds epsilon.
+"""
+
+CLOSE = DISTANCES[DISTANCES * (2 ** (1 / OCTAVE) - 1) < 1 / EVEN]
+UPWARD = np.concatenate([CLOSE, np.arange(np.floor(CLOSE[-1] * EVEN) + 1, EVEN + 1) / EVEN])
+"""Edges above the bulk, likewise."""
+
 
 class Sketch(NamedTuple):
     """A loss in brief."""
@@ -82,7 +93,7 @@ def _sketch(pair: DominatingPair, log_cut: Array) -> Sketch:
     up = jnp.maximum(jnp.minimum(up, supremum - center), 1e-30)
     down = jnp.maximum(jnp.minimum(down, center - infimum), 1e-30)
     distances = jnp.asarray(DISTANCES)
-    edges = jnp.concatenate([center - down * distances[::-1], center + up * distances[1:]])
+    edges = jnp.concatenate([center - down * distances[::-1], center + up * jnp.asarray(UPWARD)[1:]])
     # The ends themselves belong to the outer cells, with whatever rounding left beyond them.
     outer = edges.at[0].add(-1e-9 * down).at[-1].add(1e-9 * up)
     cells = pair.cell_masses(outer)

@@ -34,6 +34,7 @@ class Spectrum:
     Attributes:
         values (points // 2 + 1,): the transform; index 0 of the circle has the loss ``lattice.start``.
         uniform_error: bound on the error of each value.
+        modulus: bound on the modulus of each exact value: the sum of the weights, which are not negative.
         l2_error: bound on the L2 norm of the errors of all ``points`` values.
         lattice: what else is known of the measure, without weights.
         points: number of mesh points of the circle, static.
@@ -41,6 +42,7 @@ class Spectrum:
 
     values: Complex[Array, " half"]
     uniform_error: Float[Array, ""]
+    modulus: Float[Array, ""]
     l2_error: Float[Array, ""]
     lattice: LossLattice
     points: int = field(metadata={"static": True})
@@ -61,61 +63,67 @@ def transform(lattice: LossLattice, index: Array) -> Spectrum:
     n = lattice.points
     turned = jnp.roll(lattice.weights, -index)
     rest = turned.at[0].set(0.0)
-    error = math.log2(n) * TRANSFORM_ERROR * jnp.sum(rest) + 4 * UNIT_ROUNDOFF
+    error = (math.log2(n) * TRANSFORM_ERROR * jnp.sum(rest) + 4 * UNIT_ROUNDOFF) * (1 + n * UNIT_ROUNDOFF)
     start = lattice.start + index * lattice.mesh
     return Spectrum(
         values=turned[0] + jnp.fft.rfft(rest),
         uniform_error=error,
+        # A sum of n terms rounds n - 1 times.
+        modulus=jnp.sum(turned) * (1 + n * UNIT_ROUNDOFF),
         l2_error=error * math.sqrt(n),
         points=n,
         lattice=replace(
             lattice,
             weights=lattice.weights[:0],
             start=start,
-            # The weights sum to 1 up to n u; from here on the sum counts as 1.
-            slack=lattice.slack * (1 + 4 * n * UNIT_ROUNDOFF),
             shift=lattice.shift + 4 * UNIT_ROUNDOFF * (jnp.abs(lattice.start) + jnp.abs(start)),
         ),
     )
 
 
 def _norm(spectrum: Spectrum) -> Array:
-    """Returns a bound on the L2 norm of all values, each conjugate pair being kept once."""
+    """Returns a bound on the L2 norm of all values as computed, each conjugate pair being kept once."""
     values = spectrum.values
-    return jnp.sqrt(2 * jnp.sum(values.real**2 + values.imag**2))
+    rounding = 1 + spectrum.points * UNIT_ROUNDOFF
+    return jnp.sqrt(2 * jnp.sum(values.real**2 + values.imag**2)) * rounding
 
 
 def multiply(first: Spectrum, second: Spectrum) -> Spectrum:
     """Returns the spectrum of the sum of two independent losses on meshes, orders and readings that agree.
 
-    No value exceeds 1, for the weights are positive and sum to 1, so uniform errors add; in L2 each is multiplied by
-    the norm of the other factor.
+    Errors. With A, B exact, |A| <= m_a, and d_a, d_b the errors, at most e_a, e_b, the product of what was computed is
+    off by A d_b + d_a B + d_a d_b: by m_a e_b + e_a m_b + e_a e_b in each value, and by (m_a + e_a) (m_b + e_b) times
+    PRODUCT_ERROR once it is rounded. In L2 d_a B' + A d_b, B' as computed, with |A|_2 <= |A'|_2 + sqrt(n) e_a.
 
     Slack, in units of the product of the two masses. Upper: with T_a <= a + E_a and likewise b, T_a*T_b is below a*b +
-    (a*E_b + E_a*b + E_a*E_b), of tilted mass (1+e_a)(1+e_b) - 1. Lower: a <= T_a + E_a gives a*b <= T_a*b + E_a*b <=
-    T_a*T_b + T_a*E_b + E_a*b, where T_a's tilted mass is bounded by ``log_total``.
+    (a*E_b + E_a*b + E_a*E_b), of tilted mass m_a s_b + s_a m_b + s_a s_b. Lower: a <= T_a + E_a gives a*b <= T_a*b +
+    E_a*b <= T_a*T_b + T_a*E_b + E_a*b, where T_a's tilted mass is bounded by ``log_total``.
     """
     a, b = first.lattice, second.lattice
     values = first.values * second.values
-    uniform = (first.uniform_error + second.uniform_error + PRODUCT_ERROR) * (1 + 4 * UNIT_ROUNDOFF)
+    (e_a, m_a), (e_b, m_b) = (first.uniform_error, first.modulus), (second.uniform_error, second.modulus)
+    up = 1 + 8 * UNIT_ROUNDOFF
+    uniform = (m_a * e_b + e_a * m_b + e_a * e_b + PRODUCT_ERROR * (m_a + e_a) * (m_b + e_b)) * up
     norms = _norm(first), _norm(second)
-    size = math.sqrt(first.points)
-    l2 = first.uniform_error * (norms[1] + PRODUCT_ERROR * size) + second.uniform_error * (
-        norms[0] + first.uniform_error * size
+    rounded = PRODUCT_ERROR * jnp.minimum(norms[0] * (m_b + e_b), (m_a + e_a) * norms[1])
+    l2 = e_a * norms[1] + e_b * (norms[0] + math.sqrt(first.points) * e_a) + rounded
+    # log_total and log_mass are sums, each off by some units of itself; see evaluate.LOG_MASS_ROUNDINGS.
+    apart = a.log_total - a.log_mass + 512 * UNIT_ROUNDOFF * (jnp.abs(a.log_total) + jnp.abs(a.log_mass))
+    crossed = jnp.where(
+        a.is_upper, m_a * b.slack + a.slack * m_b + a.slack * b.slack, a.slack * m_b + b.slack * jnp.exp(apart)
     )
-    mass_ratio = jnp.exp(a.log_total - a.log_mass)
-    crossed = jnp.where(a.is_upper, a.slack + b.slack + a.slack * b.slack, a.slack + b.slack * mass_ratio)
     start = a.start + b.start
     return Spectrum(
         values=values,
         uniform_error=uniform,
-        l2_error=l2 + PRODUCT_ERROR * jnp.minimum(norms[0], norms[1]),
+        modulus=m_a * m_b * up,
+        l2_error=l2 * up,
         points=first.points,
         lattice=replace(
             a,
             log_mass=a.log_mass + b.log_mass,
             start=start,
-            slack=crossed * (1 + 8 * UNIT_ROUNDOFF),
+            slack=crossed * up,
             shift=a.shift + b.shift + 2 * UNIT_ROUNDOFF * jnp.abs(start),
             log_total=a.log_total + b.log_total,
         ),
@@ -138,10 +146,12 @@ def invert(spectrum: Spectrum, offset: Array, tail: Array) -> LossLattice:
     """
     lattice, n = spectrum.lattice, spectrum.points
     weights = jnp.fft.irfft(spectrum.values, n)
+    # In L1, at most sqrt(n) times the L2 norm; the inverse transform divides the latter by sqrt(n). Its own error is
+    # relative to the norm of what it should give, which is that of what it gives but for the error.
+    levels = math.log2(n) * TRANSFORM_ERROR
+    inverse = math.sqrt(n) * levels / (1 - levels) * jnp.sqrt(jnp.sum(weights**2))
     # The truth is not negative, so this only takes the error down.
     weights = jnp.maximum(weights, 0.0)
-    # In L1, at most sqrt(n) times the L2 norm; the inverse transform divides the latter by sqrt(n).
-    inverse = math.sqrt(n) * math.log2(n) * TRANSFORM_ERROR * jnp.sqrt(jnp.sum(weights**2))
     start = lattice.start + offset * lattice.mesh
     turned = jnp.roll(weights, -jnp.mod(offset, n).astype(jnp.int32))
     return normalize(
