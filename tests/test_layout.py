@@ -10,7 +10,17 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("precision", "validation", "strict_json", "whole_file", "batching", "bounds", "rounded_sum", "ledger"),
+    *(
+        "processes",
+        "precision",
+        "validation",
+        "strict_json",
+        "whole_file",
+        "batching",
+        "bounds",
+        "rounded_sum",
+        "ledger",
+    ),
     *("cumulants", "dominating_pairs", "mechanisms", "convert"),
     *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
