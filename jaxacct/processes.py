@@ -16,7 +16,7 @@ _started = _forked = False
 
 def _jax_has_started() -> bool:
     """JAX answers this by what it refuses: the number of its devices cannot be changed from then on."""
-    number = jax.config.read("jax_num_cpu_devices")
+    number: int = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
     try:
         jax.config.update("jax_num_cpu_devices", max(number, 1) + 1)
     except RuntimeError:
