@@ -208,14 +208,15 @@ class Checkpoints:
         self._open()
         try:
             self._check_empty()  # again: until the folder was taken, another process could begin a run in it
+            shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
+            (self.folder / STATES).mkdir(mode=0o700)
+            self._serial = -1
+            self._save(trainer)
+            write_private(self.folder / SETTINGS, json.dumps(fingerprint(trainer), indent=1).encode())
         except BaseException:
             self.close()
             raise
-        shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
-        (self.folder / STATES).mkdir(mode=0o700)
-        self._trainer, self._serial = trainer, -1
-        self._save(trainer)
-        write_private(self.folder / SETTINGS, json.dumps(fingerprint(trainer), indent=1).encode())
+        self._trainer = trainer
 
     def _check_empty(self) -> None:
         """Raises where the folder holds a run, or anything but what a run leaves that was killed at its start."""
