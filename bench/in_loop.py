@@ -79,20 +79,22 @@ def program_of(trainer: DPTrainer, kind: type[Program], sampler: Any) -> Program
 
 def call_of(trainer: DPTrainer, sampler: Any, kind: type[Program] = Program) -> Callable[[], Any]:
     run = jax.jit(program_of(trainer, kind, sampler).run)
-    curve = trainer.program.curve(trainer.state)
-    return lambda: run(trainer.state, curve, trainer.constants, trainer.data, STEPS)
+    state, constants = trainer.state, trainer.constants
+    curve = trainer.program.curve(state)
+    return lambda: run(state, curve, constants, trainer.data, STEPS)
 
 
 def payment_seconds(trainer: DPTrainer) -> float:
     """Returns the time of one step's payment by itself: a loop of them, without the updates."""
     pay = jax.jit(trainer.program.foresee)
-    curve = trainer.program.curve(trainer.state)
-    _, step = pay(trainer.state, curve, PAYMENTS)
+    state = trainer.state
+    curve = trainer.program.curve(state)
+    _, step = pay(state, curve, PAYMENTS)
     assert int(step) == PAYMENTS
     times = []
     for _ in range(9):
         start = clock()
-        jax.block_until_ready(pay(trainer.state, curve, PAYMENTS))
+        jax.block_until_ready(pay(state, curve, PAYMENTS))
         times.append(clock() - start)
     return statistics.median(times) / PAYMENTS
 

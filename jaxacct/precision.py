@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -40,17 +39,6 @@ AT_REST = ("standard", False, False, False, None, None, None)
 SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
 """The same within a scope that has been entered for others."""
 
-_uses = {"here": False, "before a fork": False}
-"""Whether this process has computed anything, and whether it was forked from one that had."""
-
-
-def _after_fork() -> None:
-    _uses.update({"here": False, "before a fork": _uses["here"] or _uses["before a fork"]})
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
 
 def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
     """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
@@ -58,12 +46,7 @@ def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.
     """
-    if _uses["before a fork"]:
-        raise RuntimeError(
-            "this process was forked (os.fork, or multiprocessing's start method 'fork') from one in which JAX had "
-            'started, whose threads it has not: start it with multiprocessing.get_context("spawn") instead.'
-        )
-    _uses["here"] = True
+    note_computing()
     config: Any = jax.config
     settings = (
         config.jax_numpy_dtype_promotion,

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import os
 import pathlib
-import tempfile
+import secrets
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+PUBLIC, PRIVATE = 0o666, 0o600
+"""Modes of new files, of which the process's umask takes its share: for whom it lets, and for the owner alone."""
 
-def write_whole(path: pathlib.Path, write: Callable[[BinaryIO], Any], *, mode: int = 0o644) -> None:
+
+def write_whole(path: pathlib.Path, write: Callable[[BinaryIO], Any], *, mode: int = PUBLIC) -> None:
     """Writes a file by ``write``, under another name first; when this returns it is on the disk. Makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)  # a temporary file is private to its owner
         os.replace(temporary, path)
+        synchronize(path.parent)
     except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def synchronize(path: pathlib.Path) -> None:
+    """Returns when a file, or a folder's list of names, is on the disk."""
+    if path.is_dir() and os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -19,9 +19,8 @@ from jaxacct import saddlepoint, validation
 from jaxacct.audit import attack, canaries, faults, profiles
 from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lower_bound
 from jaxacct.audit.gaussian import mu_lower_bound
-from jaxacct.train.accounting import certified_epsilon
+from jaxacct.train.accounting import epsilon_after
 from jaxacct.train.keys import run_key
-from jaxacct.train.modules import split_params
 from jaxacct.train.settings import affordable_steps
 from jaxacct.train.trainer import DPTrainer
 
@@ -207,10 +206,9 @@ def make_trainer(
 def watched(trainer: DPTrainer, steps: int) -> Watch:
     """Returns a function of a run's key and rows: the canaries' parameters at the start and after each of its steps.
 
-    One compiled program for all runs. The trainer is left in the state of the last one.
+    One compiled program for all runs, which are the watcher's alone: the trainer stays where it is.
     """
-    program, start = trainer.program, trainer.state
-    _, _, constants = split_params(trainer.model)
+    program, start, constants = trainer.program, trainer.state, trainer.constants
     curve = program.curve(start)
 
     @jax.jit
@@ -222,17 +220,16 @@ def watched(trainer: DPTrainer, steps: int) -> Watch:
         return jax.lax.scan(one, state, length=steps)
 
     def watch(key: jax.Array, rows: tuple[Any, ...]) -> Float[np.ndarray, "moments canaries"]:
-        end, (granted, positions) = advance(dataclasses.replace(start, key=key), rows)
+        _, (granted, positions) = advance(dataclasses.replace(start, key=key), rows)
         if not bool(granted.all()):
             raise RuntimeError("the budget did not pay for all steps of the audit.")
-        trainer.state = end
         return np.concatenate([np.asarray(start.params["canaries"][...])[None], np.asarray(positions)])
 
     return watch
 
 
 def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> Audit:
-    """Returns what the right guesses of each run say of the trainer, whose state is that of a finished run."""
+    """Returns what the right guesses of each run say of the trainer."""
     found = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
     noise = _least_refuted(lambda noise: found(noise) < 1 - settings.confidence, settings.noise_multiplier)
     epsilon = 0.0
@@ -242,7 +239,7 @@ def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> A
         epsilon = float(jaxacct.epsilon(trainer.sampler.mechanism(noise), settings.steps, min(delta, 0.5)).lower)
     return Audit(
         settings=settings,
-        claim=float(certified_epsilon(trainer).upper),
+        claim=float(epsilon_after(trainer, settings.steps).upper),
         correct=correct,
         p_value=found(settings.noise_multiplier),
         noise_multiplier=noise,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from jaxacct import strict_json
 from jaxacct.cli.arguments import add_json, examples, number
 from jaxacct.cli.shown import print_facts
+from jaxacct.whole_file import PRIVATE
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "adult", "adult-uci", "imdb", "movielens")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
@@ -99,7 +101,7 @@ def _add_policies(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
-    from jaxacct import plot, strict_json
+    from jaxacct import plot
     from jaxacct.train.checkpoints import Checkpoints
     from jaxacct.train.report import build_report, write_report
 
@@ -217,13 +219,15 @@ class _History:
     """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all."""
 
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, json.loads(json.dumps(config))
+        self.path, self.config = path, strict_json.loads(strict_json.dumps(config))
 
     def add(self, entry: Any) -> None:
-        with self.path.open("a") as file:
+        with os.fdopen(
+            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
+        ) as file:
             if file.tell() == 0:
-                file.write(json.dumps(self.config) + "\n")
-            file.write(json.dumps(entry) + "\n")
+                file.write(strict_json.dumps(self.config) + "\n")
+            file.write(strict_json.dumps(entry) + "\n")
 
     def check(self) -> None:
         """Raises ValueError where the settings were others."""
@@ -240,19 +244,23 @@ class _History:
         from jaxacct.train.write_ahead import write_private
 
         kept = [entry for entry in self._read()[1] if entry.step <= steps]
-        lines = [json.dumps(entry) + "\n" for entry in (self.config, *kept)]
+        lines = [strict_json.dumps(entry) + "\n" for entry in (self.config, *kept)]
         write_private(self.path, "".join(lines).encode())
         return kept
 
     def _read(self) -> tuple[dict[str, Any], list[Any]]:
-        from jaxacct.train.state import Evaluation
-
-        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
+        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
         try:
-            there, *entries = [json.loads(line) for line in lines] or [{}]
-            return dict(there), [Evaluation(*entry) for entry in entries]
+            there, *entries = [strict_json.loads(line) for line in lines] or [{}]
+            return dict(there), [_evaluation(*entry) for entry in entries]
         except (ValueError, TypeError):
             raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
+
+
+def _evaluation(step: Any, reached: Any, epsilon: Any) -> Any:
+    from jaxacct.train.state import Evaluation
+
+    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon))
 
 
 def _fit(

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.precision import UNIT_ROUNDOFF, is_concrete
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete
 from jaxacct.prv.composition import Part
 from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
 
@@ -109,6 +109,9 @@ def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
     _, upper = run.above.one_run(epsilon)
     u = UNIT_ROUNDOFF
     lower, upper = (lower + least) * (1 - 2 * u), (upper + most) * (1 + 2 * u)
+    # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon is enough for a delta of 0.
+    beyond = epsilon >= run.facts.supremum[1]
+    upper = jnp.where(beyond, upper, jnp.maximum(upper, TINY))
     return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), 1.0, jnp.minimum(upper, 1.0))
 
 

@@ -6,20 +6,17 @@ what a killed process leaves is what it finished. A file that cannot be read cou
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
-import zipfile
 from typing import Any
 
 import numpy as np
 
+from jaxacct import strict_json, validation
+from jaxacct.sweep.archive import Archive
 from jaxacct.whole_file import write_whole
 
 DESCRIPTION = "sweep.json"
-
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-"""What reading a damaged file raises."""
 
 
 class Checkpoint:
@@ -39,7 +36,7 @@ class Checkpoint:
             if self.folder.exists() and any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
                 raise ValueError(f"checkpoint = {self.folder} is a folder of something else: name one of its own.")
             record = {**self.description, "entries": size, "chunk": chunk}
-            write_whole(path, lambda file: file.write(json.dumps(record, indent=1).encode()) and None)
+            write_whole(path, lambda file: file.write(strict_json.dumps(record, indent=1).encode()) and None)
             return chunk
         chunk = self.verified()
         if not resume:
@@ -54,9 +51,10 @@ class Checkpoint:
         """Returns the entries of a chunk; raises ValueError where the folder is another sweep's."""
         path = self.folder / DESCRIPTION
         try:
-            record = json.loads(path.read_text())
-            chunk = int(record.pop("chunk"))
-        except (OSError, ValueError, KeyError, AttributeError):
+            record = dict(strict_json.loads(path.read_bytes()))
+            chunk = record.pop("chunk")
+            validation.check_whole(chunk, "chunk", 1, 2**31 - 1, "a number of entries")
+        except (OSError, ValueError, TypeError, KeyError, MemoryError):
             raise ValueError(
                 f"checkpoint = {self.folder}: its {DESCRIPTION} is missing or damaged: name another folder, or delete "
                 "this one. With several processes, all must see the same folder."
@@ -83,12 +81,10 @@ class Checkpoint:
     def read(self, i: int, names: dict[str, np.dtype], count: int) -> dict[str, np.ndarray] | None:
         """Returns the results of chunk ``i``, or None where there are none that can be read."""
         try:
-            with np.load(self._file(i), allow_pickle=False) as stored:
-                results = {name: stored[name] for name in names}
-        except UNREADABLE:
+            with Archive(self._file(i)) as stored:
+                return {name: stored.read(name, np.dtype(kind), (count,)) for name, kind in names.items()}
+        except (OSError, ValueError):
             return None
-        fits = all(len(value) == count and value.dtype == names[name] for name, value in results.items())
-        return results if fits else None
 
     def _file(self, i: int) -> pathlib.Path:
         return self.folder / f"chunk-{i:06d}.npz"

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from jaxacct import validation
+from jaxacct.processes import check_not_forked
 from jaxacct.sweep import hosts, progress, shared
 from jaxacct.sweep.checkpoint import Checkpoint
 from jaxacct.sweep.compute import Arrays, computed, empty, parts
@@ -37,6 +38,7 @@ def sweep(
     quantity: Quantity, settings: Settings, options: Options, when_agreed: Callable[[], None] = lambda: None
 ) -> Sweep:
     """Returns the results; ``when_agreed`` is called when the processes have agreed on who does what."""
+    check_not_forked()
     quantity.check(settings)
     validation.check_whole(options.chunk, "chunk", 1, 2**31 - 1, "a number of entries")
     validation.check_positive(options.memory, "memory")

@@ -52,11 +52,16 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             f"an interruption lost {trainer.plan.lost_steps} updates, which may have been released and stay paid for: "
             "the epsilon of those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
-    mechanism, counts = _composition(trainer)
+    return epsilon_after(trainer, trainer.steps)
+
+
+def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
+    """Returns :func:`certified_epsilon` of the first ``steps`` steps, of a trainer whose settings were fixed before."""
+    mechanism, counts = _composition(trainer, steps)
     relation = trainer.sampler.relation
     left = trainer.delta_after_overflow
     above = jaxacct.epsilon(mechanism, counts, delta=left, relation=relation)
-    cost = trainer.sampler.overflow_delta(trainer.steps, trainer.epsilon)
+    cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
     if cost == 0.0:
         return above
     more = math.nextafter(trainer.delta + cost, 1.0)
@@ -64,15 +69,15 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     return Bounds(lower=below.lower, estimate=above.estimate, upper=above.upper)
 
 
-def _composition(trainer: DPTrainer) -> tuple[Any, Any]:
-    """Returns the mechanisms of the realized steps, and how often each of them ran."""
+def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
+    """Returns the mechanisms of the first steps, and how often each of them ran."""
     if isinstance(trainer.policy, Constant):
-        return trainer.mechanism, runs_of(trainer.sampler, trainer.steps)
-    policy, state = trainer.policy, trainer.state.policy
-    noises = jax.vmap(lambda step: policy.setting(state, step).noise_multiplier)(jnp.arange(max(trainer.steps, 1)))
+        return trainer.mechanism, runs_of(trainer.sampler, steps)
+    setting, state = trainer.program.setting, trainer.state.policy
+    noises = jax.vmap(lambda step: setting(state, step).noise_multiplier)(jnp.arange(max(steps, 1)))
     distinct, counts = np.unique(np.asarray(noises, np.float64), return_counts=True)
     rates = np.full(len(distinct), trainer.sampler.sampling_rate)
-    return PoissonSubsampledGaussian(distinct, rates), counts if trainer.steps else np.zeros_like(counts)
+    return PoissonSubsampledGaussian(distinct, rates), counts if steps else np.zeros_like(counts)
 
 
 RELATIONS = {

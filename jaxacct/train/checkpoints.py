@@ -3,11 +3,13 @@
 What is on the disk, and in which order it gets there
 -----------------------------------------------------
 * ``states/``: the last few checkpoints, numbered; each holds the whole state, written by Orbax and complete or absent.
-* ``spends.jsonl``: before updates are computed, what the ledger will be after them; after them and before anybody sees
-  what they gave, a digest of the state that they led to (:mod:`jaxacct.train.write_ahead`).
+* ``spends.jsonl``, ``spends.mark``: before updates are computed, what the ledger will be after them; after them and
+  before anybody sees what they gave, a digest of the state that they led to. Twice, so that a file that was cut is seen
+  (:mod:`jaxacct.train.write_ahead`, with the proof).
 * ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
 
-So at each moment the last record shows at least what has been released, whatever ends the process.
+So at each moment the last record shows at least what has been released, whatever ends the process, and whichever of the
+two files is cut.
 
 What becomes of updates that were made after the last checkpoint and lost
 --------------------------------------------------------------------------
@@ -17,7 +19,7 @@ hardware, another version of the compiler), they stay paid for, and the run goes
 no key makes noise for two different sums.
 
 A checkpoint holds the key of the run, and whoever has the key can redo the noise and subtract it. The folder is
-therefore for its owner only (mode 0700). Publish the report and the parameters, never this folder.
+therefore for its owner only (mode 0700, its files 0600). Publish the report and the parameters, never this folder.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxacct import validation
+from jaxacct import strict_json, validation
+from jaxacct.precision import scope
 from jaxacct.train.fingerprint import digest, fingerprint
 from jaxacct.train.state import Plan, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.train.write_ahead import Record, WriteAhead, leaves_as_text, leaves_of_text, synchronize, write_private
+from jaxacct.train.write_ahead import Record, WriteAhead, is_whole, leaves_as_text, leaves_of_text, write_private
+from jaxacct.whole_file import PRIVATE, synchronize
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.jsonl", "states", "lock"
 
@@ -56,7 +60,8 @@ class Checkpoints:
     Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time.
 
     Formal guarantee: at every moment the epsilon of the last line of ``spends.jsonl`` is an upper bound, in the
-    ledger's sense, for all that ``fit`` has released, before an interruption and after it.
+    ledger's sense, for all that calls of ``fit`` with this keeper have released, before an interruption and after it.
+    A copy of the folder is another run, which releases things of its own.
 
     Raises ValueError where ``every`` or ``keep`` is no whole number of at least 1; at the first update of a ``fit``,
     where the folder already holds a run that was not resumed, or something else.
@@ -116,7 +121,8 @@ class Checkpoints:
 
     def finish(self, trainer: DPTrainer) -> None:
         """Writes down what the updates led to, and makes a checkpoint where one is due."""
-        self.spends.append(self._record(trainer, trainer.steps, trainer.state.ledger, _digest(trainer.state)))
+        state = trainer.state
+        self.spends.append(self._record(trainer, trainer.steps, state.ledger, _digest(state)))
         if trainer.steps >= self._saved_at + self.every:
             self._save(trainer)
 
@@ -149,10 +155,25 @@ class Checkpoints:
 
         Raises:
             FileNotFoundError: no run in the folder, or a file of it is missing.
-            ValueError: another run's folder, a damaged file, a folder in use; the message says which and what to do.
+            ValueError: another run's folder, a damaged file, a folder in use, a trainer that has trained; the message
+                says which and what to do. The trainer is then as it was before.
         """
         self.check(resume=True)
-        self._open()
+        if trainer.steps or trainer.plan != Plan():
+            raise ValueError("trainer has trained: what it released would be forgotten. Give one that was just made.")
+        before, constants = trainer.state, trainer.constants
+        try:
+            self._open()
+            self.check(resume=True)  # again: until the folder was taken, another process could do as it liked
+            self._resume(trainer)
+        except BaseException:
+            trainer._restore(before, Plan(), constants)
+            self.close()
+            raise
+        self._trainer = trainer
+        return None if trainer.plan.goal is None else max(trainer.plan.goal - trainer.steps, 0)
+
+    def _resume(self, trainer: DPTrainer) -> None:
         self._check_settings(trainer)
         records = self.spends.read()
         unfinished = max(record.after for record in records) + 1  # it counts once the records follow it
@@ -161,17 +182,16 @@ class Checkpoints:
         shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
         state, constants, plan = self._read(trainer)
         records = [record for record in records if record.after >= self._serial]
-        trainer.restore(state, plan, constants)
+        trainer._restore(state, plan, constants)
         if not self._repeat(trainer, records):
-            trainer.restore(state, plan, constants)
-            trainer.restore(*_charged(trainer, records))
-        self._trainer = trainer
+            trainer._restore(state, plan, constants)
+            trainer._restore(*_charged(trainer, records))
         self._save(trainer)  # also puts away a line that was not finished
-        return None if trainer.plan.goal is None else max(trainer.plan.goal - trainer.steps, 0)
 
     def _repeat(self, trainer: DPTrainer, records: list[Record]) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
-        if trainer.seed == "operating system" or any(record.after > self._serial for record in records):
+        later = any(record.after > self._serial for record in records)
+        if trainer.seed == "operating system" or later or not is_whole(records):
             return False
         plan = trainer.plan
         for record in records:
@@ -179,29 +199,37 @@ class Checkpoints:
                 trainer.fit(record.stop - trainer.steps)
                 if trainer.steps != record.stop or _digest(trainer.state) != record.digest:
                     return False
-        trainer.plan = plan
+        trainer._restore(trainer.state, plan)
         return True
 
     def _start(self, trainer: DPTrainer) -> None:
         """Makes the folder of a new run, whose first checkpoint is the state before anything was spent here."""
+        self._check_empty()
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._open()
+        try:
+            self._check_empty()  # again: until the folder was taken, another process could begin a run in it
+            shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
+            (self.folder / STATES).mkdir(mode=0o700)
+            self._serial = -1
+            self._save(trainer)
+            write_private(self.folder / SETTINGS, json.dumps(fingerprint(trainer), indent=1).encode())
+        except BaseException:
+            self.close()
+            raise
+        self._trainer = trainer
+
+    def _check_empty(self) -> None:
+        """Raises where the folder holds a run, or anything but what a run leaves that was killed at its start."""
         self.check(resume=False)
         if self.folder.exists():
-            ours = {STATES, LOCK, SPENDS}
+            ours = {STATES, LOCK, self.spends.path.name, self.spends.mark.name}
             strange = [name for name in os.listdir(self.folder) if name not in ours and not name.startswith(".")]
-            spent = self.spends.read() if (self.folder / SPENDS).exists() else []
-            begun = any(record.after > 0 or record.stop > record.start for record in spent)
-            if strange or begun:
+            if strange or self.spends.begun():
                 raise ValueError(
                     f"checkpoints = {self.folder} is a folder of something else, or of a run whose "
                     f"{SETTINGS} is missing: name a folder of its own."
                 )
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._open()
-        shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
-        (self.folder / STATES).mkdir()
-        self._trainer, self._serial = trainer, -1
-        self._save(trainer)
-        write_private(self.folder / SETTINGS, json.dumps(fingerprint(trainer), indent=1).encode())
 
     def _open(self) -> None:
         """Takes the folder for this process, and from everybody else."""
@@ -212,9 +240,8 @@ class Checkpoints:
     def _check_settings(self, trainer: DPTrainer) -> None:
         path = self.folder / SETTINGS
         try:
-            there = json.loads(path.read_text())
-            there.items()
-        except (ValueError, AttributeError):
+            there = dict(strict_json.loads(path.read_bytes()))
+        except (ValueError, TypeError):
             raise ValueError(f"{path} is damaged: restore it, or begin a run in another folder.") from None
         here = fingerprint(trainer)
         differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
@@ -246,19 +273,21 @@ class Checkpoints:
         """Makes a checkpoint; only then what it makes superfluous is taken out of the record of spending."""
         from orbax.checkpoint import args
 
-        arrays = _arrays((trainer.state, trainer.constants))
-        meta = {"plan": trainer.plan._asdict(), "digest": digest(arrays)}
+        state = trainer.state
+        arrays = _arrays((state, trainer.constants))
+        meta = {"plan": trainer.plan._asdict(), "digest": _digest_of(arrays, trainer.plan)}
         serial = self._serial + 1
         self._orbax().save(
             serial,
             args=args.Composite(state=args.StandardSave(_not_empty(arrays)), meta=args.JsonSave(meta)),
             force=True,
         )
-        for path in [*(self.folder / STATES / str(serial)).rglob("*"), self.folder / STATES / str(serial)]:
+        there = self.folder / STATES / str(serial)
+        for path in [*there.rglob("*"), there, self.folder / STATES]:
+            path.chmod(0o700 if path.is_dir() else PRIVATE)
             synchronize(path)
-        synchronize(self.folder / STATES)
         self._serial, self._saved_at, self._saved_plan = serial, trainer.steps, trainer.plan
-        self.spends.replace(self._record(trainer, trainer.steps, trainer.state.ledger, _digest(trainer.state)))
+        self.spends.replace(self._record(trainer, trainer.steps, state.ledger, _digest(state)))
 
     def _read(self, trainer: DPTrainer) -> tuple[TrainState, Any, Plan]:
         """Returns the last complete checkpoint."""
@@ -280,10 +309,13 @@ class Checkpoints:
             wanted = args.Composite(state=args.StandardRestore(_not_empty(expected)), meta=args.JsonRestore())
             restored = self._orbax().restore(serial, args=wanted)
             recorded, plan = restored.meta["digest"], Plan(**restored.meta["plan"])
+            arrays = {
+                name: np.asarray(restored.state[name]) if array.size else array for name, array in expected.items()
+            }
+            found = _digest_of(arrays, plan)
         except Exception as error:  # Orbax and its storage raise errors of many kinds for a damaged file
             raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
-        arrays = {name: np.asarray(restored.state[name]) if array.size else array for name, array in expected.items()}
-        if digest(arrays) != recorded:
+        if found != recorded:
             raise ValueError(damaged)
         state, constants = _with_arrays(like, arrays)
         self._serial = serial
@@ -326,7 +358,7 @@ def _with_arrays(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
 def _placed(array: np.ndarray, like: jax.Array) -> jax.Array:
     if _is_key(like):
         array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
-    with jax.enable_x64(True):  # outside, a float64 leaf would be rounded
+    with scope():  # outside, a float64 leaf would be rounded
         return jax.device_put(array, like.sharding if like.committed else None)
 
 
@@ -344,9 +376,14 @@ def _digest(state: TrainState) -> str:
     return digest(_arrays({field.name: getattr(state, field.name) for field in CHANGING}))
 
 
+def _digest_of(arrays: dict[str, np.ndarray], plan: Plan) -> str:
+    """Returns a digest of all that a checkpoint holds: the plan, too, says what a report may claim."""
+    return digest(arrays | {"plan": np.frombuffer(json.dumps(plan).encode(), np.uint8)})
+
+
 def _locked(path: pathlib.Path) -> IO[bytes]:
     """Returns an open file that no other process has, until it is closed or the process ends."""
-    file = path.open("ab")
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab")
     try:
         import fcntl
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import secrets
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,25 @@ SEED_BITS = 64
 """What a Threefry key holds. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in practice."""
 
 
-def run_key(seed: int | jax.Array | None = None) -> jax.Array:
+class DerivedKey(NamedTuple):
+    """A key made from a seed, and what the reader of a report knows: the seed, and not the key.
+
+    Attributes:
+        key: typed scalar key.
+        told: what :func:`describe_seed` says of the seed.
+    """
+
+    key: jax.Array
+    told: int | str
+
+
+def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
     """Returns the typed key that a whole run is derived from.
 
     Args:
-        seed: a whole number in [0, 2^64), a typed scalar key, which is returned as it is, or None: 64 bits of the
-            operating system's entropy. A known seed makes the noise known and voids the privacy guarantee: for
-            experiments and tests only.
+        seed: a whole number in [0, 2^64), a typed scalar key or one derived, which is returned as it is, or None: 64
+            bits of the operating system's entropy. A known seed makes the noise known and voids the privacy guarantee:
+            for experiments and tests only.
 
     Returns:
         A scalar key array.
@@ -35,6 +48,8 @@ def run_key(seed: int | jax.Array | None = None) -> jax.Array:
     >>> bool((jax.random.key_data(run_key()) == jax.random.key_data(run_key())).all())
     False
     """
+    if isinstance(seed, DerivedKey):
+        return run_key(seed.key)
     if isinstance(seed, jax.Array):
         if not jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) or seed.shape != ():
             raise TypeError(
@@ -53,12 +68,14 @@ def run_key(seed: int | jax.Array | None = None) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
 
 
-def describe_seed(seed: int | jax.Array | None) -> int | str:
+def describe_seed(seed: int | jax.Array | DerivedKey | None) -> int | str:
     """Returns what a report may say of the seed: an entropy-made key is never shown, or its noise could be redone.
 
     >>> describe_seed(None), describe_seed(3)
     ('operating system', 3)
     """
+    if isinstance(seed, DerivedKey):
+        return seed.told
     if seed is None:
         return "operating system"
     return "key given by the caller" if isinstance(seed, jax.Array) else int(seed)

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jaxacct.train.owned import fresh, owned
+
 Path = tuple[Any, ...]
 Trainable = str | Sequence[str] | Callable[[Path, Any], bool] | None
 """Paths written ``"output"`` or ``"blocks/0"``, a predicate of a parameter's path and variable, or None: all."""
@@ -59,7 +61,7 @@ def check_module(model: nnx.Module) -> None:
 
 
 def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, nnx.State, nnx.State]:
-    """Returns the graph, the trained parameters and all else of ``model``: ``nnx.merge`` puts them together again.
+    """Returns the graph, the trained parameters and all else of ``model``: :func:`merged` puts them together again.
 
     Args:
         model: a Flax module; not modified.
@@ -69,7 +71,8 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
 
     Returns:
         ``(graph, trained, rest)``; ``trained`` is a pytree of the chosen ``nnx.Param``, to differentiate and to clip;
-        ``rest`` has the frozen ones and whatever else the module keeps.
+        ``rest`` has the frozen ones and whatever else the module keeps in Variables or arrays. Both are copies: what is
+        done with the model later does not reach them.
 
     Raises ValueError where nothing is left to train, or a path leads to no parameter.
 
@@ -77,7 +80,7 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
     >>> graph, trained, rest = split_params(model, "layers/1")
     >>> [leaf.shape for leaf in jax.tree.leaves(trained)]
     [(2,), (3, 2)]
-    >>> nnx.merge(graph, trained, rest)(jax.numpy.zeros(4)).shape
+    >>> merged(graph, trained, rest)(jax.numpy.zeros(4)).shape
     (2,)
     """
     chosen = nnx.Param if trainable is None else nnx.All(nnx.Param, _predicate(model, trainable))
@@ -86,7 +89,15 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
         raise ValueError(
             f"trainable = {trainable!r} leaves no parameter to train: the model has {', '.join(_param_paths(model))}."
         )
-    return graph, trained, rest
+    return graph, owned(trained), owned(rest)
+
+
+def merged(graph: Any, trained: Any, rest: Any) -> Any:
+    """Returns the module of the parts of :func:`split_params`; what is written into it does not reach them.
+
+    The arrays are the same: copy them (:func:`~jaxacct.train.owned.owned`) for a module that leaves the program.
+    """
+    return nnx.merge(graph, fresh(trained), fresh(rest))
 
 
 def _predicate(model: nnx.Module, trainable: str | Sequence[str] | Callable[[Path, Any], bool]) -> Callable[..., bool]:

@@ -19,7 +19,7 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Policy
 from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train.datasets import Dataset, load, ratings, reviews
-from jaxacct.train.keys import describe_seed, run_key
+from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.models import (
     MLP,
     CollaborativeFilter,
@@ -299,10 +299,9 @@ def make_trainer(
         (dataset.train_inputs, dataset.train_labels),
         epsilon=epsilon,
         delta=delta,
-        seed=training_key,
+        seed=DerivedKey(training_key, describe_seed(seed)),
         **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | spending | options),
     )
-    trainer.seed = describe_seed(seed)  # what the reader of a report knows, not the key made from it
     return trainer, steps
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy
 from jaxacct.train.clipping import ClippingRule, Flat
+from jaxacct.train.modules import merged
+from jaxacct.train.owned import owned_settings
 from jaxacct.train.sampling import PoissonSampler
+
+MOST_STEPS = 10**6
+"""Steps that cut batches are paid for where noise is chosen on the way, and the run's length is not known."""
 
 
 def affordable_steps(
@@ -65,7 +71,9 @@ def policy_of(
         planned = getattr(policy, "num_examples", size)
         if planned != size:
             raise ValueError(f"policy is for num_examples = {planned}, and data has {size}: its rates would be others.")
-        return policy
+        if isinstance(policy, Constant):
+            return Constant(float(policy.noise_multiplier), float(policy.sampling_rate))
+        return owned_settings(policy, "policy")
     assert noise is not None
     validation.check_noise_multiplier(noise)
     if sampler is None:
@@ -86,6 +94,30 @@ def rule_of(clip_norm: float | None, clipping: ClippingRule | None) -> ClippingR
     return Flat(float(clip_norm))
 
 
+def gradient_noise(policy: Policy, rule: ClippingRule) -> float | None:
+    """Returns the noise multiplier of the gradients under a constant policy; None under others.
+
+    Raises ValueError where the rule pays for something else as well, and the noise is not constant.
+    """
+    if isinstance(policy, Constant):
+        return rule.gradient_noise_multiplier(policy.noise_multiplier)
+    if type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier:
+        raise ValueError(f"clipping = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
+    return None
+
+
+def poisson_sampler(size: int, policy: Policy, epsilon: float, delta: float, *, known_length: bool) -> PoissonSampler:
+    """Returns the sampler at the policy's largest rate, cut for the steps that constant noise pays for, if it is that.
+
+    ``known_length``: whether the ledger ends a run of constant noise after those; otherwise it is cut for the most.
+    """
+    _, rate = policy.sampling_rates
+    steps = MOST_STEPS
+    if isinstance(policy, Constant) and known_length:
+        steps = affordable_steps(size, rate, policy.noise_multiplier, epsilon=epsilon, delta=delta)
+    return PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=max(steps, 1))
+
+
 def sharding_over(devices: Sequence[jax.Device] | None) -> jax.sharding.NamedSharding | None:
     """Returns how rows lie on several devices; None for one."""
     if devices is None or len(devices) == 1:
@@ -101,4 +133,18 @@ def check_params(params: Any) -> None:
         raise ValueError(
             f"model has parameters of dtypes {sorted({str(leaf.dtype) for leaf in leaves})}: it needs nnx.Param "
             "leaves, all of a real floating-point dtype."
+        )
+
+
+def check_loss(loss: Callable[..., Array], graph: Any, params: Any, constants: Any, example: tuple[Any, ...]) -> None:
+    """Raises where the loss of one example of these shapes and dtypes is not a real scalar."""
+
+    def one(params: Any, example: tuple[Array, ...]) -> Array:
+        return loss(merged(graph, params, constants), *example)
+
+    value = jax.eval_shape(one, params, example)
+    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            f"loss returned {value} for one example: it must return a floating-point scalar, of one example without a "
+            "batch axis."
         )

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32
 
 from jaxacct import validation
+from jaxacct.train.owned import owned_array
 from jaxacct.train.sampling import Sampler
 
 Example = tuple[jax.ShapeDtypeStruct, ...]
@@ -42,6 +43,10 @@ class Source(Protocol):
 class ArraySource:
     """Arrays on the device with a common leading axis, the examples; :meth:`fetch` is traceable.
 
+    The arrays given are copied, once: they may be written to, deleted or donated afterwards. Data of which the device
+    has no room for a second copy are to be given as NumPy arrays; data that memory has no room for, as an
+    :class:`IndexedSource`.
+
     Raises ValueError where the arrays have no examples, or not the same number.
 
     >>> source = ArraySource((np.arange(6.0).reshape(3, 2), np.arange(3)))
@@ -50,7 +55,7 @@ class ArraySource:
     """
 
     def __init__(self, data: tuple[Any, ...]) -> None:
-        self.data: tuple[Array, ...] = tuple(jnp.asarray(part) for part in data)
+        self.data: tuple[Array, ...] = tuple(owned_array(part) for part in data)
         self._size = _common_size(self.data)
 
     def __len__(self) -> int:
@@ -74,6 +79,10 @@ class IndexedSource:
             read together; or an object whose ``__getitem__`` takes a whole number and returns one example, a tuple of
             arrays or numbers (or a single one), and whose examples are read one after the other. All examples have the
             shapes and dtypes of the first.
+
+    Nothing is copied but the rows of a batch, when it is drawn, and what is read is not compared with what was there
+    before: that would mean to read all of it again. So do not change the data during a run. If they change by
+    something other than the examples themselves, a guarantee is one for the example at an index, in all its versions.
 
     :meth:`fetch` runs outside of ``jit``; what it returns has a static shape and the dtypes that ``jax.numpy.asarray``
     gives, as if the data had been put on the device whole.
@@ -131,7 +140,8 @@ class IndexedSource:
         if outside.size:
             raise IndexError(f"index {outside[0]} is outside of the {self._size} examples of this source.")
         if self._parts is not None:
-            return tuple(jnp.asarray(np.asarray(part[rows])) for part in self._parts)
+            # Copied at once: the next batch is fetched early, and may come in the same memory.
+            return tuple(owned_array(part[rows]) for part in self._parts)
         examples = [self._checked(int(row)) for row in rows]
         return tuple(
             jnp.asarray(np.stack([example[i] for example in examples]) if examples else np.zeros((0, *shape), dtype))

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct.filters import RenyiFilter
-from jaxacct.policies import Constant, Policy
-from jaxacct.precision import in_float64
+from jaxacct.policies import Constant, Policy, Setting
+from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.modules import merged
 from jaxacct.train.noise import privatize, standard_normal
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
@@ -46,6 +46,8 @@ class Program:
         optimizer: an Optax transformation.
         sampler: draws the batches.
         policy: chooses noise and rate.
+        setting: the policy's noise and rate of a step, fixed when the program was made
+            (:func:`~jaxacct.train.owned.fixed_setting`): what is charged is what is used.
         epsilon: at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
@@ -58,6 +60,7 @@ class Program:
     optimizer: optax.GradientTransformation
     sampler: Any
     policy: Policy
+    setting: Callable[[Any, Any], Setting]
     epsilon: float
     gradient_noise: float | None
     microbatch_size: int | None
@@ -72,7 +75,7 @@ class Program:
         """Returns the mechanism that the next step is accounted as."""
         if isinstance(self.policy, Constant):
             return self.sampler.mechanism(self.policy.noise_multiplier)
-        setting = self.policy.setting(state.policy, state.step)
+        setting = self.setting(state.policy, state.step)
         if not self.rate_varies:
             return self.sampler.mechanism(setting.noise_multiplier)
         return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
@@ -89,7 +92,7 @@ class Program:
         if isinstance(ledger, RenyiFilter):
             return granted, after
         # An odometer counts everything; the run ends before its reading would pass epsilon.
-        with jax.enable_x64(True):  # outside, the reading would be rounded to float32 first
+        with scope():  # outside, the reading would be rounded to float32 first
             within = granted & (after.epsilon() <= self.epsilon)
         return within, jax.tree.map(lambda new, old: jnp.where(within, new, old), after, ledger)
 
@@ -129,7 +132,7 @@ class Program:
     def draw(self, state: TrainState) -> tuple[Array, Array]:
         """Returns the indices and the mask of the step's batch."""
         if self.rate_varies:
-            rate = self.policy.setting(state.policy, state.step).sampling_rate
+            rate = self.setting(state.policy, state.step).sampling_rate
             return self.sampler.sample_at(self.sample_key(state), state.step, rate)
         return self.sampler.sample(self.sample_key(state), state.step)
 
@@ -138,7 +141,7 @@ class Program:
         if self.sharding is not None:
             examples, mask = jax.tree.map(self._spread, (examples, mask))
         total, unclipped = clip_and_sum(
-            lambda params, example: self.loss(nnx.merge(self.graph, params, constants), *example),
+            lambda params, example: self.loss(merged(self.graph, params, constants), *example),
             state.params,
             examples,
             mask,
@@ -164,7 +167,7 @@ class Program:
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         if self.gradient_noise is not None:
             return self.gradient_noise, self.sampler.expected_batch_size
-        setting = self.policy.setting(state.policy, state.step)
+        setting = self.setting(state.policy, state.step)
         if self.rate_varies:
             return setting.noise_multiplier, setting.sampling_rate * self.sampler.num_examples
         return setting.noise_multiplier, self.sampler.expected_batch_size
@@ -239,11 +242,10 @@ class Program:
 
     def _count(self, state: TrainState, constants: PyTree, data: Data) -> Array:
         """Returns how many examples are correct; each adds between 0 and 1, whatever ``correct`` returns."""
-        model = nnx.merge(self.graph, state.params, constants)
 
         def one(example: Data) -> Array:
             assert self.correct is not None
-            value = jnp.asarray(self.correct(model, *example), jnp.float32)
+            value = jnp.asarray(self.correct(merged(self.graph, state.params, constants), *example), jnp.float32)
             return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
 
         return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))

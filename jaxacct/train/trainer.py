@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,38 +17,21 @@ from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
+from jaxacct.processes import check_not_forked
+from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule
-from jaxacct.train.keys import describe_seed, run_key
-from jaxacct.train.modules import Trainable, check_module, split_params
-from jaxacct.train.sampling import PoissonSampler
-from jaxacct.train.settings import affordable_steps, check_params, policy_of, rule_of, sharding_over
+from jaxacct.train.keeper import Keeper
+from jaxacct.train.keys import DerivedKey, describe_seed, run_key
+from jaxacct.train.modules import Trainable, check_module, merged, split_params
+from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
 from jaxacct.train.state import Evaluation, Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
 LEDGERS = ("filter", "odometer")
 
-MOST_STEPS = 10**6
-"""Steps that cut batches are paid for where noise is chosen on the way, and the run's length is not known."""
 
-
-class Keeper(Protocol):
-    """What :meth:`DPTrainer.fit` tells of its progress, so that nothing is released that is not written down."""
-
-    def begin(self, trainer: DPTrainer, steps: int) -> int:
-        """Called before up to ``steps`` steps are computed: returns for how many it wrote down what they will spend."""
-        ...
-
-    def finish(self, trainer: DPTrainer) -> None:
-        """Called when they are computed, before anybody sees what they gave: writes down the state."""
-        ...
-
-    def end(self, trainer: DPTrainer) -> None:
-        """Called when a call of :meth:`DPTrainer.fit` has come to its end."""
-        ...
-
-
-class DPTrainer:
+class DPTrainer(Sealed):
     """Trains a Flax module on one data set by DP-SGD until a step would exceed the budget.
 
     Args:
@@ -122,56 +105,65 @@ class DPTrainer:
         microbatch_size: int | None = None,
         ghost: bool = True,
         devices: Sequence[jax.Device] | None = None,
-        seed: int | jax.Array | None = None,
+        seed: int | jax.Array | DerivedKey | None = None,
     ) -> None:
+        check_not_forked()
         check_module(model)
         validation.check_epsilon(epsilon)
         validation.check_delta(delta)
         validation.check_one_of(ledger, "ledger", LEDGERS)
-        rule = rule_of(clip_norm, clipping)
+        rule = owned_settings(settings.rule_of(clip_norm, clipping), "clipping")
         self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
-        self.data: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
+        arrays: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.epsilon, self.delta, self.ledger_kind = float(epsilon), float(delta), ledger
         self.microbatch_size, self.ghost, self.clipping = microbatch_size, ghost, rule
         self.seed = describe_seed(seed)
-        self.policy = policy_of(policy, noise_multiplier, sampler, sampling_rate, expected_batch_size, len(self.source))
-        if self.policy.query is not None and (correct is None or not self.data):
+        self.policy = settings.policy_of(
+            policy, noise_multiplier, sampler, sampling_rate, expected_batch_size, len(self.source)
+        )
+        if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
-        self.sampler = sampler or self._poisson()
+        self.sampler = owned_settings(sampler, "sampler") or settings.poisson_sampler(
+            len(self.source), self.policy, self.epsilon, self.delta, known_length=ledger == "filter"
+        )
         if len(self.source) != self.sampler.num_examples:
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
-        self._graph, params, self.constants = split_params(model, trainable)
-        check_params(params)
+        self._graph, params, self._constants = split_params(model, trainable)
+        settings.check_params(params)
+        settings.check_loss(loss, self._graph, params, self._constants, self.source.example)
+        book = self._ledger(self.delta_after_overflow)
+        policy_state = owned(self.policy.start(book))
         self.program = Program(
             loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
-            policy=self.policy, epsilon=self.epsilon, gradient_noise=self._gradient_noise(rule),
-            microbatch_size=microbatch_size, ghost=ghost, sharding=sharding_over(devices),
+            policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
+            gradient_noise=settings.gradient_noise(self.policy, rule),
+            microbatch_size=microbatch_size, ghost=ghost, sharding=settings.sharding_over(devices),
         )  # fmt: skip
-        if self.program.rate_varies and not self.data:
+        if self.program.rate_varies and not arrays:
             raise ValueError(
                 "policy changes the sampling rate, and data is read by index, for batches drawn at one rate: give the "
                 "data in arrays."
             )
-        self._check_loss(loss, params)
-        book = self._ledger(self.delta_after_overflow)
-        self.state = TrainState(
+        self._state = TrainState(
             params=jax.tree.map(strongly_typed, params),
-            opt_state=jax.tree.map(strongly_typed, optimizer.init(params)),
+            opt_state=jax.tree.map(strongly_typed, owned(optimizer.init(owned(params)))),
             ledger=book,
             rule=jax.tree.map(strongly_typed, rule),
-            policy=self.policy.start(book),
+            policy=policy_state,
             step=jnp.zeros((), jnp.int32),
-            key=run_key(seed),
+            key=owned(run_key(seed)),
         )
         if sharding := self.program.sharding:
             everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-            self.state, self.data, self.constants = jax.device_put((self.state, self.data, self.constants), everywhere)
-        self.plan = Plan()
+            self._state, self._constants = jax.device_put((self._state, self._constants), everywhere)
+            arrays = jax.device_put(arrays, everywhere)
+        self.data = arrays
+        self._plan, self._fitting = Plan(), False
         self._run = jax.jit(self.program.run)
         self._step_on = jax.jit(self.program.step_on)
         self._adapt = jax.jit(self.program.adapt)
         self._foresee = jax.jit(self.program.foresee)
-        self._curve = None if self.policy.every_step else self.program.curve(self.state)
+        self._curve = None if self.policy.every_step else self.program.curve(self._state)
         if self.remaining_steps == 0:
             raise ValueError(
                 f"noise_multiplier = {self.noise_multiplier:g} at an expected batch size of "
@@ -179,23 +171,8 @@ class DPTrainer:
                 f"{delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
 
-    def _poisson(self) -> PoissonSampler:
-        size, (_, rate) = len(self.source), self.policy.sampling_rates
-        steps = MOST_STEPS
-        if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
-            noise = self.policy.noise_multiplier
-            steps = affordable_steps(size, rate, noise, epsilon=self.epsilon, delta=self.delta)
-        return PoissonSampler.for_budget(size, rate, epsilon=self.epsilon, delta=self.delta, steps=max(steps, 1))
-
     def _ledger(self, delta: float) -> Any:
         return RenyiFilter(self.epsilon, delta) if self.ledger_kind == "filter" else VilleOdometer(delta)
-
-    def _gradient_noise(self, rule: ClippingRule) -> float | None:
-        if isinstance(self.policy, Constant):
-            return rule.gradient_noise_multiplier(self.policy.noise_multiplier)
-        if type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier:
-            raise ValueError(f"clipping = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
-        return None
 
     @property
     def horizon(self) -> int:
@@ -203,7 +180,7 @@ class DPTrainer:
         if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
             runs = int(self._ledger(self.delta).remaining(self.mechanism, relation=self.sampler.relation))
             return runs * self.sampler.steps_per_run
-        return MOST_STEPS
+        return settings.MOST_STEPS
 
     @property
     def delta_after_overflow(self) -> float:
@@ -221,42 +198,57 @@ class DPTrainer:
         """Of the next step."""
         if isinstance(self.policy, Constant):
             return float(self.policy.noise_multiplier)
-        return float(self.policy.setting(self.state.policy, self.state.step).noise_multiplier)
+        return float(self.program.setting(self._state.policy, self._state.step).noise_multiplier)
 
     @property
     def mechanism(self) -> Any:
         """What the next step is accounted as, or the epoch where the sampler covers one."""
         return self.sampler.mechanism(self.policy.noise_multiplier) if isinstance(self.policy, Constant) else (
-            self.program.mechanism(self.state)
+            self.program.mechanism(self._state)
         )  # fmt: skip
 
     @property
     def clip_norm(self) -> float:
         """The sensitivity of the next step's sum."""
-        return float(np.asarray(self.state.rule.sensitivity))
+        return float(np.asarray(self._state.rule.sensitivity))
 
     @property
     def model(self) -> nnx.Module:
-        """The module as trained so far: a copy."""
-        return nnx.merge(self._graph, self.state.params, self.constants)
+        """The module as trained so far: a copy, to do with as one likes."""
+        return merged(self._graph, owned(self._state.params), owned(self._constants))
+
+    @property
+    def state(self) -> TrainState:
+        """All that changes during training: a copy. What :meth:`fit` trains cannot be set."""
+        return owned(self._state)
+
+    @property
+    def constants(self) -> nnx.State:
+        """What of the module does not train: a copy."""
+        return owned(self._constants)
+
+    @property
+    def plan(self) -> Plan:
+        """Where the run is to end, and whether it kept to that."""
+        return self._plan
 
     @property
     def steps(self) -> int:
         """Noisy updates so far."""
-        return int(self.state.step)
+        return int(self._state.step)
 
     @property
     def remaining_steps(self) -> int:
         """How many more updates the budget pays for, at the present setting."""
         limit = () if self.ledger_kind == "filter" else (self.epsilon,)
-        runs = int(self.state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
+        runs = int(self._state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
         paid = -self.steps % self.sampler.steps_per_run
-        return min(runs * self.sampler.steps_per_run + paid, max(self.horizon - self.steps - self.plan.lost_steps, 0))
+        return min(runs * self.sampler.steps_per_run + paid, max(self.horizon - self.steps - self._plan.lost_steps, 0))
 
     @property
     def spent_epsilon(self) -> float:
         """The ledger's epsilon of the updates so far: an upper bound; an odometer's holds if the run stops here."""
-        return float(self.state.ledger.epsilon())
+        return float(self._state.ledger.epsilon())
 
     @property
     def stopping_was_planned(self) -> bool:
@@ -266,7 +258,7 @@ class DPTrainer:
         was interrupted, or continued to another end, may have been so by looking at the model. One that was taken up
         again and went to the same end was not, unless updates were lost on the way.
         """
-        return not self.policy.adaptive and self.plan.kept and self.plan.ended
+        return not self.policy.adaptive and self._plan.kept and self._plan.ended
 
     def fit(
         self,
@@ -282,7 +274,7 @@ class DPTrainer:
         Args:
             steps: most updates of this call; None: what the budget pays for.
             every: updates between evaluations; None: one expected pass over the data.
-            evaluate: gets the module, returns a number to record. Called outside the compiled step.
+            evaluate: gets a copy of the module, returns a number to record. Called outside the compiled step.
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
 
@@ -292,19 +284,38 @@ class DPTrainer:
 
         A later call goes on with keys that no earlier one used. Interrupted between two evaluations, the state is that
         of the last one; what was computed since has been seen by nobody.
+
+        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran.
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every
         if every < 1:
             raise ValueError(f"every = {every} is not a number of updates between evaluations: give at least 1.")
-        left = self.horizon - self.steps - self.plan.lost_steps
+        check_not_forked()
+        if self._fitting:
+            raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
+        self._fitting = True
+        try:
+            return self._fit(steps, every, evaluate, on_evaluation, keeper)
+        finally:
+            self._fitting = False
+
+    def _fit(
+        self,
+        steps: int | None,
+        every: int,
+        evaluate: Callable[[nnx.Module], float] | None,
+        on_evaluation: Callable[[Evaluation], None] | None,
+        keeper: Keeper | None,
+    ) -> list[Evaluation]:
+        left = self.horizon - self.steps - self._plan.lost_steps
         left = left if steps is None else min(int(steps), left)
         goal = self.steps + left
-        kept = self.plan.kept and self.plan.goal in (None, goal)
-        self.plan = self.plan._replace(goal=goal, kept=kept, ended=False)
+        kept = self._plan.kept and self._plan.goal in (None, goal)
+        self._plan = self._plan._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
         granted = True
-        while granted and left > 0 and not bool(self.policy.stopped(self.state.policy)):
+        while granted and left > 0 and not bool(self.policy.stopped(self._state.policy)):
             before = self.steps
             granted = self._advance(min(every - before % every, left), keeper)
             done = self.steps - before
@@ -314,7 +325,7 @@ class DPTrainer:
                 history.append(Evaluation(self.steps, accuracy, self.spent_epsilon))
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
-        self.plan = self.plan._replace(ended=True)
+        self._plan = self._plan._replace(ended=True)
         if keeper is not None:
             keeper.end(self)
         return history
@@ -325,18 +336,18 @@ class DPTrainer:
 
     def _advance(self, steps: int, keeper: Keeper | None) -> bool:
         """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
-        while steps > 0 and not bool(self.policy.stopped(self.state.policy)):
+        while steps > 0 and not bool(self.policy.stopped(self._state.policy)):
             period = self.policy.period
             chunk = min(steps, period - self.steps % period) if period else steps
             if keeper is not None:
                 chunk = keeper.begin(self, chunk)
             before = self.steps
-            state, granted = self._compute(self.state, chunk)
+            state, granted = self._compute(self._state, chunk)
             done = int(state.step) - before
             adapts = bool(period) and done > 0 and int(state.step) % period == 0
             if adapts:
-                state = self._adapt(state, self.constants, self.data)
-            self.state = state
+                state = self._adapt(state, self._constants, self.data)
+            self._state = state
             if adapts and not self.policy.every_step:
                 self._curve = self.program.curve(state)
             if keeper is not None:
@@ -349,11 +360,11 @@ class DPTrainer:
     def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
         curve = self._present_curve()
         if isinstance(self.source, ArraySource):
-            state, refused = self._run(state, curve, self.constants, self.data, steps)
+            state, refused = self._run(state, curve, self._constants, self.data, steps)
             return state, not bool(refused)
         key = self.program.sample_key(state)
         for batch in stream(self.source, self.sampler, key, steps, start=int(state.step)):
-            granted, state = self._step_on(state, curve, self.constants, batch.examples, batch.mask)
+            granted, state = self._step_on(state, curve, self._constants, batch.examples, batch.mask)
             if not bool(granted):
                 return state, False
         return state, True
@@ -361,35 +372,28 @@ class DPTrainer:
     def step(self, state: TrainState) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether one update was granted, and the state after it: the old one, bit for bit, if refused.
 
-        A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not change :attr:`state`, does not
-        adapt a policy, and needs data in memory.
+        A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not adapt a policy, needs data in
+        memory, and does not change :attr:`state`: what it returns is paid for in the ledger of the state that it
+        returns, and not in this trainer's.
         """
-        return self.program.step(state, self._present_curve(), self.constants, self.data)
+        return self.program.step(state, self._present_curve(), self._constants, self.data)
 
     def foreseen(self, steps: int) -> tuple[Any, int]:
         """Returns the ledger after up to ``steps`` more updates and an adaptation that follows them, and how many.
 
         Spends nothing and looks at no data: what the updates will have cost is known before they are made.
         """
-        ledger, step = self._foresee(self.state, self._present_curve(), steps)
+        ledger, step = self._foresee(self._state, self._present_curve(), steps)
         return ledger, int(step) - self.steps
 
-    def restore(self, state: TrainState, plan: Plan, constants: Any = None) -> None:
-        """Goes on from a state of a trainer with the same settings; ``constants`` replace what does not train."""
-        self.state, self.plan = state, plan
-        self.constants = self.constants if constants is None else constants
-        self._curve = None if self.policy.every_step else self.program.curve(state)
+    def _restore(self, state: TrainState, plan: Plan, constants: Any = None) -> None:
+        """Goes on from a state that this trainer's program made; ``constants`` replace what does not train.
+
+        For what takes a run up and answers for what was spent before (:class:`~jaxacct.train.checkpoints.Checkpoints`).
+        """
+        self._state, self._plan = owned(state), plan
+        self._constants = self._constants if constants is None else owned(constants)
+        self._curve = None if self.policy.every_step else self.program.curve(self._state)
 
     def _present_curve(self) -> Array:
-        return jnp.zeros(len(self.state.ledger.orders)) if self._curve is None else self._curve
-
-    def _check_loss(self, loss: Callable[..., Array], params: Any) -> None:
-        def one(params: Any, example: tuple[Array, ...]) -> Array:
-            return loss(nnx.merge(self._graph, params, self.constants), *example)
-
-        value = jax.eval_shape(one, params, self.source.example)
-        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ValueError(
-                f"loss returned {value} for one example: it must return a floating-point scalar, of one example "
-                "without a batch axis."
-            )
+        return jnp.zeros(len(self._state.ledger.orders)) if self._curve is None else self._curve

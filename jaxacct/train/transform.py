@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, PyTree
 
@@ -73,6 +74,7 @@ def add_noise(
         validation.check_positive(clip_norm, "clip_norm")
     if seed is not None:
         run_key(seed)
+    noise_multiplier, clip_norm, expected_batch_size = map(_own, (noise_multiplier, clip_norm, expected_batch_size))
 
     def init(params: PyTree) -> NoiseState:
         if seed is None and not is_concrete(params):
@@ -106,6 +108,11 @@ def add_noise(
         return narrowed, NoiseState(next_key)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _own(value: Any) -> Any:
+    """NumPy's arrays may be written to later: what was checked is what is used."""
+    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _narrow(noisy: Array, like: Array) -> Array:

@@ -3,14 +3,18 @@
 import gzip
 import pathlib
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from jaxacct.train import Dataset, load
 from jaxacct.train.datasets import LOADERS, cifar
+from jaxacct.train.datasets.adult import read_libsvm
+from jaxacct.train.datasets.cifar import read_cifar
 from jaxacct.train.datasets.dataset import hold_out
 from jaxacct.train.datasets.idx import FILES, read_idx
+from jaxacct.train.datasets.ratings import read_ratings
 
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "data"
 
@@ -178,3 +182,33 @@ def test_the_real_files():
     adult = load("adult", REAL / "adult", test_size=3256)
     assert adult.test_inputs.shape == (3256, 123)
     assert 0.75 < 1 - adult.train_labels.mean() < 0.77
+
+
+def test_an_idx_file_is_read_as_far_as_its_header_says(tmp_path):
+    """A small file that expands to three gigabytes."""
+    small, path = idx(np.zeros((2, 3, 3), np.uint8)), tmp_path / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(gzip.compress(small) + gzip.compress(bytes(2**24)) * (3 * 2**6))  # members follow each other
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"it has more bytes after decompression, and its header.*asks for 34"):
+            read_idx(path, 3)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    huge = small[:4] + b"\xff" * 12
+    for content in (huge, gzip.compress(huge)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"is cut short or damaged: its header.*asks for"):
+            read_idx(path, 3)
+
+
+def test_files_far_too_long_are_not_read(tmp_path):
+    for name, read in (
+        ("a9a", lambda path: read_libsvm(path, 3)),
+        ("ratings.dat", read_ratings),
+        ("b.bin", read_cifar),
+    ):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(2**40)  # a hole, which takes no room on the disk
+        with pytest.raises(ValueError, match=str(2**40)):
+            read(tmp_path / name)

@@ -84,3 +84,12 @@ def test_exactly_one_sensitivity(clip_norm, extra):
     transformation = add_noise(1.0, clip_norm, expected_batch_size=8.0, seed=0)
     with pytest.raises(ValueError, match="sensitivity"):
         updates_of(transformation, transformation.init(jnp.zeros(SHAPE)), **extra)
+
+
+def test_settings_are_those_that_were_checked():
+    noise = np.array(2.0)
+    first = add_noise(noise, 1.0, expected_batch_size=4.0, seed=1)
+    noise[...] = 0.0
+    second = add_noise(2.0, 1.0, expected_batch_size=4.0, seed=1)
+    updates = [optimizer.update(jnp.zeros(3), optimizer.init(jnp.zeros(3)))[0] for optimizer in (first, second)]
+    np.testing.assert_array_equal(*updates)

@@ -60,11 +60,11 @@ def read_cifar(path: str | os.PathLike[str], records: int | None = None) -> tupl
     """
     path = existing(pathlib.Path(path), SOURCE)
     records = RECORDS if records is None else records
-    content = np.fromfile(path, np.uint8)
-    if content.size != records * RECORD:
+    content = np.fromfile(path, np.uint8, count=records * RECORD)
+    if path.stat().st_size != records * RECORD:
         raise damaged(
             path,
-            f"is cut short or damaged: it has {content.size} bytes, and {records} records of {RECORD} bytes are "
+            f"is cut short or damaged: it has {path.stat().st_size} bytes, and {records} records of {RECORD} bytes are "
             f"{records * RECORD}",
             SOURCE,
         )

@@ -11,6 +11,9 @@ from jaxtyping import Int32, Num
 SPLIT_SEED = 20240229
 """Seed of the fixed permutations that hold out a test set; public, and no part of the training's randomness."""
 
+MOST_TEXT = 2**28
+"""Bytes of a text file: ten times the longest one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -95,6 +98,8 @@ def damaged(path: pathlib.Path, wrong: str, source: str) -> ValueError:
 
 def read_text(path: pathlib.Path, encoding: str, source: str) -> str:
     """Returns a text file's content; raises ValueError with the path and the place where it is not ``encoding``."""
+    if path.stat().st_size > MOST_TEXT:
+        raise damaged(path, f"has {path.stat().st_size} bytes, and no file of its kind has {MOST_TEXT}", source)
     content = path.read_bytes()
     try:
         return content.decode(encoding)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import pathlib
 import zlib
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -23,6 +25,9 @@ FILES = {
     "test_labels": "t10k-labels-idx1-ubyte",
 }
 CLASSES = 10
+
+MOST_BYTES = 2**30
+"""Of one file's examples: twenty times MNIST's."""
 
 
 def load(name: str, source: str, folder: pathlib.Path, test_size: int | None = None) -> Dataset:
@@ -68,30 +73,40 @@ def read_idx(path: str | os.PathLike[str], dimensions: int, source: str = MNIST_
     [7, 9]
     """
     path = pathlib.Path(path)
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, OSError, zlib.error) as error:
-            raise damaged(path, f"is a damaged gzip file ({error})", source) from None
-    expected = bytes([0, 0, 8, dimensions])
-    if content[:4] != expected:
+    expected, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
+    try:
+        with _opened(path) as file:
+            header = file.read(start)
+            if header[:4] != expected:
+                raise damaged(
+                    path,
+                    f"is not an IDX file of bytes with {dimensions} dimensions (it starts with "
+                    f"{header[:4].hex() or 'nothing'}, expected {expected.hex()})",
+                    source,
+                )
+            if len(header) < start:
+                raise damaged(path, f"is cut short within its header, at {len(header)} bytes of {start}", source)
+            shape = tuple(int.from_bytes(header[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions))
+            size = math.prod(shape)
+            if size > MOST_BYTES:
+                raise damaged(
+                    path, f"is cut short or damaged: its header, shape {shape}, asks for {size} bytes", source
+                )
+            content = file.read(size + 1)  # no more than the header asks for, whatever it expands to
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise damaged(path, f"is a damaged gzip file ({error})", source) from None
+    if len(content) != size:
+        there = f"{start + len(content)} bytes" if len(content) < size else "more bytes"
         raise damaged(
             path,
-            f"is not an IDX file of bytes with {dimensions} dimensions (it starts with "
-            f"{content[:4].hex() or 'nothing'}, expected {expected.hex()})",
-            source,
-        )
-    start = 4 + 4 * dimensions
-    if len(content) < start:
-        raise damaged(path, f"is cut short within its header, at {len(content)} bytes of {start}", source)
-    shape = tuple(int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions))
-    size = int(np.prod(shape, dtype=object))
-    if len(content) != start + size:
-        raise damaged(
-            path,
-            f"is cut short or damaged: it has {len(content)} bytes after decompression, and its header, shape {shape}, "
+            f"is cut short or damaged: it has {there} after decompression, and its header, shape {shape}, "
             f"asks for {start + size}",
             source,
         )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _opened(path: pathlib.Path) -> BinaryIO:
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path)) if compressed else path.open("rb")

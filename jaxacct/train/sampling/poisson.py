@@ -32,7 +32,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.precision import in_float64
+from jaxacct.precision import in_float64, scope
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
 from jaxacct.train.sampling.protocol import check_num_examples, drawn_rate
@@ -167,7 +167,7 @@ class PoissonSampler:
         overflows more rarely.
         """
         bits = jax.random.bits(jax.random.fold_in(key, step), (self.num_examples,), jnp.uint32)
-        with jax.enable_x64(True):
+        with scope():
             threshold = self._drawn_at(sampling_rate) * RATE_UNIT
             selected = bits.astype(jnp.float64) < threshold
         return pack(selected, self.capacity)

@@ -1,0 +1,230 @@
+"""What a run has spent, read back after any cut, crash or damage: never below what was released, or refused."""
+
+import json
+import os
+import shutil
+import stat
+
+import numpy as np
+import pytest
+from interrupted import Killed, killed_at, make, run_until_killed
+
+from jaxacct import strict_json
+from jaxacct.train import Checkpoints, write_ahead
+from jaxacct.train.checkpoints import LOCK, SETTINGS, SPENDS, STATES
+from jaxacct.train.write_ahead import Record, WriteAhead, is_whole
+
+REFUSED = r"what the run has spent( is not known)?\. Restore the file, or begin a run in another folder"
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory):
+    """(file, mark, updates released) at every moment of a run at which its process could end."""
+    path = tmp_path_factory.mktemp("moments") / "run" / SPENDS
+    spends, found, released = WriteAhead(path), [], [0]
+
+    def look(*_):
+        if path.exists() and spends.mark.exists():
+            found.append((path.read_bytes(), spends.mark.read_bytes(), released[0]))
+
+    def around(function):
+        def looked(*arguments, **options):
+            look()
+            result = function(*arguments, **options)
+            look()
+            return result
+
+        return looked
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((write_ahead, "write_private"), (os, "fsync"), (os, "replace")):
+            patch.setattr(module, name, around(getattr(module, name)))
+        keeper = Checkpoints(path.parent, every=4)
+        make(seed=None).fit(
+            6, every=1, on_evaluation=lambda entry: (released.__setitem__(0, entry.step), look()), keeper=keeper
+        )
+        keeper.close()
+    return list(dict.fromkeys(found))
+
+
+def last_paid(path, file, mark):
+    """Updates that the files show as paid for; None where reading is refused, with words that help."""
+    spends = WriteAhead(path)
+    path.write_bytes(file)
+    spends.mark.write_bytes(mark)
+    try:
+        return spends.read()[-1].paid
+    except ValueError:
+        return None
+
+
+def test_whatever_ends_the_process_no_release_is_unpaid(moments, tmp_path):
+    assert len(moments) > 20
+    for file, mark, released in moments:
+        assert last_paid(tmp_path / SPENDS, file, mark) >= released
+
+
+def test_no_cut_of_either_file_hides_a_release(moments, tmp_path):
+    """Each byte of the last line at the longest moment, and the ends of lines and some others at every fourth one."""
+    rng, path = np.random.default_rng(0), tmp_path / SPENDS
+    longest = max(range(len(moments)), key=lambda i: len(moments[i][0]))
+    refused = 0
+    for i, (file, mark, released) in enumerate(moments):
+        if i % 4 and i != longest:
+            continue
+        ends = [at + shift for at, byte in enumerate(file) if byte == 10 for shift in (0, 1)]
+        cuts = [*ends, *rng.integers(0, len(file), 4)]
+        if i == longest:
+            cuts += range(ends[-4], len(file))
+        for cut in cuts:
+            paid = last_paid(path, file[:cut], mark)
+            refused += paid is None
+            assert paid is None or paid >= released
+            assert paid is not None or cut <= file.index(b"\n")
+        for cut in [0, 1, len(mark) - 1, *rng.integers(0, len(mark), 4)]:
+            assert last_paid(path, file, mark[:cut]) is None
+    assert refused > 0
+
+
+def test_a_mark_from_before_is_refused(moments, tmp_path):
+    (_, old, _), (file, _, _) = moments[0], moments[-1]
+    assert last_paid(tmp_path / SPENDS, file, old) is None
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_a_run_whose_record_was_cut_goes_on_with_all_that_was_released_paid_for(seed, tmp_path):
+    lost = make(seed=seed)
+    run_until_killed(lost, tmp_path / "run", 8, every=20)
+    file = (tmp_path / "run" / SPENDS).read_bytes()
+    ends = [at + 1 for at, byte in enumerate(file) if byte == 10]
+    assert len(ends) == 9  # the start, and two for each of four evaluations
+    for cut, lost_steps in ((ends[-1], 8), (ends[-2], 8), (ends[-2] + 99, 8), (ends[0], 8), (ends[3] + 1, 8)):
+        folder = tmp_path / str(cut)
+        shutil.copytree(tmp_path / "run", folder)
+        (folder / SPENDS).write_bytes(file[:cut])
+        again = make(seed=seed)
+        keeper = Checkpoints(folder, every=20)
+        keeper.resume(again)
+        keeper.close()
+        assert again.spent_epsilon >= lost.spent_epsilon
+        whole = is_whole([*WriteAhead(folder / SPENDS).read()]) and seed is not None and cut >= ends[-2]
+        assert (again.steps, again.plan.lost_steps) == ((8, 0) if whole else (0, lost_steps))
+        assert again.stopping_was_planned is False
+    (tmp_path / "run" / SPENDS).write_bytes(file[: ends[0] - 1])
+    fresh = make(seed=seed)
+    with pytest.raises(ValueError, match=r"no record: what the run has spent is not known. Restore"):
+        Checkpoints(tmp_path / "run", every=20).resume(fresh)
+    assert (fresh.steps, fresh.spent_epsilon) == (0, make(seed=seed).spent_epsilon)
+
+
+LINE = Record(0, 0, 1, 1, 0.5, (("float32", (), "0000803f"),)).line()
+
+
+def with_checksum(**changes):
+    entries = {name: value for name, value in json.loads(LINE).items() if name != "crc32"} | changes
+    return json.dumps({"crc32": write_ahead._checksum(entries), **entries}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000 + b"\n", b"7\n", b'"text"\n', b"[]\n", b"null\n", b"\xff\xfe\n", b"NaN\n", b"1" * 5000 + b"\n",
+        b"\0" * (write_ahead.MOST_LINE + 5), LINE.replace(b"0.5", b"NaN"), LINE.replace(b"0.5", b"1e999"),
+        with_checksum(paid=-1), with_checksum(paid="many"), with_checksum(paid=2.5), with_checksum(number=True),
+        with_checksum(ledger=3), with_checksum(ledger=[["float32", 3]]), with_checksum(more=1), with_checksum(after=[]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("which", [".jsonl", ".mark"])
+def test_a_damaged_record_is_one_clear_error(content, which, tmp_path):
+    spends = WriteAhead(tmp_path / SPENDS)
+    for path in (spends.path, spends.mark):
+        path.write_bytes(LINE)
+    spends.path.with_suffix(which).write_bytes(content)
+    with pytest.raises(ValueError, match=REFUSED):
+        spends.read()
+
+
+def test_records_of_infinite_epsilon_are_read_back():
+    record = Record(0, 0, 1, 1, float("inf"), (("float32", (), "0000803f"),), number=7)
+    assert Record.of_line(record.line()) == record
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "[" * 100_000, "1" * 5000, "{", b"\xff"])
+def test_what_is_no_strict_json_is_a_value_error(text):
+    with pytest.raises(ValueError):
+        strict_json.loads(text)
+
+
+def test_a_run_that_began_between_the_look_and_the_lock_is_not_overwritten(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    late = Checkpoints(folder, every=4)
+    opened = late._open
+
+    def other_first():
+        other = Checkpoints(folder, every=4)
+        make().fit(2, keeper=other)
+        other.close()
+        opened()
+
+    monkeypatch.setattr(late, "_open", other_first)
+    trainer = make()
+    with pytest.raises(ValueError, match="hold a run: resume it"):
+        trainer.fit(4, keeper=late)
+    assert trainer.steps == 0
+    assert WriteAhead(folder / SPENDS).read()[-1].stop == 2
+    assert Checkpoints(folder, every=4).resume(make()) == 0  # and the lock is free
+
+
+def test_a_folder_that_lost_its_settings_and_its_record_is_still_a_runs(tmp_path):
+    keeper = Checkpoints(tmp_path / "run", every=4)
+    make().fit(2, keeper=keeper)
+    keeper.close()
+    for name in (SETTINGS, SPENDS):
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(ValueError, match=r"run\.json is missing"):
+        make().fit(2, keeper=Checkpoints(tmp_path / "run", every=4))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_files_are_their_owners_whatever_the_umask(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        keeper = Checkpoints(tmp_path / "run", every=2)
+        make(seed=None).fit(4, keeper=keeper)
+        keeper.close()
+    finally:
+        os.umask(before)
+    paths = list((tmp_path / "run").rglob("*"))
+    assert {SETTINGS, SPENDS, STATES, LOCK, "spends.mark"} <= {path.name for path in paths}
+    wrong = [path for path in paths if stat.S_IMODE(path.stat().st_mode) != (0o700 if path.is_dir() else 0o600)]
+    assert not wrong
+
+
+def test_a_resume_that_fails_leaves_the_trainer_as_it_was(tmp_path):
+    run_until_killed(make(), tmp_path / "run", 6)
+    trainer = make()
+
+    class Failing(Checkpoints):
+        def _save(self, trainer):
+            raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        Failing(tmp_path / "run", every=4).resume(trainer)
+    assert (trainer.steps, trainer.plan) == (0, make().plan)
+    assert Checkpoints(tmp_path / "run", every=4).resume(make()) == 6
+
+
+def test_a_plan_that_was_changed_on_the_disk_is_damage(tmp_path):
+    """What a report claims of the run's length is in the checkpoint, too."""
+    trainer, keeper = make(), Checkpoints(tmp_path / "run", every=2)
+    with pytest.raises(Killed):
+        trainer.fit(8, every=2, on_evaluation=killed_at(4), keeper=keeper)
+    keeper.close()
+    changed = 0
+    for path in (tmp_path / "run" / STATES).rglob("*"):
+        if path.is_file() and b'"lost_steps"' in path.read_bytes():
+            path.write_text(path.read_text().replace('"ended": false', '"ended": true'))
+            changed += '"ended": true' in path.read_text()
+    assert changed
+    with pytest.raises(ValueError, match="is damaged"):
+        Checkpoints(tmp_path / "run", every=2).resume(make())
