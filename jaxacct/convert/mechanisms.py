@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
+from jaxacct.convert.gaussian import quantile
 from jaxacct.convert.kernels import kernel
+from jaxacct.convert.logs import FUNCTION
 from jaxacct.convert.pure import pure_to_zcdp
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -26,10 +27,10 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.protocol import directions
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import TINY, as_float64, in_float64, outside
 
-MARGIN = 64 * UNIT_ROUNDOFF
-"""Relative rounding of a handful of operations; of the normal quantile, good to 1e-15 in tests, too."""
+MARGIN = 8 * FUNCTION
+"""Relative rounding of a handful of operations, two elementary functions among them."""
 
 
 def mechanism_to_dp(
@@ -143,13 +144,18 @@ def _pure_epsilon(mechanism: Any, relation: str) -> Any:
 @kernel
 def _squared_ratio(shift: Array, scale: Array) -> Array:
     ratio = (as_float64(shift) / scale) ** 2 * (1 + MARGIN)
-    return jnp.where((scale > 0) & (scale < jnp.inf), ratio, jnp.inf)
+    return jnp.where(scale > 0, _kept(ratio, scale), jnp.inf)
 
 
 @kernel
 def _noise_ratio(shift: Array, scale: Array) -> Array:
     ratio = as_float64(shift) / scale * (1 + MARGIN)
-    return jnp.where((scale > 0) & (scale < jnp.inf), ratio, jnp.inf)
+    return jnp.where(scale > 0, _kept(ratio, scale), jnp.inf)
+
+
+def _kept(ratio: Array, scale: Array) -> Array:
+    """Returns a ratio to noise, kept above what float64 flushes to zero unless the noise is infinite."""
+    return jnp.where(scale == jnp.inf, 0.0, jnp.maximum(ratio, 4 * TINY))
 
 
 @kernel
@@ -158,10 +164,10 @@ def _amplified(epsilon: Array, rate: Array) -> Array:
     small = jnp.log1p(rate * jnp.expm1(jnp.minimum(epsilon, 1.0)))
     large = epsilon + jnp.log(rate + (1 - rate) * jnp.exp(-epsilon))
     bound = jnp.where(epsilon < 1, small, large)
+    bound = jnp.maximum(bound * (1 + MARGIN) + jnp.where(epsilon < 1, 0.0, MARGIN), 4 * TINY)
     valid = (epsilon >= 0) & (epsilon < jnp.inf) & (rate > 0) & (rate <= 1)
-    return jnp.where(
-        valid, jnp.minimum(bound * (1 + 8 * MARGIN) + jnp.where(epsilon < 1, 0.0, MARGIN), epsilon), jnp.inf
-    )
+    # Nothing is released of an example that is never sampled, without any noise too.
+    return jnp.where((rate == 0) & (epsilon >= 0), 0.0, jnp.where(valid, jnp.minimum(bound, epsilon), jnp.inf))
 
 
 @kernel
@@ -183,9 +189,14 @@ def _root(mu_squared: Array) -> Array:
 
 @kernel
 def _gdp_of_pure(epsilon: Array) -> Array:
-    mu = -2 * ndtri(1 / (1 + jnp.exp(jnp.minimum(as_float64(epsilon), 700.0)))) * (1 + 8 * MARGIN)
-    # Where 1/2 and the probability nearly cancel the slope of the quantile bounds the error.
-    bound = jnp.where(epsilon < 700, jnp.maximum(mu + 16 * UNIT_ROUNDOFF, 0.0), jnp.inf)
+    epsilon = as_float64(epsilon)
+    probability = (1 - MARGIN) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
+    place, error = jnp.vectorize(quantile)(probability)
+    bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + MARGIN), jnp.inf)
+    # Near 0 the rounding above is all there is. There tanh(epsilon/2) = 2 Phi(mu/2) - 1, of which the one is at most
+    # epsilon/2 and the other at least mu (1 - mu^2/24)/sqrt(2 pi).
+    near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + MARGIN)
+    bound = jnp.where(epsilon < 0.5, jnp.minimum(bound, near), bound)
     return jnp.where(epsilon == 0, 0.0, jnp.where(epsilon > 0, bound, jnp.inf))
 
 

@@ -12,8 +12,9 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
+from jaxacct.convert.logs import FUNCTION, log_below
 from jaxacct.convert.orders import checked_divergences, checked_orders
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
+from jaxacct.precision import TINY, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
 """How a divergence becomes (epsilon, delta): each of them is a bound, and none is below the one before it.
@@ -36,8 +37,9 @@ _LOG_DELTA = {
 }
 _LEAST = {"g": closed.least_rdp_g, "f": closed.least_rdp_f}
 
-MARGIN = 32 * UNIT_ROUNDOFF
-"""Relative rounding of a term of a closed bound; what is below the first order is far inside it."""
+MARGIN = 8 * FUNCTION
+"""Rounding of a closed bound, of the sizes that are added up beside it: by :mod:`.logs` the logarithm of 1 + (e^(b rdp) -
+1)/(a delta) is right to F (5 + 7 b rdp + 3.2 (log a - log delta)); others, sums of at most four terms, to less."""
 
 FIRST_EPSILON_ROUNDS, FIRST_DELTA_ROUNDS, NEIGHBOURS = 0, 12, 5
 """Rounds of the optimal bound for all orders, and how many orders around the best of them get them all.
@@ -151,7 +153,7 @@ def epsilon_of_orders(
         bound = optimal.epsilon_at(rdp, orders, delta, rounds)
     else:
         logs = jnp.log(orders) - jnp.log(delta)
-        magnitude = rdp - optimal.log_below(orders) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
+        magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
         bound = jnp.where(rdp == 0, 0.0, _EPSILON[method](rdp, orders, delta) + MARGIN * magnitude)
     return jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
 
@@ -163,14 +165,20 @@ def delta_of_orders(
     known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
     finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
     rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
-    if method == "optimal":
-        logs = optimal.log_delta_at(rdp, orders, finite, rounds)
-    else:
-        magnitude = 1 + (orders - 1) * (rdp + finite + 1) + jnp.log(orders)
-        logs = _LOG_DELTA[method](rdp, orders, finite) + MARGIN * magnitude
+    logs = log_delta_of_orders(rdp, orders, finite, method, rounds)
     # What is below TINY would be flushed to zero.
     implied = jnp.where(epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + MARGIN), TINY))
     return jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
+
+
+def log_delta_of_orders(
+    rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int = optimal.RATIO_ROUNDS
+) -> Array:
+    """Returns the log delta that each order implies, rounded up; elementwise, of finite arguments in range."""
+    if method == "optimal":
+        return optimal.log_delta_at(rdp, orders, epsilon, rounds)
+    logs = _LOG_DELTA[method](rdp, orders, epsilon)
+    return logs + MARGIN * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
 def least_epsilon(rdp: Array, orders: Array, delta: Array, method: str) -> Array:
