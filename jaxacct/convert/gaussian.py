@@ -18,8 +18,9 @@ ellipse of r for [0, 1], for every r > 1 (Trefethen 2013, "Approximation theory 
 
 *Rounding*, with F what elementary functions may be off by (:mod:`.logs`). A term of a rule is within 2 F + 10 u on the
 weighted average, for that of the exponents' sizes is at most 3/2; the sum of 32 terms of one sign adds 31 u, the rule
-itself 15 u, a few products the rest of 84 u. In a difference, R(t) - R(t + mu) or 1 - phi(t) (R(-t) + R(t + mu)), that
-grows with the condition, which is computed.
+itself 15 u, a few products the rest of 84 u. In a difference, 1 - phi(t) (R(-t) + R(t + mu)) or R(t) - R(t + mu), that
+grows with its condition; of the latter at most fivefold, for it is taken where mu (t + sqrt(t^2 + 2 REACH)) >= REACH,
+and there R(t + mu) <= 2/3 R(t).
 """
 
 from __future__ import annotations
@@ -147,11 +148,12 @@ def point(mu: Array, epsilon: Array) -> Point:
     terms = epsilon / mu + mu / 2
     t = epsilon / mu - mu / 2
     rate = _mills(terms)
-    excess, condition = _excess(jnp.maximum(t, DIRECT), mu)
+    excess = _excess(jnp.maximum(t, DIRECT), mu)
     log_density = -0.5 * t**2 - LOG_NORMAL
     below = jnp.minimum(jnp.exp(log_density) * (_mills(jnp.maximum(-t, -DIRECT)) + rate), 0.99)
     direct = t < DIRECT
     value = jnp.where(direct, log_complement(below), log_density + jnp.log(excess))
+    condition = jnp.minimum(1 + 2 * rate / excess, 5.0)
     relative = UNIT_ROUNDOFF * (84 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
     allowance = relative * jnp.where(direct, below / (1 - below), condition) + FUNCTION * (1 + 2 * jnp.abs(value))
     density = jnp.where(direct, jnp.exp(log_density - value), 1 / excess)
@@ -170,8 +172,8 @@ def _mills(t: Array) -> Array:
     return length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2))
 
 
-def _excess(t: Array, mu: Array) -> tuple[Array, Array]:
-    """Returns the module's J for t >= -1/2, and how many times its relative error exceeds that of an integral."""
+def _excess(t: Array, mu: Array) -> Array:
+    """Returns the module's J for t >= -1/2."""
     length = _length(t)
     s = length * NODES
     # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
@@ -180,8 +182,7 @@ def _excess(t: Array, mu: Array) -> tuple[Array, Array]:
     rate = jnp.where(mu * s > 1e-17, -jnp.expm1(-mu * s) / mu, s)
     falls = jnp.where(resolved, rate, 1 / mu)
     total = mu * (length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2) * falls))
-    rest = jnp.where(resolved, 0.0, _mills(jnp.minimum(t + mu, 1e300)))
-    return total - rest, (total + rest) / (total - rest)
+    return total - jnp.where(resolved, 0.0, _mills(jnp.minimum(t + mu, 1e300)))
 
 
 def solve_epsilon(mu: Array, delta: Array) -> tuple[Array, Array]:

@@ -34,8 +34,8 @@ of the paper's closed bound. Where a delta >= 1 the least p is 1, and rdp >= eps
 p^a (p - delta)^-b alone is at least its value there.
 
 Everything is formed in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
-phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, as :mod:`.logs` derives
-it; so that the bound is one for every pair that the search may come upon, a bad one too.
+phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, which :mod:`.logs`
+derives; so that the bound is one for every pair that the search may come upon, a bad one too.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
     *Rounding.* t2 is e^-y with the float64 y, exactly. In the step s = log(t1^b - t2^b), epsilon - log of a chord's
     slope of w -> w^(a/b) from w = t2^b - rises, by at most 1/b of it: so s, rounded up, is enough. What remains is the
     evaluation at that s: with z = b y + s, off by 2 u (b y + |s|), epsilon is the sum of log(t2^b + e^s)/b, log(b/a),
-    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to MARGIN of its size and of 1. z's error has the
-    slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
+    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to MARGIN of its size and of 1. z's error counts
+    by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
     """
     power = order - 1
     log_excess = log_excess_above(power * rdp)
@@ -128,9 +128,8 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_R
     def bound(x: Array) -> Array:
         pair = _pair(x, order, epsilon)
         log_numerator = jnp.logaddexp(log_excess, pair.log_deficit)
-        return (
-            log_numerator - pair.log_denominator + MARGIN * (1 + jnp.abs(log_numerator) + jnp.abs(pair.log_denominator))
-        )
+        sizes = 1 + jnp.abs(log_numerator) + jnp.abs(pair.log_denominator)
+        return log_numerator - pair.log_denominator + MARGIN * sizes
 
     def imbalance(log_x: Array) -> Array:
         x = jnp.exp(log_x)
@@ -195,9 +194,9 @@ def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
     """Returns the pair of a float64 x, which is exact; t1 and t2 are known to some error.
 
     log t1 = epsilon + log(1 + e^l), l = log(1 - B(e^-x)) - log b - log(1 - e^(-a x)), is right to d = log(1 + e^l) 32 F
-    (2 + |its terms|) + u log t1, as the slope of log(1 + e^l) is at most itself. That moves log(t1^b - t2^b) by b d, and
-    1 - B(t2), whose derivative in log t2 is a b t2^b (t2 - 1), by at most a b t2^b (|1 - t2| + d) d, doubled for the
-    second order. Both are put in.
+    (2 + |its terms|) + u log t1, as the slope of log(1 + e^l) is at most itself. That moves log(t1^b - t2^b) by b d,
+    and 1 - B(t2), whose derivative in log t2 is a b t2^b (t2 - 1), by at most a b t2^b (|1 - t2| + d) d, doubled for
+    the second order. Both are put in.
     """
     power = order - 1
     # t1 e^-epsilon = a (1 - e^(-b x)) / (b (1 - e^(-a x))) = 1 + (1 - B(e^-x)) / (b (1 - e^(-a x))).
@@ -211,9 +210,7 @@ def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
     sizes = 2 + jnp.log(order) + power * log_t1 - log_apart
     shift = error + UNIT_ROUNDOFF * jnp.abs(log_t2)
     distance = -jnp.expm1(-jnp.abs(log_t2)) + shift
-    log_moved = (
-        jnp.log(2 * order) + jnp.log(power) + power * log_t2 + jnp.maximum(log_t2, 0.0) + jnp.log(distance * shift)
-    )
+    log_moved = jnp.log(2 * order * power) + power * log_t2 + jnp.maximum(log_t2, 0.0) + jnp.log(distance * shift)
     deficit = jnp.logaddexp(log_deficit_above(-log_t2, power), log_moved)
     return _Pair(log_t1, log_t2, deficit + MARGIN, log_denominator - power * error - 2 * FUNCTION * sizes)
 
