@@ -346,7 +346,7 @@ def test_traced_nonsense_is_infinite():
     epsilon = jitted(jax.vmap(lambda s, q, k, d: rdp.epsilon(PoissonSubsampledGaussian(s, q), k, d, orders=FEW_ORDERS)))
     good = (1.0, 0.5, 10.0, 1e-5)
     bad = [tuple(value if i == j else v for j, v in enumerate(good)) for i in range(4) for value in (-1.0, math.nan)]
-    others = [(1.0, 1.5, 10.0, 1e-5), (1.0, 0.5, 10.5, 1e-5), (1.0, 0.5, 10.0, 1.0), (math.inf, 0.5, 10.0, 1e-5)]
+    others = [(1.0, 1.5, 10.0, 1e-5), (1.0, 0.5, 10.5, 1e-5), (1.0, 0.5, 10.0, 1.0), (math.inf, 1.5, 10.0, 1e-5)]
     values = epsilon(*jnp.array([good, *bad, *others]).T)
     assert np.isfinite(values[0])
     assert np.all(values[1:] == math.inf)
@@ -361,10 +361,12 @@ def test_traced_nonsense_is_infinite():
 
 def test_concrete_nonsense_raises():
     mechanism = PoissonSubsampledGaussian(1.0, 0.01)
-    with pytest.raises(ValueError, match=r"orders = \[1.0\] .* above 1"):
-        rdp.curve(mechanism, [1.0])
+    with pytest.raises(ValueError, match=r"orders = \[0.5\] .* at least 1"):
+        rdp.curve(mechanism, [0.5])
     with pytest.raises(ValueError, match="orders"):
-        rdp.curve(mechanism, [2.0, math.inf])
+        rdp.curve(mechanism, [2.0, math.nan])
+    with pytest.raises(ValueError, match=r"orders = \[1.0\] .* above 1"):
+        rdp.epsilon(mechanism, 1, 1e-5, orders=[1.0])
     with pytest.raises(ValueError, match=r"steps = -1 .*whole number"):
         rdp.epsilon(mechanism, -1, 1e-5)
     with pytest.raises(ValueError, match=r"steps = 2.5"):

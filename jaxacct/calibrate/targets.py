@@ -24,7 +24,7 @@ from jaxacct.precision import as_float64, is_concrete, outside
 from jaxacct.prv.composition import check
 
 TOLERANCE = 1e-6
-"""Relative distance from the best setting. About two evaluations; 1e-4 mostly takes one, and 1e-8 three."""
+"""Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
 
 
 def noise_multiplier(
@@ -52,8 +52,9 @@ def noise_multiplier(
         Derivatives of ``value`` are those of the exact setting (:mod:`jaxacct.calibrate.implicit`), first order.
 
     Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
-    certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
-    are answered by :mod:`jaxacct.prv`, to 1e-4; traced ones have status LOOSE or UNKNOWN (then value inf).
+    certified upper bound, ``reached.upper <= epsilon``. What is certified is delta at ``epsilon``, which tells how far
+    a setting is from the least where epsilon at ``delta`` is 0 already. Where the exact accountant does not converge,
+    concrete targets are answered by :mod:`jaxacct.prv`; traced ones have status LOOSE or UNKNOWN (then value inf).
 
     Raises:
         ValueError: a concrete argument out of range, or a concrete target that cannot be met.
@@ -79,7 +80,8 @@ def sampling_rate(
     """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
 
     Args, result, guarantee, errors and source are those of :func:`noise_multiplier`, with ``noise_multiplier`` (), at
-    least 0, given in the rate's place. Where nothing is certified the value is 0.
+    least 0, given in the rate's place. Where nothing is certified the value is 0; what delta covers by
+    itself always is, 1 - (1 - delta)^(1/steps): then no example is likelier than that to be sampled at all.
 
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
@@ -120,9 +122,7 @@ def epsilon(
     >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.2)
     True
     """
-    return certified.epsilon(
-        PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, relation=config.relation
-    ).upper
+    return certified.epsilon(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, **options).upper
 
 
 def delta(

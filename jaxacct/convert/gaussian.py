@@ -18,7 +18,7 @@ ellipse of r for [0, 1], for every r > 1 (Trefethen 2013, "Approximation theory 
 
 *Rounding*, with F what elementary functions may be off by (:mod:`.logs`). A term of a rule is within 2 F + 10 u on the
 weighted average, for that of the exponents' sizes is at most 3/2; the sum of 32 terms of one sign adds 31 u, the rule
-itself 15 u, a few products the rest of 84 u. In a difference, 1 - phi(t) (R(-t) + R(t + mu)) or R(t) - R(t + mu), that
+itself 15 u, its nodes and weights as NumPy has them 9 u, products the rest of 84 u. In a difference, 1 - phi(t) (R(-t) + R(t + mu)) or R(t) - R(t + mu), that
 grows with its condition; of the latter at most fivefold, for it is taken where mu (t + sqrt(t^2 + 2 REACH)) >= REACH,
 and there R(t + mu) <= 2/3 R(t).
 """

@@ -66,10 +66,10 @@ there are a few; what is raised already (:mod:`.logs`) is not in it."""
 def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROUNDS) -> Array:
     """Returns the least epsilon >= 0 that ``rdp`` at one order implies at ``delta``, rounded up; elementwise.
 
-    By (*) solved for epsilon, t2 = 1/(1 + e^v) with the v where (**) holds. As 1 - t2 >= delta there, v starts from
-    log(delta/(1 - delta)). Both ends, t2 = 1 and t2 = 0, are tried as well. Without any ``rounds`` v is what (**) gives
-    for 1 - t2 with t2 = 1 in all else: that is the least epsilon to rounding where delta is small, a few per cent above
-    it where epsilon is not far above delta.
+    By (*) solved for epsilon, t2 = e^-y with the y where (**) holds, looked for by its logarithm: next to order 1 it
+    may have any size up to 1/b. As 1 - t2 >= delta there, y starts from -log(1 - delta). Both ends, t2 = 1 and t2 = 0,
+    are tried as well. Without any ``rounds`` 1 - t2 is what (**) gives for it with t2 = 1 in all else: that is the
+    least epsilon to rounding where delta is small, a few per cent above it where epsilon is not far above delta.
 
     *Rounding.* t2 is e^-y with the float64 y, exactly. In the step s = log(t1^b - t2^b), epsilon - log of a chord's
     slope of w -> w^(a/b) from w = t2^b - rises, by at most 1/b of it: so s, rounded up, is enough. What remains is the
@@ -82,8 +82,7 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
     log_share = jnp.log(order) + jnp.log(delta)
     logs = jnp.log(order) - jnp.log(delta)
 
-    def parts(v: Array) -> tuple[Array, Array, Array, Array]:
-        y = softplus(v)
+    def parts(y: Array) -> tuple[Array, Array, Array, Array]:
         # (t1^b - t2^b) of equality in (*), then b log t1, log(t1/t2), and log(e^epsilon/t1) <= 0.
         log_numerator = jnp.logaddexp(log_excess, log_deficit_above(y, power))
         log_step = log_numerator - log_share + MARGIN * (1 + jnp.abs(log_numerator) + logs)
@@ -96,17 +95,22 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
         rounding = rounding + (power * y + jnp.abs(log_step)) / (1 + jnp.maximum(z, 0.0))
         return log_t1_power, apart, jnp.minimum(below, 0.0), rounding
 
-    def imbalance(v: Array) -> Array:
-        _, apart, below, _ = parts(v)
-        return jnp.log(-jnp.expm1(below)) - softplus(-v) - jnp.log(delta) - jnp.log(-jnp.expm1(-apart))
+    def imbalance(log_y: Array) -> Array:
+        y = jnp.exp(log_y)
+        _, apart, below, _ = parts(y)
+        return jnp.log(-jnp.expm1(below)) + jnp.log(-jnp.expm1(-y)) - jnp.log(delta) - jnp.log(-jnp.expm1(-apart))
 
-    def bound(v: Array) -> Array:
-        log_t1_power, _, below, rounding = parts(v)
+    def bound(log_y: Array) -> Array:
+        log_t1_power, _, below, rounding = parts(jnp.exp(log_y))
         return log_t1_power / power + below + MARGIN * rounding
 
-    low = jnp.log(delta) - log_complement(delta)
-    end = jnp.full_like(low, -LARGEST)
-    best = root(imbalance, low, 60 + 60 / power, rounds) if rounds else jnp.maximum(end - imbalance(end), low)
+    least_y = -log_complement(delta)
+    end = jnp.full_like(least_y, -LARGEST)
+    if rounds:
+        best = root(imbalance, jnp.log(least_y), jnp.log(60 + 60 / power), rounds)
+    else:
+        log_odds = jnp.maximum(end - imbalance(end), jnp.log(delta) + least_y)
+        best = jnp.log(softplus(log_odds))
     one, none = jax.vmap(bound)(jnp.stack([best, end]))
     canonne = rdp + log_below(power) - log_share / power
     canonne = canonne + MARGIN * (rdp + (1 + logs) / power)

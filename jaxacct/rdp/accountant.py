@@ -106,8 +106,8 @@ def epsilon(
         steps: how many runs of it, likewise.
         delta (): failure probability in (0, 1). May be traced. 0 asks for the pure epsilon, of order infinity; ``inf``
             where there is none.
-        orders (orders,): Rényi orders above 1, infinity too; the best of them counts. "continuous" looks between the default ones as
-            well, which takes a few times longer.
+        orders (orders,): Rényi orders above 1, infinity too; the best of them counts. "continuous" looks between the
+            default ones as well, which takes a few times longer.
         relation: neighbouring relation, one that the mechanism supports.
         conversion: a method of :func:`.convert.rdp_to_epsilon`: "optimal" (default), "closed", "improved" (Canonne,
             Kamath and Steinke; Balle et al.) or "mironov", none below the one before it.

@@ -8,6 +8,7 @@ is the supremum of the privacy loss, infinite where P has mass that Q lacks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +40,7 @@ SUPREMUM_ERROR = 64 * UNIT_ROUNDOFF
 logarithms of sums, each a few units off."""
 
 
-def tried_orders(orders: Array | np.ndarray) -> Array | np.ndarray:
+def tried_orders(orders: Any) -> Any:
     """Returns the orders that are computed in the place of ``orders``: one above 1 for 1, any for infinity."""
     if isinstance(orders, np.ndarray):
         return np.where(np.isinf(orders), 2.0, np.where(orders == 1, ABOVE_ONE, orders))
