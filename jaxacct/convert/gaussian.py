@@ -14,13 +14,13 @@ The integrals end where t s + s^2/2 = REACH, which leaves out e^-38 = 3e-17 of t
 Legendre's rule in the root w of s over its end: of 2 w e^(-a w^2 - b w^4), a + b = REACH, times (1 - e^(-c w^2))/c in
 J. That is entire, so that n nodes err by at most (32/15) M r^(-2n)/(1 - r^-2), M its largest size on the Bernstein
 ellipse of r for [0, 1], for every r > 1 (Trefethen 2013, "Approximation theory and approximation practice", Theorem
-19.3): for n = 32 at most 1.7e-15 of the integral, t >= -1/2 and c <= REACH/2 (tests/convert/test_gaussian.py).
+19.3): for n = 32 at most 1.7e-15 of the integral, t >= -1/2 and c <= REACH/2 (tests/convert/test_normal_quadrature.py).
 
 *Rounding*, with F what elementary functions may be off by (:mod:`.logs`). A term of a rule is within 2 F + 10 u on the
 weighted average, for that of the exponents' sizes is at most 3/2; the sum of 32 terms of one sign adds 31 u, the rule
-itself 15 u, its nodes and weights as NumPy has them 9 u, products the rest of 84 u. In a difference, 1 - phi(t) (R(-t) + R(t + mu)) or R(t) - R(t + mu), that
-grows with its condition; of the latter at most fivefold, for it is taken where mu (t + sqrt(t^2 + 2 REACH)) >= REACH,
-and there R(t + mu) <= 2/3 R(t).
+itself 15 u, its nodes and weights as NumPy has them 9 u, products the rest of 84 u. In a difference, R(t) - R(t + mu)
+or 1 - phi(t) (R(-t) + R(t + mu)), that grows with its condition; of the former at most fivefold, for it is taken where
+mu (t + sqrt(t^2 + 2 REACH)) >= REACH, and there R(t + mu) <= 2/3 R(t).
 """
 
 from __future__ import annotations
