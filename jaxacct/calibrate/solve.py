@@ -216,14 +216,19 @@ def _with_covered(quantity: str, unknown: Array, given: Given, result: Calibrate
     a number of steps, that is within the budget at any noise: the largest one if there is none.
     """
     s, q, k = given.noise_multiplier, given.sampling_rate, given.steps
-    unsampled = log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))
-    uncovered = log_complement(given.delta) * (1 - 32 * FUNCTION)
-    rate = jnp.where(k > 0, -jnp.expm1(uncovered / k), 1.0)
-    count = jnp.floor(jnp.minimum(uncovered / unsampled, MOST_STEPS))
+    uncovered = log_complement(given.delta)
+
+    def sampled_at_most(q: Array, k: Array) -> Array:
+        share = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))) * (1 + 8 * FUNCTION)
+        return jnp.where(k == 0, 0.0, jnp.where(q < 1, share, 1.0))
+
+    rate = jnp.where(k > 0, -jnp.expm1(uncovered * (1 - 32 * FUNCTION) / k), 1.0)
+    count = uncovered * (1 + 64 * FUNCTION) / log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))
+    count = jnp.floor(jnp.minimum(count, MOST_STEPS))
+    count = count - (sampled_at_most(q, count) > given.delta)
     is_noise, is_rate, is_steps = unknown
     q, k = jnp.where(is_rate, rate, q), jnp.where(is_steps, count, k)
-    sampled = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))) * (1 + 8 * FUNCTION)
-    sampled = jnp.where(k == 0, 0.0, jnp.where(q < 1, sampled, 1.0))
+    sampled = sampled_at_most(q, k)
     valid = (k >= 0) & (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
     valid = valid & (is_noise | (s >= 0)) & (~is_steps | (k >= 1))
     value = jnp.where(is_noise, 0.0, jnp.where(is_rate, q, k))

@@ -18,7 +18,7 @@ ellipse of r for [0, 1], for every r > 1 (Trefethen 2013, "Approximation theory 
 
 *Rounding*, with F what elementary functions may be off by (:mod:`.logs`). A term of a rule is within 2 F + 10 u on the
 weighted average, for that of the exponents' sizes is at most 3/2; the sum of 32 terms of one sign adds 31 u, the rule
-itself 15 u, its nodes and weights as NumPy has them 9 u, products the rest of 84 u. In a difference, R(t) - R(t + mu)
+itself 15 u, its nodes and weights as NumPy has them 24 u, products the rest of 100 u. In a difference, R(t) - R(t + mu)
 or 1 - phi(t) (R(-t) + R(t + mu)), that grows with its condition; of the former at most fivefold, for it is taken where
 mu (t + sqrt(t^2 + 2 REACH)) >= REACH, and there R(t + mu) <= 2/3 R(t).
 """
@@ -154,7 +154,7 @@ def point(mu: Array, epsilon: Array) -> Point:
     direct = t < DIRECT
     value = jnp.where(direct, log_complement(below), log_density + jnp.log(excess))
     condition = jnp.minimum(1 + 2 * rate / excess, 5.0)
-    relative = UNIT_ROUNDOFF * (84 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
+    relative = UNIT_ROUNDOFF * (100 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
     allowance = relative * jnp.where(direct, below / (1 - below), condition) + FUNCTION * (1 + 2 * jnp.abs(value))
     density = jnp.where(direct, jnp.exp(log_density - value), 1 / excess)
     return Point(value, allowance, -density * rate, density * mu)
