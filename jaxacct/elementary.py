@@ -116,14 +116,14 @@ SIGNED = (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
 ASSUMED: dict[str, Assumption] = {
     "exp": Assumption(jnp.exp, Decimal.exp, _spread((-708.0, 709.0), (-1.0, 1.0), (1e-17, 1e-3)), 4.0),
     "expm1": Assumption(
-        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), *SIGNED), 10.0
+        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), *SIGNED), 8.0
     ),
     "log": Assumption(jnp.log, Decimal.ln, _spread((3e-308, 1e308), (0.5, 2.0), (1.0 + 1e-15, 1.0 + 1e-3)), 4.0),
     "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), *SIGNED), 5.0),
     "sqrt": Assumption(jnp.sqrt, Decimal.sqrt, _spread((3e-308, 1e308), (0.5, 2.0)), 1.0),
     "sin": Assumption(jnp.sin, _sine, _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0),
     "cos": Assumption(jnp.cos, _cosine, _spread((-9.0, 9.1), (1e-9, 1.5)), 4.0),
-    "tanh": Assumption(jnp.tanh, _tanh, _spread((-9.0, 9.1), (1e-9, 1.0)), 10.0),
+    "tanh": Assumption(jnp.tanh, _tanh, _spread((-9.0, 9.1), (1e-9, 1.0)), 8.0),
     "erf": Assumption(erf, _error_function, _spread((1e-9, 0.5), (0.5, 5.0)), 6.0),
     "ndtr": Assumption(ndtr, _normal_tail, _spread((-37.5, -8.0), (-8.0, -1.2), (-1.5, -1e-3)), 8.0),
 }

@@ -361,10 +361,12 @@ def test_traced_nonsense_is_infinite():
 
 def test_concrete_nonsense_raises():
     mechanism = PoissonSubsampledGaussian(1.0, 0.01)
-    with pytest.raises(ValueError, match=r"orders = \[1.0\] .* above 1"):
-        rdp.curve(mechanism, [1.0])
+    with pytest.raises(ValueError, match=r"orders = \[0.5\] .* at least 1"):
+        rdp.curve(mechanism, [0.5])
     with pytest.raises(ValueError, match="orders"):
-        rdp.curve(mechanism, [2.0, math.inf])
+        rdp.curve(mechanism, [2.0, math.nan])
+    with pytest.raises(ValueError, match=r"orders = \[1.0\] .* above 1"):
+        rdp.epsilon(mechanism, 1, 1e-5, orders=[1.0])
     with pytest.raises(ValueError, match=r"steps = -1 .*whole number"):
         rdp.epsilon(mechanism, -1, 1e-5)
     with pytest.raises(ValueError, match=r"steps = 2.5"):

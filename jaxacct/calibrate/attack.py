@@ -25,7 +25,7 @@ from jaxtyping import Array
 
 from jaxacct.calibrate.guess import gaussian_mu, guess
 from jaxacct.calibrate.solve import ENDS, Given, composition, gaussian_start
-from jaxacct.precision import UNIT_ROUNDOFF, in_float64
+from jaxacct.precision import FUNCTION, in_float64
 from jaxacct.prv.composition import directed_parts
 
 CHOICES, ZOOMS = 7, 3
@@ -35,7 +35,7 @@ closer; then a parabola is fitted. Chosen by tests/calibrate/test_targets.py, wi
 
 def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
     """Returns the delta at ``epsilon`` that rules a target out, rounded down: b - e^eps a."""
-    return rate - jnp.exp(epsilon) * false_rate - 8 * UNIT_ROUNDOFF
+    return rate - jnp.exp(epsilon) * false_rate - 2 * FUNCTION
 
 
 @in_float64

@@ -6,98 +6,113 @@ It is certified everywhere and slow, tens of milliseconds an evaluation, so this
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-
-from jaxacct import prv
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.result import Calibrated, Status
+from jaxacct.calibrate.result import Status
+from jaxacct.calibrate.search import PROBE
 
 ROUNDS = 60
-"""Most evaluations; about ten are usual."""
+"""Most evaluations of a stage; about ten are usual."""
 
-CLOSE = 5e-5
-"""Distance in u at which the search ends: half of what is promised, the other half is for the bounds' own gap."""
+CLOSE, GAP = 5e-5, 2e-4
+"""First a bracket of u so wide, by bounds on delta so far apart, relative; then what the tolerance asks for."""
 
-GAP = {"epsilon": 2e-5, "delta": 2e-4}
-"""Relative gap between the bounds, which moves u by a fraction of it: u moves by about 1/20 of log delta's change."""
+LEAST_GAP = 1e-9
+"""Least gap that is asked for."""
 
 FIRST_STEP = 0.02
 
 
+class _Search:
+    """The settings looked at so far, and what they reach: bounds on delta at the epsilon of the budget."""
+
+    def __init__(
+        self, delta_at: Callable[[float, float], Bounds], target: float, ends: tuple[float, float], whole: bool
+    ):
+        self.delta_at, self.target, self.whole = delta_at, target, whole
+        self.least, self.most = ends
+        self.found: dict[float, Bounds] = {}
+        self.refuted = -math.inf
+        self.gap = GAP
+
+    def snapped(self, u: float) -> float:
+        """Returns a setting in the range, of a whole value where values are whole."""
+        u = min(max(u, self.least), self.most)
+        return -math.log(max(round(math.exp(-u)), 1)) if self.whole else u
+
+    def excess(self, u: float) -> float:
+        """Returns how far the upper bound is above the target, in logarithms."""
+        if u not in self.found:
+            self.found[u] = self.delta_at(u, self.gap)
+            if float(self.found[u].lower) > self.target:
+                self.refuted = max(self.refuted, u)
+        return _log(float(self.found[u].upper)) - _log(self.target)
+
+    def bracket(self, start: float, step: float, close: float) -> tuple[float, float]:
+        """Returns a setting that fails and one that passes, ``close`` to one another; equal ones at the range's end.
+
+        First outward from ``start`` by steps that double, then by regula falsi, with bisection every third time.
+        """
+        u = self.snapped(start)
+        passes = self.excess(u) <= 0
+        low = high = u
+        while passes == (self.excess(u) <= 0):
+            if (passes and u <= self.least) or (not passes and u >= self.most):
+                return u, u
+            low, high = (low, u) if passes else (u, high)
+            u = self.snapped(u - step if passes else u + step)
+            step *= 2 if u not in self.found else 4
+        low, high = (u, high) if passes else (low, u)
+        for i in range(ROUNDS):
+            if round(math.exp(-low)) - round(math.exp(-high)) <= 1 if self.whole else high - low <= close:
+                break
+            below, above = self.excess(low), self.excess(high)
+            share = below / (below - above) if math.isfinite(below - above) and i % 3 < 2 else 0.5
+            u = low + share * (high - low)
+            # A little to the side where the bracket is wide, so that both ends move.
+            u = self._inside(u + math.copysign(close / 3, share - 0.5), low, high, close)
+            low, high = (low, u) if self.excess(u) <= 0 else (u, high)
+        return low, high
+
+    def _inside(self, u: float, low: float, high: float, close: float) -> float:
+        if not self.whole:
+            return min(max(u, low + 0.1 * close), high - 0.1 * close)
+        fewest, most = round(math.exp(-high)), round(math.exp(-low))
+        return -math.log(min(max(round(math.exp(-u)), fewest + 1), most - 1))
+
+
 def search_by_mesh(
-    compose: Callable[[float], tuple[Any, Any]],
-    value_of: Callable[[float], float],
-    quantity: str,
-    at: float,
+    delta_at: Callable[[float, float], Bounds],
     target: float,
     start: float,
     ends: tuple[float, float],
     *,
-    relation: str,
     whole: bool,
-) -> Calibrated:
-    """Returns about the least u in ``ends`` at which ``prv`` certifies at most ``target``.
+    tolerance: float,
+) -> tuple[float, Bounds, Status]:
+    """Returns about the least u in ``ends`` at which at most ``target`` is certified, what is reached there, a status.
 
-    ``compose(value)`` gives mechanism and steps; ``quantity`` is what is budgeted, ``at`` the other one of epsilon and
-    delta. First outward from ``start`` by steps that double, to a bracket, then by regula falsi, with bisection where
-    that has not halved the bracket in three steps.
+    ``delta_at(u, gap)`` bounds delta, by the mesh, to about that relative gap. The answer is CONVERGED where a setting
+    no more than ``tolerance`` below it is refuted by its lower bound.
     """
-    found: dict[float, Bounds] = {}
-
-    def snapped(u: float) -> float:
-        return -math.log(max(round(math.exp(-u)), 1)) if whole else u
-
-    def excess(u: float) -> float:
-        """Returns how far the upper bound is above the target, in logarithms."""
-        if u not in found:
-            mechanism, steps = compose(value_of(u))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", prv.ToleranceWarning)
-                found[u] = getattr(prv, quantity)(mechanism, steps, at, relation=relation, tolerance=GAP[quantity])
-        return _log(float(found[u].upper)) - _log(target)
-
-    def result(u: float, status: Status) -> Calibrated:
-        return Calibrated(np.float64(value_of(u)), found[u], int(status))
-
-    least, most = ends
-    u = snapped(min(max(start, least), most))
-    step, passes = FIRST_STEP, excess(u) <= 0
-    low = high = u
-    while passes == (excess(u) <= 0):
-        if (passes and u <= least) or (not passes and u >= most):
-            return result(u, Status.NOT_BINDING if passes else Status.INFEASIBLE)
-        low, high = (u, high) if not passes else (low, u)
-        u = snapped(min(max(u - step if passes else u + step, least), most))
-        step *= 2 if u not in found else 4
-    low, high = (low, u) if not passes else (u, high)
-    for i in range(ROUNDS):
-        narrow = round(math.exp(-low)) - round(math.exp(-high)) <= 1 if whole else high - low <= CLOSE
-        if narrow:
-            break
-        below, above = excess(low), excess(high)
-        share = below / (below - above) if math.isfinite(below - above) and i % 3 < 2 else 0.5
-        u = low + share * (high - low)
-        # A little to the side where the bracket is wide, so that both ends move.
-        u += math.copysign(CLOSE / 3, share - 0.5) if not whole else 0.0
-        u = _inside(u, low, high, whole)
-        low, high = (low, u) if excess(u) <= 0 else (u, high)
-    status = Status.CONVERGED if narrow or whole else Status.LOOSE
-    blur = _log(float(found[low].upper)) - _log(float(found[low].lower))
-    rise = (excess(low) - excess(high)) / (high - low)
-    if not whole and not high - low + max(blur - excess(low), 0.0) / rise <= 2 * CLOSE:
-        status = Status.LOOSE
-    return result(high, status)
-
-
-def _inside(u: float, low: float, high: float, whole: bool) -> float:
-    if not whole:
-        return min(max(u, low + 0.1 * CLOSE), high - 0.1 * CLOSE)
-    fewest, most = round(math.exp(-high)), round(math.exp(-low))
-    return -math.log(min(max(round(math.exp(-u)), fewest + 1), most - 1))
+    search = _Search(delta_at, target, ends, whole)
+    low, high = search.bracket(start, FIRST_STEP, CLOSE)
+    if low < high and not whole and high - search.refuted > tolerance:
+        # Delta's bounds blur u by their gap over its slope.
+        rise = (search.excess(low) - search.excess(high)) / (high - low)
+        search.gap = min(max(0.2 * tolerance * rise, LEAST_GAP), GAP) if math.isfinite(rise) else GAP
+        search.found.clear()
+        low, high = search.bracket(high, max(0.5 * CLOSE, 2 * tolerance), 0.4 * tolerance)
+        if low < high and high - search.refuted > tolerance:
+            search.excess(max(high - PROBE * tolerance, search.least))
+    reached = search.found[high]
+    if search.excess(high) > 0:
+        return high, reached, Status.INFEASIBLE if float(reached.lower) > target else Status.UNKNOWN
+    if high <= search.least:
+        return high, reached, Status.NOT_BINDING
+    allowed = tolerance + (math.exp(high) if whole else 0.0)
+    return high, reached, Status.CONVERGED if high - search.refuted <= allowed else Status.LOOSE
 
 
 def _log(x: float) -> float:

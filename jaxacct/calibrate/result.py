@@ -16,11 +16,12 @@ class Status(enum.IntEnum):
     """How a search ended. Every status but the last two comes with a setting that satisfies the budget.
 
     ==============  =====================================================================================
-    CONVERGED       satisfies the budget, and is within the tolerance of the best setting
+    CONVERGED       satisfies the budget, and is within the tolerance of the best setting: one that is nearer than
+                    that on its other side was refuted, by a certified lower bound above the budget
     NOT_BINDING     satisfies the budget at the end of the range: no noise is needed, or every example may
                     be sampled, or any number of steps run
-    LOOSE           satisfies the budget, and may be farther from the best setting than the tolerance
-    INFEASIBLE      no setting in the range satisfies the budget
+    LOOSE           satisfies the budget; that it is within the tolerance of the best setting was not proved
+    INFEASIBLE      no setting in the range satisfies the budget: a lower bound exceeds it at the end
     UNKNOWN         nothing was certified; use concrete arguments, which the certified mesh accountant takes over
     ==============  =====================================================================================
     """

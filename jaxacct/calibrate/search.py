@@ -36,8 +36,11 @@ SMALLEST = 1e-300
 
 FIRST_RETREAT, RETREATS = 0.02, 4
 
-PROVEN = 1e8
-"""Number of steps up to which the next one is tried and seen to fail, instead of foreseen to 1e-9."""
+PROVEN, FORESEEN = 1e8, 1e-9
+"""Number of steps up to which the next one is tried and seen to fail; beyond, one that many times larger is."""
+
+PROBE = 0.95
+"""Share of the tolerance by which a setting near the least is undercut, to prove that it is."""
 
 MOST_STEPS = 2.0**53
 """Largest whole number of steps considered: beyond, float64 skips some."""
@@ -46,15 +49,15 @@ MOST_STEPS = 2.0**53
 class Found(NamedTuple):
     """What a search found; +inf for ``setting`` where nothing was certified.
 
-    ``distance`` () is how far above the least the setting may be, by the lower bound and the slope there; ``refuted``
-    whether a setting beyond the end of the range would be needed, by a finite bound that exceeded the budget there.
+    ``distance`` () is how far above the least the setting may be: how far below it another one was refuted, its lower
+    bound above the budget. ``infeasible`` is whether that is so at the end of the range.
     """
 
     setting: Array
     value: Array
     reached: Bounds
     distance: Array
-    refuted: Array
+    infeasible: Array
 
 
 class Aim(NamedTuple):
@@ -93,6 +96,8 @@ class _State(NamedTuple):
     height: Array
     retreats: Array
     bad: Array
+    refuted: Array
+    probes: Array
     found: Found
     is_done: Array
 
@@ -113,7 +118,8 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
     found = Found(nothing, aim.value(nothing), unknown, nothing, never)
     first = _snapped(jnp.clip(start, aim.least, aim.most), aim.whole)
     zero = jnp.zeros(start.shape, int)
-    state = _State(zero, first, slope, is_slope, jnp.nan * start, jnp.nan * start, zero, -nothing, found, never)
+    height = jnp.nan * start
+    state = _State(zero, first, slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never)
 
     def once(state: _State) -> _State:
         value = aim.value(state.setting)
@@ -137,11 +143,11 @@ def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
     is_slope = state.is_slope | usable
     step = jnp.where(known, (wanted - high) / slope, jnp.inf)
     better = passes & (u < found.setting)
-    distance = u - jnp.maximum(u + (wanted - low) / slope, least)
-    distance = jnp.where(is_slope, jnp.maximum(distance, 0.0), jnp.inf)
-    new = Found(u, value, bounds, distance, found.refuted)
+    is_refuted = bounds.lower > target
+    refuted = jnp.where(is_refuted, jnp.maximum(state.refuted, u), state.refuted)
+    new = Found(u, value, bounds, found.distance, found.infeasible)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
-    best = best._replace(refuted=found.refuted | (known & ~passes & (u >= most)))
+    best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= most)))
     bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
     padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
     ahead = u + jnp.clip(step + padding, -LONGEST, LONGEST)
@@ -151,15 +157,19 @@ def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
     ahead = jnp.where(known, ahead, retreat)
     ahead = _between(_snapped(jnp.clip(ahead, least, most), whole), bad, best.setting, whole)
     at_end = passes & (u <= least) | ~passes & (u >= most)
-    blurred = (high - low) / -slope
-    near = passes & is_slope & (-step <= jnp.maximum(jnp.where(whole, 1e-9, aim.tolerance), blurred))
-    late = jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH)
     # Whole numbers end at neighbours, unless they are too large to be told apart.
-    is_done = jnp.where(whole & (value <= PROVEN), False, near | late & ~whole)
     is_adjacent = whole & (jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5)
+    counts = whole & (value <= PROVEN)
+    tolerance = jnp.where(whole, FORESEEN, aim.tolerance)
+    blurred = (high - low) / -slope
+    near = passes & is_slope & ~counts & (-step <= jnp.maximum(tolerance, blurred))
+    # A setting is near the least by foresight; that it is, the next one is to prove, by its lower bound.
+    ahead = jnp.where(near, jnp.maximum(_snapped(u - PROBE * tolerance, whole), least), ahead)
+    is_done = ~counts & (best.distance <= tolerance) | state.probes & ~passes
+    is_done = is_done | jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH) & ~whole
     is_done = is_done | at_end | (retreats > RETREATS) | is_adjacent | (ahead == u)
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, best, is_done)
+    return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, near, best, is_done)
 
 
 def _snapped(setting: Array, whole: Array) -> Array:

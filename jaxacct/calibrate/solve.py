@@ -17,7 +17,7 @@ from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, log_complement
 from jaxacct.prv.composition import directed_parts
 from jaxacct.saddlepoint.contour import total
 from jaxacct.saddlepoint.laws import has_law
@@ -67,11 +67,14 @@ def composition(unknown: str, given: Given, value: Any) -> tuple[PoissonSubsampl
 
 
 def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
-    """Returns what the search is for."""
-    is_epsilon = config.quantity == "epsilon"
+    """Returns what the search is for: delta at the epsilon of the budget, whichever of them is reported.
+
+    It falls smoothly in u for every epsilon. Epsilon at a delta does not: it is 0 from some setting on, and what is at
+    0 does not tell how far that setting is.
+    """
     return Aim(
-        target=given.epsilon if is_epsilon else given.delta,
-        largest=np.float64(np.inf if is_epsilon else 1.0),
+        target=given.delta,
+        largest=np.float64(1.0),
         least=as_float64(ends[0]),
         most=as_float64(ends[1]),
         tolerance=np.float64(config.tolerance),
@@ -96,7 +99,14 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     unknown = np.asarray([config.unknown == name for name in ENDS])
     aim = aimed(config, given, ENDS[config.unknown])
     near = _guessed(config.relation, unknown, given, aim)
-    return _answered(config.quantity, config.relation, unknown, given, aim, near), near.setting
+    found = _answered(config.relation, unknown, given, aim, near)
+    if config.quantity == "epsilon":
+        if is_concrete(found) and not found.satisfied:
+            bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)
+        else:
+            bounds = bounds_of("epsilon", *_composition(unknown, given, found.value), given, config.relation)
+        found = with_epsilon(found, bounds, given.epsilon)
+    return _with_covered(config.quantity, unknown, given, found), near.setting
 
 
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
@@ -115,15 +125,25 @@ def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
     return guess(parts_at, start, given.epsilon, jnp.log(given.delta), (aim.least, aim.most))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _answered(quantity: str, relation: str, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
+@functools.partial(jax.jit, static_argnums=0)
+def _answered(relation: str, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
     def evaluate(value: Array) -> Bounds:
-        return bounds_of(quantity, *_composition(unknown, given, value), given, relation)
+        return bounds_of("delta", *_composition(unknown, given, value), given, relation)
 
-    return _without_noise(aim, unknown[0], given, graded(aim, searched(quantity, evaluate, near, given, aim)))
+    return graded(aim, searched(evaluate, near, aim))
 
 
-def _composition(unknown: Array, given: Given, value: Array) -> tuple[PoissonSubsampledGaussian, Any]:
+@in_float64
+@jax.jit
+def with_epsilon(result: Calibrated, bounds: Bounds, epsilon: Array) -> Calibrated:
+    """Returns the result with bounds on epsilon reached: at most the budget's, where its delta has been certified."""
+    upper = jnp.where(result.satisfied, jnp.minimum(bounds.upper, epsilon), jnp.inf)
+    lower = jnp.minimum(bounds.lower, upper)
+    estimate = jnp.clip(bounds.estimate, lower, upper)
+    return Calibrated(result.value, Bounds(lower, estimate, upper, bounds.converged), result.status)
+
+
+def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsampledGaussian, Any]:
     """Returns mechanism and steps as :func:`composition` does, for an unknown that is traced."""
     numbers = (jnp.where(is_it, value, getattr(given, name)) for is_it, name in zip(unknown, ENDS, strict=True))
     noise_multiplier, rate, steps = numbers
@@ -137,21 +157,20 @@ def bounds_of(quantity: str, mechanism: Any, steps: Any, given: Given, relation:
     return saddlepoint.delta(mechanism, steps, given.epsilon, relation=relation)
 
 
-def searched(quantity: str, evaluate: Callable[[Array], Bounds], near: Guess, given: Given, aim: Aim) -> Found:
+def searched(evaluate: Callable[[Array], Bounds], near: Guess, aim: Aim) -> Found:
     """Returns what the search from a guess found."""
-    slope = near.slope / (near.order * given.epsilon) if quantity == "epsilon" else near.slope
-    # Half the tolerance on the safe side: where the guess is that good, one evaluation will do.
-    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, slope, near.settled)
+    # Half the tolerance on the safe side: where the guess is that good, two evaluations will do.
+    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, near.slope, near.settled)
 
 
 def graded(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     passed = jnp.isfinite(found.setting)
-    # Whole steps are the best there are up to one; half of one more is what the bounds may blur.
+    # Of whole steps the next ones were refuted.
     close = found.distance <= aim.tolerance + jnp.where(aim.whole, 1 / found.value, 0.0)
     status = jnp.where(close, Status.CONVERGED, Status.LOOSE)
     status = jnp.where(found.setting <= aim.least, Status.NOT_BINDING, status)
-    status = jnp.where(passed, status, jnp.where(found.refuted, Status.INFEASIBLE, Status.UNKNOWN))
+    status = jnp.where(passed, status, jnp.where(found.infeasible, Status.INFEASIBLE, Status.UNKNOWN))
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
 
 
@@ -187,20 +206,40 @@ def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
     return Guess(setting, order, -(order**2) * mu**2, jnp.zeros(setting.shape, bool))
 
 
-def _without_noise(aim: Aim, is_noise: Array, given: Given, result: Calibrated) -> Calibrated:
-    """Returns no noise at all where that is what is looked for and delta pays for every run that the example is in.
+@functools.partial(jax.jit, static_argnums=0)
+def _with_covered(quantity: str, unknown: Array, given: Given, result: Calibrated) -> Calibrated:
+    """Returns a result that delta covers by itself, where there is none better: by what is sampled, whatever the noise.
 
-    Otherwise nothing of it is released: the total variation distance is at most 1 - (1 - q)^k, at any epsilon.
+    A run in which the example is never sampled releases nothing of it, so the total variation distance, which is delta
+    at epsilon 0, is at most 1 - (1 - q)^k. Where that is within the budget no noise is needed; and it gives a rate, or
+    a number of steps, that is within the budget at any noise: the largest one if there is none.
     """
-    q, k = given.sampling_rate, given.steps
-    sampled = -jnp.expm1(k * jnp.log1p(-jnp.minimum(q, 1 - UNIT_ROUNDOFF))) * (1 + 64 * UNIT_ROUNDOFF)
-    sampled = jnp.where(k == 0, 0.0, jnp.where(q < 1, sampled, 1.0))
+    s, q, k = given.noise_multiplier, given.sampling_rate, given.steps
+    uncovered = log_complement(given.delta)
+
+    def sampled_at_most(q: Array, k: Array) -> Array:
+        share = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))) * (1 + 8 * FUNCTION)
+        return jnp.where(k == 0, 0.0, jnp.where(q < 1, share, 1.0))
+
+    rate = jnp.where(k > 0, -jnp.expm1(uncovered * (1 - 32 * FUNCTION) / k), 1.0)
+    count = uncovered * (1 + 64 * FUNCTION) / log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))
+    count = jnp.floor(jnp.minimum(count, MOST_STEPS))
+    count = count - (sampled_at_most(q, count) > given.delta)
+    is_noise, is_rate, is_steps = unknown
+    q, k = jnp.where(is_rate, rate, q), jnp.where(is_steps, count, k)
+    sampled = sampled_at_most(q, k)
     valid = (k >= 0) & (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
-    free = is_noise & valid & (sampled <= given.delta)
-    level = jnp.where(jnp.isinf(aim.largest), 0.0, jnp.maximum(sampled, TINY * (k > 0)))
-    bounds = Bounds(lower=0.0 * level, estimate=level, upper=level, converged=free)
-    better = Calibrated(jnp.zeros_like(level), bounds, jnp.asarray(Status.NOT_BINDING, jnp.int32))
-    return jax.tree.map(lambda new, old: jnp.where(free, new, old), better, result)
+    valid = valid & (is_noise | (s >= 0)) & (~is_steps | (k >= 1))
+    value = jnp.where(is_noise, 0.0, jnp.where(is_rate, q, k))
+    covered = valid & (sampled <= given.delta) & (is_noise | ~result.satisfied)
+    level = jnp.where(quantity == "epsilon", 0.0, jnp.maximum(sampled, TINY * (k > 0)))
+    bounds = Bounds(lower=0.0 * level, estimate=level, upper=level, converged=covered)
+    status = jnp.where(is_noise, Status.NOT_BINDING, jnp.where(s == 0, Status.CONVERGED, Status.LOOSE))
+    better = Calibrated(value, bounds, status.astype(jnp.int32))
+    # Without noise a single step costs more than delta wherever it is sampled more often.
+    refused = is_steps & (s == 0) & (count < 1) & (q * (1 - FUNCTION) > given.delta)
+    result = Calibrated(result.value, result.reached, jnp.where(refused, Status.INFEASIBLE, result.status))
+    return jax.tree.map(lambda new, old: jnp.where(covered, new, old), better, result)
 
 
 @in_float64
@@ -230,7 +269,9 @@ def scaled(
     near = guess(parts_at, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
 
     def evaluate(scale: Array) -> Bounds:
-        return bounds_of(config.quantity, make(scale), steps, given, config.relation)
+        return bounds_of("delta", make(scale), steps, given, config.relation)
 
     aim = aimed(config, given, ends)
-    return graded(aim, searched(config.quantity, evaluate, near, given, aim)), near.setting
+    found = graded(aim, searched(evaluate, near, aim))
+    reached = bounds_of("epsilon", make(jnp.asarray(found.value)), steps, given, config.relation)
+    return with_epsilon(found, reached, given.epsilon), near.setting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +12,19 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import certified, validation
+from jaxacct import certified, prv, validation
+from jaxacct.bounds import Bounds
 from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import search_by_mesh
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
+from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.precision import as_float64, is_concrete, outside, scope
 from jaxacct.prv.composition import check
 
 TOLERANCE = 1e-6
-"""Relative distance from the best setting. About two evaluations; 1e-4 mostly takes one, and 1e-8 three."""
+"""Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
 
 
 def noise_multiplier(
@@ -50,8 +52,9 @@ def noise_multiplier(
         Derivatives of ``value`` are those of the exact setting (:mod:`jaxacct.calibrate.implicit`), first order.
 
     Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
-    certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
-    are answered by :mod:`jaxacct.prv`, to 1e-4; traced ones have status LOOSE or UNKNOWN (then value inf).
+    certified upper bound, ``reached.upper <= epsilon``. What is certified is delta at ``epsilon``, which tells how far
+    a setting is from the least where epsilon at ``delta`` is 0 already. Where the exact accountant does not converge,
+    concrete targets are answered by :mod:`jaxacct.prv`; traced ones have status LOOSE or UNKNOWN (then value inf).
 
     Raises:
         ValueError: a concrete argument out of range, or a concrete target that cannot be met.
@@ -77,7 +80,8 @@ def sampling_rate(
     """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
 
     Args, result, guarantee, errors and source are those of :func:`noise_multiplier`, with ``noise_multiplier`` (), at
-    least 0, given in the rate's place. Where nothing is certified the value is 0.
+    least 0, given in the rate's place. Where nothing is certified the value is 0; what delta covers by
+    itself always is, 1 - (1 - delta)^(1/steps): then no example is likelier than that to be sampled at all.
 
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
@@ -301,18 +305,9 @@ def _settled(
     """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
     result = outside(result)
     unknown, quantity = config.unknown, config.quantity
-    at, target = (given.delta, given.epsilon) if quantity == "epsilon" else (given.epsilon, given.delta)
+    target = given.epsilon if quantity == "epsilon" else given.delta
     if result.status in (Status.LOOSE, Status.UNKNOWN):
-        whole = unknown == "steps"
-        rises = unknown in ("noise_multiplier", "scale")
-
-        def value_of(u: float) -> float:
-            return math.exp(u) if rises else float(round(math.exp(-u))) if whole else math.exp(-u)
-
-        result = search_by_mesh(
-            compose, value_of, quantity, float(at), float(target), float(start), ends,
-            relation=config.relation, whole=whole,
-        )  # fmt: skip
+        result = _by_mesh(config, compose, result, float(start), given, ends)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
@@ -322,3 +317,34 @@ def _settled(
             f"{quantity}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result
+
+
+def _by_mesh(
+    config: Config,
+    compose: Callable[[Any], tuple[Any, Any]],
+    before: Calibrated,
+    start: float,
+    given: Given,
+    ends: tuple[float, float],
+) -> Calibrated:
+    """Returns what the mesh accountant certifies, or ``before`` where that satisfies the budget and is no worse."""
+    whole, rises = config.unknown == "steps", config.unknown in ("noise_multiplier", "scale")
+    epsilon, delta = float(given.epsilon), float(given.delta)
+
+    def value_of(u: float) -> float:
+        return math.exp(u) if rises else float(round(math.exp(-u))) if whole else math.exp(-u)
+
+    def delta_at(u: float, gap: float) -> Bounds:
+        return prv.delta(*compose(value_of(u)), epsilon, relation=config.relation, tolerance=gap)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", prv.ToleranceWarning)
+        u, reached, status = search_by_mesh(delta_at, delta, start, ends, whole=whole, tolerance=config.tolerance)
+        found = Calibrated(np.float64(value_of(u)), reached, int(status))
+        worse = not found.satisfied or (found.value > before.value if rises else found.value < before.value)
+        if status == Status.UNKNOWN or (before.satisfied and worse):
+            return before
+        if config.quantity == "epsilon" and found.satisfied:
+            bounds = prv.epsilon(*compose(found.value), delta, relation=config.relation)
+            found = outside(with_epsilon(found, bounds, np.float64(epsilon)))
+    return found

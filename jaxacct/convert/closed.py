@@ -9,8 +9,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.convert.optimal import LARGEST, log_below, log_excess_of_power, softplus
-from jaxacct.precision import log_complement
+from jaxacct.convert.logs import LARGEST, log_below, log_excess_above, softplus
+from jaxacct.precision import TINY, log_complement
 
 
 def epsilon_mironov(rdp: Array, orders: Array, delta: Array) -> Array:
@@ -56,7 +56,7 @@ def epsilon_improved(rdp: Array, orders: Array, delta: Array) -> Array:
     >>> round(float(epsilon_improved(0.5, 2.0, 1e-3)), 4)
     6.0215
     """
-    return rdp + log_below(orders) - (jnp.log(delta) + jnp.log(orders)) / (orders - 1)
+    return rdp + log_below(orders - 1) - (jnp.log(delta) + jnp.log(orders)) / (orders - 1)
 
 
 def log_delta_improved(rdp: Array, orders: Array, epsilon: Array) -> Array:
@@ -68,7 +68,7 @@ def log_delta_improved(rdp: Array, orders: Array, epsilon: Array) -> Array:
     >>> round(float(log_delta_improved(0.5, 2.0, 3.5)), 4)
     -4.3863
     """
-    return (orders - 1) * (rdp - epsilon + log_below(orders)) - jnp.log(orders)
+    return (orders - 1) * (rdp - epsilon + log_below(orders - 1)) - jnp.log(orders)
 
 
 def epsilon_closed(rdp: Array, orders: Array, delta: Array) -> Array:
@@ -77,7 +77,7 @@ def epsilon_closed(rdp: Array, orders: Array, delta: Array) -> Array:
     rdp + log(1 - delta) where order delta >= 1, and elsewhere the lesser of :func:`epsilon_improved` and
     log(1 + (e^((order - 1) rdp) - 1)/(order delta))/(order - 1), which is ahead where the divergence is small.
     """
-    log_odds = log_excess_of_power((orders - 1) * rdp) - jnp.log(orders) - jnp.log(delta)
+    log_odds = log_excess_above((orders - 1) * rdp) - jnp.log(orders) - jnp.log(delta)
     branches = jnp.minimum(epsilon_improved(rdp, orders, delta), softplus(log_odds) / (orders - 1))
     return jnp.where(orders * delta >= 1, rdp + log_complement(delta), branches)
 
@@ -85,7 +85,9 @@ def epsilon_closed(rdp: Array, orders: Array, delta: Array) -> Array:
 def log_delta_closed(rdp: Array, orders: Array, epsilon: Array) -> Array:
     """Returns the log delta that each order implies: :func:`epsilon_closed` solved for delta."""
     power = orders - 1
-    linear = log_excess_of_power(power * rdp) - log_excess_of_power(power * epsilon) - jnp.log(orders)
+    # log of (e^(b rdp) - 1)/(e^(b epsilon) - 1): one logarithm, lest two large ones cancel.
+    shares = jnp.expm1(-jnp.maximum(power * rdp, TINY)) / jnp.expm1(-power * epsilon)
+    linear = power * (rdp - epsilon) + jnp.log(shares) - jnp.log(orders)
     branches = jnp.fmin(log_delta_improved(rdp, orders, epsilon), linear)
     certain = jnp.log(-jnp.expm1(-jnp.maximum(rdp - epsilon, 0.0)))
     return jnp.where(certain + jnp.log(orders) >= 0, certain, branches)
@@ -93,7 +95,7 @@ def log_delta_closed(rdp: Array, orders: Array, epsilon: Array) -> Array:
 
 def least_rdp_g(epsilon: Array, delta: Array, orders: Array) -> Array:
     """Returns the paper's lower bound ``g`` on the divergence: :func:`epsilon_improved` solved for it. May be < 0."""
-    return epsilon - log_below(orders) + (jnp.log(orders) + jnp.log(delta)) / (orders - 1)
+    return epsilon - log_below(orders - 1) + (jnp.log(orders) + jnp.log(delta)) / (orders - 1)
 
 
 def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:

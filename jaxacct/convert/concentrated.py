@@ -26,7 +26,7 @@ The best factor for "optimal" was between 0.07 and 1.0 in 3,000 settings (rho in
 """
 
 MARGIN = 32 * UNIT_ROUNDOFF
-"""Relative rounding of the few products and quotients below."""
+"""Relative rounding of the products and quotients below: there are fewer, and no elementary function among them."""
 
 
 def zcdp_to_rdp(

@@ -26,8 +26,9 @@ def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
         mu (...): at least 0; ``inf`` gives 1.
         epsilon (...): any real number, negative ones too; ``inf`` gives 0.
 
-    Formal guarantee: an upper bound on the exact value, above it by less than ``1e-13 (1 + eps/mu + mu)^2`` of it, or
-    by the smallest normal float64. Traced arguments out of range give 1. Derivatives are those of the exact value.
+    Formal guarantee: an upper bound on the exact value, above it by less than ``2e-13 (1 + eps/mu + mu)^2`` of it for
+    mu >= 1e-9, or by the smallest normal float64. Traced arguments out of range give 1. Derivatives are those of the
+    exact value.
 
     Raises ValueError where a concrete mu is negative or NaN.
 
@@ -97,13 +98,15 @@ def _epsilon_above(mu: Array, delta: Array) -> Array:
     valid = (delta > 0) & (delta < 1)
     ordinary = valid & (mu > 0) & (mu < jnp.inf)
     epsilon, error = solve_epsilon(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, delta, 0.5))
-    return jnp.where(ordinary, epsilon + error, jnp.where(valid & (mu == 0), 0.0, jnp.inf))
+    above = epsilon + error
+    known = ordinary & (above >= 0)  # not NaN, where squares overflow
+    return jnp.where(known, above, jnp.where(valid & (mu == 0), 0.0, jnp.inf))
 
 
 def _mu_below(epsilon: Array, delta: Array) -> Array:
     ordinary = (delta > 0) & (delta < 1) & (epsilon >= 0) & (epsilon < jnp.inf)
     mu, error = solve_mu(jnp.where(ordinary, epsilon, 1.0), jnp.where(ordinary, delta, 0.5))
-    return jnp.where(ordinary, jnp.maximum(mu - error, 0.0), 0.0)
+    return jnp.where(ordinary, jnp.fmax(mu - error, 0.0), 0.0)
 
 
 _QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.pure import pure_to_zcdp
+from jaxacct.dominating_pairs.gaussian_profile import quantile
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -26,11 +26,11 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.protocol import directions
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.precision import FUNCTION, TINY, as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.rounded_sum import LEAST_COST
 
-MARGIN = 64 * UNIT_ROUNDOFF
-"""Relative rounding of a handful of operations; of the normal quantile, good to 1e-15 in tests, too."""
+MARGIN = 8 * FUNCTION
+"""Relative rounding of a handful of operations, two elementary functions among them."""
 
 
 def mechanism_to_dp(
@@ -184,9 +184,14 @@ def _root(mu_squared: Array) -> Array:
 
 @kernel
 def _gdp_of_pure(epsilon: Array) -> Array:
-    mu = -2 * ndtri(1 / (1 + jnp.exp(jnp.minimum(as_float64(epsilon), 700.0)))) * (1 + 8 * MARGIN)
-    # Where 1/2 and the probability nearly cancel the slope of the quantile bounds the error.
-    bound = jnp.where(epsilon < 700, jnp.maximum(mu + 16 * UNIT_ROUNDOFF, 0.0), jnp.inf)
+    epsilon = as_float64(epsilon)
+    probability = (1 - MARGIN) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
+    place, error = jnp.vectorize(quantile)(probability)
+    bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + MARGIN), jnp.inf)
+    # Near 0 the rounding above is all there is. There tanh(epsilon/2) = 2 Phi(mu/2) - 1, of which the one is at most
+    # epsilon/2 and the other at least mu (1 - mu^2/24)/sqrt(2 pi).
+    near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + MARGIN)
+    bound = jnp.maximum(jnp.where(epsilon < 0.5, jnp.minimum(bound, near), bound), TINY)
     return jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf))
 
 

@@ -34,20 +34,22 @@ of the paper's closed bound. Where a delta >= 1 the least p is 1, and rdp >= eps
 p^a (p - delta)^-b alone is at least its value there.
 
 Everything is formed in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
-phi(x) = e^x - 1 - x, and so on. Each bound is then moved by its own rounding.
+phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, which :mod:`.logs`
+derives; so that the bound is one for every pair that the search may come upon, a bad one too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.convert.logs import LARGEST, log_below, log_deficit_above, log_excess_above, softplus
 from jaxacct.convert.roots import root
-from jaxacct.cumulants import exp_remainder
-from jaxacct.precision import UNIT_ROUNDOFF, log_complement
+from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF, log_complement
 
 EPSILON_ROUNDS = 22
 """Evaluations for epsilon. In 100,000 settings (orders 1.01 to 1000, divergences 1e-10 to 50, delta 1e-30 to 0.3) 20
@@ -56,76 +58,65 @@ came within 2e-9 of the optimum relative to max(epsilon, 1e-6), and the errors t
 RATIO_ROUNDS = 28
 """Evaluations for delta and for the divergence; more changed nothing in the same settings."""
 
-MARGIN = 32 * UNIT_ROUNDOFF
-"""Relative rounding of a term: the functions of XLA are right to five units (exp, expm1, log, log1p above -1/4), a term
-is made of at most five of them."""
-
-LARGEST = 600.0
-"""Exponent at which e^x is cut off, below float64's 709; what stands beside it is then below e^-500 of it."""
-
-
-def log_excess_of_power(log_power: Array) -> Array:
-    """Returns ``log(e^x - 1)`` for x >= 0."""
-    return log_power + jnp.log(-jnp.expm1(-log_power))
-
-
-def softplus(x: Array) -> Array:
-    """Returns ``log(1 + e^x)``, with its relative accuracy at both ends."""
-    return jnp.maximum(x, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
-def log_deficit(y: Array, power: Array) -> Array:
-    """Returns ``log(1 - B(t))`` at t = e^-y, y of either sign; ``power`` is b = order - 1."""
-    x = power * y
-    remainders = [exp_remainder(z, jnp.exp(z) - 1) for z in (jnp.minimum(x, LARGEST), jnp.clip(-y, -LARGEST, LARGEST))]
-    near = -x + jnp.log(remainders[0] + power * remainders[1])
-    # B itself, where it is small: t^b (1 + b (1 - t)).
-    far = log_complement(jnp.exp(-jnp.maximum(x, 1.0)) * (1 - power * jnp.expm1(-jnp.maximum(y, 0.0))))
-    # Beyond the cut-off phi(-y) is e^-y, t above 1, and outweighs the rest.
-    vast = jnp.log(power) - y - x
-    return jnp.where(-y > LARGEST, vast, jnp.where(x > 1, far, near))
+MARGIN = 4 * FUNCTION
+"""What the terms of a bound, whose sizes are added up beside it, are rounded by: each within 3 F of its size, of which
+there are a few; what is raised already (:mod:`.logs`) is not in it."""
 
 
 def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROUNDS) -> Array:
     """Returns the least epsilon >= 0 that ``rdp`` at one order implies at ``delta``, rounded up; elementwise.
 
-    By (*) solved for epsilon, t2 = 1/(1 + e^v) with the v where (**) holds. As 1 - t2 >= delta there, v starts from
-    log(delta/(1 - delta)). Both ends, t2 = 1 and t2 = 0, are tried as well. Without any ``rounds`` v is what (**) gives
-    for 1 - t2 with t2 = 1 in all else: that is the least epsilon to rounding where delta is small, a few per cent above
-    it where epsilon is not far above delta.
+    By (*) solved for epsilon, t2 = e^-y with the y where (**) holds, looked for by its logarithm: next to order 1 it
+    may have any size up to 1/b. As 1 - t2 >= delta there, y starts from -log(1 - delta). Both ends, t2 = 1 and t2 = 0,
+    are tried as well. Without any ``rounds`` 1 - t2 is what (**) gives for it with t2 = 1 in all else: that is the
+    least epsilon to rounding where delta is small, a few per cent above it where epsilon is not far above delta.
+
+    *Rounding.* t2 is e^-y with the float64 y, exactly. In the step s = log(t1^b - t2^b), epsilon - log of a chord's
+    slope of w -> w^(a/b) from w = t2^b - rises, by at most 1/b of it: so s, rounded up, is enough. What remains is the
+    evaluation at that s: with z = b y + s, off by 2 u (b y + |s|), epsilon is the sum of log(t2^b + e^s)/b, log(b/a),
+    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to MARGIN of its size and of 1. z's error counts
+    by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
     """
     power = order - 1
-    log_excess = log_excess_of_power(power * rdp)
+    log_excess = log_excess_above(power * rdp)
     log_share = jnp.log(order) + jnp.log(delta)
+    logs = jnp.log(order) - jnp.log(delta)
 
-    def parts(v: Array) -> tuple[Array, Array, Array, Array]:
-        y = softplus(v)
+    def parts(y: Array) -> tuple[Array, Array, Array, Array]:
         # (t1^b - t2^b) of equality in (*), then b log t1, log(t1/t2), and log(e^epsilon/t1) <= 0.
-        log_step = jnp.logaddexp(log_excess, log_deficit(y, power)) - log_share
+        log_numerator = jnp.logaddexp(log_excess, log_deficit_above(y, power))
+        log_step = log_numerator - log_share + MARGIN * (1 + jnp.abs(log_numerator) + logs)
         log_t1_power = jnp.logaddexp(-power * y, log_step)
-        apart = softplus(log_step + power * y) / power
-        below = log_below(order) + softplus(-power * y - log_step) + jnp.log(-jnp.expm1(-order * apart))
-        return log_step, log_t1_power, apart, jnp.minimum(below, 0.0)
+        z = log_step + power * y
+        apart, near = softplus(z) / power, softplus(-z)
+        far = jnp.log(-jnp.expm1(-order * apart))
+        below = log_below(power) + near + far
+        rounding = (1 + jnp.abs(log_t1_power)) / power + 2 + near - far
+        rounding = rounding + (power * y + jnp.abs(log_step)) / (1 + jnp.maximum(z, 0.0))
+        return log_t1_power, apart, jnp.minimum(below, 0.0), rounding
 
-    def imbalance(v: Array) -> Array:
-        _, _, apart, below = parts(v)
-        return jnp.log(-jnp.expm1(below)) - softplus(-v) - jnp.log(delta) - jnp.log(-jnp.expm1(-apart))
+    def imbalance(log_y: Array) -> Array:
+        y = jnp.exp(log_y)
+        _, apart, below, _ = parts(y)
+        return jnp.log(-jnp.expm1(below)) + jnp.log(-jnp.expm1(-y)) - jnp.log(delta) - jnp.log(-jnp.expm1(-apart))
 
-    def bound(v: Array) -> Array:
-        log_step, log_t1_power, _, below = parts(v)
-        magnitude = 1 + power * rdp + jnp.abs(log_share) + jnp.abs(log_step) + jnp.abs(log_t1_power)
-        rounding = magnitude / power + jnp.abs(below) + jnp.abs(log_below(order))
+    def bound(log_y: Array) -> Array:
+        log_t1_power, _, below, rounding = parts(jnp.exp(log_y))
         return log_t1_power / power + below + MARGIN * rounding
 
-    low = jnp.log(delta) - log_complement(delta)
-    end = jnp.full_like(low, -LARGEST)
-    best = root(imbalance, low, 60 + 60 / power, rounds) if rounds else jnp.maximum(end - imbalance(end), low)
+    least_y = -log_complement(delta)
+    end = jnp.full_like(least_y, -LARGEST)
+    if rounds:
+        best = root(imbalance, jnp.log(least_y), jnp.log(60 + 60 / power), rounds)
+    else:
+        log_odds = jnp.maximum(end - imbalance(end), jnp.log(delta) + least_y)
+        best = jnp.log(softplus(log_odds))
     one, none = jax.vmap(bound)(jnp.stack([best, end]))
-    canonne = rdp + log_below(order) - log_share / power
-    canonne = canonne + MARGIN * (rdp + jnp.abs(log_below(order)) + (1 + jnp.abs(log_share)) / power)
+    canonne = rdp + log_below(power) - log_share / power
+    canonne = canonne + MARGIN * (rdp + (1 + logs) / power)
     # NaN where t1 leaves float64: the other candidates are bounds as well.
     interior = jnp.fmin(jnp.fmin(one, none), canonne)
-    certain = rdp + log_complement(delta) + MARGIN * (1 + rdp)
+    certain = rdp + log_complement(delta) + MARGIN * (1 + rdp - log_complement(delta))
     least = jnp.where(order * delta * (1 - 4 * UNIT_ROUNDOFF) >= 1, jnp.fmin(certain, canonne), interior)
     return jnp.where(rdp == 0, 0.0, jnp.maximum(least, 0.0))
 
@@ -136,75 +127,102 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_R
     By (*), with t2 = t1 e^-x and the x where (**) holds, after so many rounds of a search for it.
     """
     power = order - 1
-    log_excess = log_excess_of_power(power * rdp)
+    log_excess = log_excess_above(power * rdp)
 
-    def bound(x: Array) -> tuple[Array, Array]:
-        log_t1, log_t2, log_denominator = _pair(x, order, epsilon)
-        value = jnp.logaddexp(log_excess, log_deficit(-log_t2, power)) - log_denominator
-        magnitude = 1 + power * (rdp + jnp.abs(log_t1) + jnp.abs(log_t2) + epsilon) + jnp.abs(value)
-        return value, value + MARGIN * (magnitude + jnp.log(order))
+    def bound(x: Array) -> Array:
+        pair = _pair(x, order, epsilon)
+        log_numerator = jnp.logaddexp(log_excess, pair.log_deficit)
+        sizes = 1 + jnp.abs(log_numerator) + jnp.abs(pair.log_denominator)
+        return log_numerator - pair.log_denominator + MARGIN * sizes
 
     def imbalance(log_x: Array) -> Array:
         x = jnp.exp(log_x)
-        return _imbalance(x, order, epsilon, bound(x)[0])
+        return _imbalance(x, order, epsilon, bound(x))
 
-    interior = bound(_ratio(imbalance, power, rounds))[1]
-    canonne = power * (rdp - epsilon + log_below(order)) - jnp.log(order)
-    canonne = canonne + MARGIN * (1 + power * (rdp + epsilon + jnp.abs(log_below(order))) + jnp.log(order))
+    interior = bound(_ratio(imbalance, power, rounds))
+    canonne = power * (rdp - epsilon + log_below(power)) - jnp.log(order)
+    canonne = canonne + MARGIN * (1 + power * (rdp + epsilon) + jnp.log(order))
     interior = jnp.fmin(interior, canonne)
+    # If 1/order or more of delta is true, so is rdp >= epsilon - log(1 - delta): delta <= max(1 - e^-gap, 1/order).
     gap = rdp - epsilon + MARGIN * (rdp + epsilon)
     certain = jnp.log(-jnp.expm1(-jnp.maximum(gap, 0.0)))
-    alone = certain + jnp.log(order) > MARGIN * (1 + jnp.abs(certain) + jnp.log(order))
-    return jnp.where(rdp == 0, -jnp.inf, jnp.minimum(jnp.where(alone, certain + MARGIN, interior), 0.0))
+    margin = MARGIN * (1 + jnp.abs(certain) + jnp.log(order))
+    alone = certain + jnp.log(order) > margin
+    return jnp.where(rdp == 0, -jnp.inf, jnp.minimum(jnp.where(alone, certain + margin, interior), 0.0))
 
 
 def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
-    """Returns the least divergence of one order that delta(epsilon) = ``delta`` allows, rounded down; elementwise."""
+    """Returns the least divergence of one order that delta(epsilon) = ``delta`` allows, rounded down; elementwise.
+
+    e^(b rdp) - 1 >= delta a (t1^b - t2^b) - (1 - B(t2)), the first rounded down, the second up.
+    """
     power = order - 1
 
     def bound(x: Array) -> Array:
-        log_t1, log_t2, log_denominator = _pair(x, order, epsilon)
-        log_linear, log_missing = jnp.log(delta) + log_denominator, log_deficit(-log_t2, power)
-        # e^(b rdp) - 1 = e^linear - (1 - B), two terms that stand two to one at worst where epsilon is 0.
-        excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) - jnp.exp(jnp.minimum(log_missing, LARGEST))
+        pair = _pair(x, order, epsilon)
+        log_linear = jnp.log(delta) + pair.log_denominator
+        log_linear = log_linear - MARGIN * (1 - jnp.log(delta) + jnp.abs(pair.log_denominator))
+        log_missing = pair.log_deficit
+        excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) * (1 - MARGIN)
+        excess = excess - jnp.exp(jnp.minimum(log_missing, LARGEST)) * (1 + MARGIN)
         # Where 1 is nothing beside them, without it.
-        vast = log_linear + log_complement(jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)))
+        share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + MARGIN)
+        vast = log_linear + log_complement(jnp.minimum(share, 1.0))
         log_moment = jnp.where(log_linear > LARGEST / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
-        magnitude = 1 + jnp.abs(log_linear) + power * (jnp.abs(log_t1) + jnp.abs(log_t2) + epsilon)
-        relative = jnp.where(log_linear > LARGEST / 2, MARGIN * magnitude, 4 * MARGIN * magnitude * log_moment)
-        return jnp.maximum(log_moment - relative, 0.0) / power
+        return jnp.maximum(log_moment, 0.0) / power * (1 - 2 * MARGIN)
 
     def imbalance(log_x: Array) -> Array:
         return _imbalance(jnp.exp(log_x), order, epsilon, jnp.log(delta))
 
     interior = bound(_ratio(imbalance, power, RATIO_ROUNDS))
-    canonne = epsilon + (jnp.log(delta) + jnp.log(order)) / power - log_below(order)
-    canonne = canonne - MARGIN * (epsilon + (1 + jnp.abs(jnp.log(delta)) + jnp.log(order)) / power)
+    canonne = epsilon + (jnp.log(delta) + jnp.log(order)) / power - log_below(power)
+    canonne = canonne - MARGIN * (epsilon + (1 - jnp.log(delta) + jnp.log(order)) / power)
     interior = jnp.fmax(interior, canonne)
     certain = (epsilon - log_complement(delta)) * (1 - MARGIN)
     alone = order * delta * (1 - 4 * UNIT_ROUNDOFF) >= 1
     return jnp.where(delta == 0, 0.0, jnp.maximum(jnp.where(alone, certain, interior), 0.0))
 
 
-def log_below(order: Array) -> Array:
-    """Returns ``log(1 - 1/order)``."""
-    return log_complement(1 / order)
+class _Pair(NamedTuple):
+    """A pair with t2 = t1 e^-x and h(t1) = h(t2): log t1, log t2, log(1 - B(t2)) rounded up and log(a (t1^b - t2^b))
+    rounded down.
+    """
+
+    log_t1: Array
+    log_t2: Array
+    log_deficit: Array
+    log_denominator: Array
 
 
-def _pair(x: Array, order: Array, epsilon: Array) -> tuple[Array, Array, Array]:
-    """Returns log t1, log t2 and ``log(a (t1^b - t2^b))`` of the pair with t2 = t1 e^-x and h(t1) = h(t2)."""
+def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
+    """Returns the pair of a float64 x, which is exact; t1 and t2 are known to some error.
+
+    log t1 = epsilon + log(1 + e^l), l = log(1 - B(e^-x)) - log b - log(1 - e^(-a x)), is right to d = log(1 + e^l) 32 F
+    (2 + |its terms|) + u log t1, as the slope of log(1 + e^l) is at most itself. That moves log(t1^b - t2^b) by b d,
+    and 1 - B(t2), whose derivative in log t2 is a b t2^b (t2 - 1), by at most a b t2^b (|1 - t2| + d) d, doubled for
+    the second order. Both are put in.
+    """
     power = order - 1
     # t1 e^-epsilon = a (1 - e^(-b x)) / (b (1 - e^(-a x))) = 1 + (1 - B(e^-x)) / (b (1 - e^(-a x))).
-    log_ratio = log_deficit(x, power) - jnp.log(power) - jnp.log(-jnp.expm1(-order * x))
-    log_t1 = epsilon + softplus(log_ratio)
-    log_denominator = jnp.log(order) + power * log_t1 + jnp.log(-jnp.expm1(-power * x))
-    return log_t1, log_t1 - x, log_denominator
+    terms = log_deficit_above(x, power), jnp.log(power), jnp.log(-jnp.expm1(-order * x))
+    above = softplus(terms[0] - terms[1] - terms[2])
+    log_t1 = epsilon + above
+    error = 32 * FUNCTION * above * (2 + sum(map(jnp.abs, terms), jnp.zeros_like(x))) + UNIT_ROUNDOFF * log_t1
+    log_t2 = log_t1 - x
+    log_apart = jnp.log(-jnp.expm1(-power * x))
+    log_denominator = jnp.log(order) + power * log_t1 + log_apart
+    sizes = 2 + jnp.log(order) + power * log_t1 - log_apart
+    shift = error + UNIT_ROUNDOFF * jnp.abs(log_t2)
+    distance = -jnp.expm1(-jnp.abs(log_t2)) + shift
+    log_moved = jnp.log(2 * order * power) + power * log_t2 + jnp.maximum(log_t2, 0.0) + jnp.log(distance * shift)
+    deficit = jnp.logaddexp(log_deficit_above(-log_t2, power), log_moved)
+    return _Pair(log_t1, log_t2, deficit + MARGIN, log_denominator - power * error - 2 * FUNCTION * sizes)
 
 
 def _imbalance(x: Array, order: Array, epsilon: Array, log_delta: Array) -> Array:
     """Returns the two sides' difference in (**), over t1."""
-    log_t1, log_t2, _ = _pair(x, order, epsilon)
-    above = -jnp.expm1(epsilon - log_t1) * -jnp.expm1(jnp.minimum(log_t2, LARGEST))
+    pair = _pair(x, order, epsilon)
+    above = -jnp.expm1(epsilon - pair.log_t1) * -jnp.expm1(jnp.minimum(pair.log_t2, LARGEST))
     return above + jnp.exp(jnp.minimum(log_delta, LARGEST)) * jnp.expm1(-x)
 
 

@@ -20,15 +20,21 @@ ROUNDS = 4
 order and the next differ by."""
 
 
-def checked_orders(orders: Sequence[float] | ArrayLike) -> Any:
-    """Returns ``orders`` as a float64 array, or as they are where they are traced; raises ValueError on a bad one."""
+def checked_orders(orders: Sequence[float] | ArrayLike, *, one: bool = False, infinity: bool = False) -> Any:
+    """Returns ``orders`` as a float64 array, or as they are where they are traced; raises ValueError on a bad one.
+
+    Orders are above 1 and finite, but for what is allowed: order ``one``, the Kullback-Leibler divergence, or
+    ``infinity``, the supremum of the privacy loss.
+    """
     if isinstance(orders, (list, tuple)) and any(isinstance(order, jax.core.Tracer) for order in orders):
         return tuple(orders)
     if isinstance(orders, jax.core.Tracer):
         return orders
     values = np.asarray(orders, dtype=np.float64)
-    if values.ndim != 1 or not values.size or not np.all((values > 1) & np.isfinite(values)):
-        raise ValueError(f"orders = {orders} are not Rényi orders: give a vector of finite numbers above 1.")
+    known = (values > 1) & np.isfinite(values) | (values == 1) & one | (values == np.inf) & infinity
+    if values.ndim != 1 or not values.size or not np.all(known):
+        wanted = ("finite " if not infinity else "") + "numbers " + ("of at least 1" if one else "above 1")
+        raise ValueError(f"orders = {orders} are not Rényi orders: give a vector of {wanted}.")
     return values
 
 

@@ -9,12 +9,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.kernels import kernel
-from jaxacct.convert.optimal import softplus
+from jaxacct.convert.logs import softplus
 from jaxacct.convert.orders import checked_orders
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, is_zero
+from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero
 
-MARGIN = 32 * UNIT_ROUNDOFF
-"""Relative rounding: five functions right to five units each, doubled."""
+MARGIN = 32 * FUNCTION
+"""Relative rounding: of five functions at most, of which the sum of three is no less than a tenth in size."""
 
 
 def pure_to_rdp(
@@ -66,13 +66,13 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     shape = (*epsilon.shape, *orders.shape)
     x = jnp.broadcast_to(epsilon[..., None], shape)
     power = jnp.broadcast_to(orders.reshape((1,) * epsilon.ndim + orders.shape), shape) - 1
-    # Its moment is 1 + (1 - e^(-b x)) (e^(a x) - 1)/(1 + e^x), a the order and b = a - 1.
-    excess = -jnp.expm1(-power * x) * jnp.expm1(jnp.minimum((power + 1) * x, 1.0)) / (1 + jnp.exp(jnp.minimum(x, 1.0)))
-    near = jnp.log1p(excess)
+    # Its moment is 1 + (e^(b x) - 1) (1 - e^(-a x))/(1 + e^-x), a the order and b = a - 1: however close to 1, all of
+    # its distance is there. Where b x is above 1 its logarithm, at least 0.43 then, is summed.
+    excess = jnp.expm1(jnp.minimum(power * x, 1.0)) * -jnp.expm1(-(power + 1) * x) / (1 + jnp.exp(-x))
     far = power * x + softplus(-(2 * power + 1) * x) - softplus(-x)
-    divergence = jnp.where((power + 1) * x < 1, near, far) / power
+    divergence = jnp.where(power * x < 1, jnp.log1p(excess), far) / power
     known = (x >= 0) & (power > 0) & (power < jnp.inf)
-    bound = jnp.where(x == 0, 0.0, jnp.minimum(divergence * (1 + 8 * MARGIN), x))
+    bound = jnp.where(x == 0, 0.0, jnp.minimum(divergence * (1 + MARGIN), x))
     return jnp.where(known, jnp.where(x == jnp.inf, jnp.inf, bound), jnp.inf)
 
 

@@ -7,13 +7,15 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
+from jaxacct.convert.logs import log_below
 from jaxacct.convert.orders import checked_divergences, checked_orders
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
 """How a divergence becomes (epsilon, delta): each of them is a bound, and none is below the one before it.
@@ -21,6 +23,9 @@ METHODS = ("optimal", "closed", "improved", "mironov")
 "optimal" is the whole truth about one order. "closed" is the bound in two branches of Asoodeh et al. (2021),
 "improved" that of Canonne, Kamath and Steinke (2020) and Balle et al. (2020), "mironov" that of Mironov (2017).
 """
+
+SPARING = ("optimal", "closed")
+"""Those that spare log(1/(1 - delta)) where order delta >= 1."""
 
 LEAST_METHODS = ("optimal", "g", "f")
 
@@ -36,8 +41,9 @@ _LOG_DELTA = {
 }
 _LEAST = {"g": closed.least_rdp_g, "f": closed.least_rdp_f}
 
-MARGIN = 32 * UNIT_ROUNDOFF
-"""Relative rounding of a term of a closed bound; what is below the first order is far inside it."""
+MARGIN = 8 * FUNCTION
+"""Rounding of a closed bound, of the sizes that are added up beside it. By :mod:`.logs`, log(1 + (e^(b rdp) - 1)/(a
+delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta)); others, sums of at most four terms, to less."""
 
 FIRST_EPSILON_ROUNDS, FIRST_DELTA_ROUNDS, NEIGHBOURS = 0, 12, 5
 """Rounds of the optimal bound for all orders, and how many orders around the best of them get them all.
@@ -58,8 +64,9 @@ def rdp_to_epsilon(
 
     Args:
         rdp (..., orders): Rényi divergence at each order, at least 0; ``inf`` where it is not known.
-        orders (orders,): the orders, above 1.
-        delta (...): failure probability in (0, 1); scalar, or one for each of the leading axes.
+        orders (orders,): the orders, above 1; infinity, the supremum of the privacy loss, may be among them.
+        delta (...): failure probability in (0, 1); scalar, or one for each of the leading axes. 0 asks for a pure
+            epsilon, of which an infinite order alone says anything.
         method: one of :data:`METHODS`.
 
     Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
@@ -79,8 +86,8 @@ def rdp_to_epsilon(
     [0.3876, 0.3878, 0.3878, 0.5314]
     """
     validation.check_one_of(method, "method", METHODS)
-    validation.check_delta(delta)
-    orders = checked_orders(orders)
+    check_delta_or_none(delta)
+    orders = checked_orders(orders, infinity=True)
     return _epsilon(checked_divergences(rdp, orders), orders, delta, method)
 
 
@@ -100,7 +107,7 @@ def rdp_to_delta(
     """
     validation.check_one_of(method, "method", METHODS)
     validation.check_epsilon(epsilon)
-    orders = checked_orders(orders)
+    orders = checked_orders(orders, infinity=True)
     return _delta(checked_divergences(rdp, orders), orders, epsilon, method)
 
 
@@ -118,7 +125,7 @@ def least_rdp(
     Args:
         epsilon (...): at least 0.
         delta (...): in [0, 1), of the same shape or a scalar.
-        orders (orders,): above 1.
+        orders (orders,): above 1; infinity is one.
         method: "optimal", or one of its closed lower bounds: "g", which is the rule "improved", or "f".
 
     Formal guarantee: a lower bound on the divergence, rounding included, so that it is safe as a budget; with "optimal"
@@ -134,7 +141,15 @@ def least_rdp(
     validation.check_one_of(method, "method", LEAST_METHODS)
     validation.check_epsilon(epsilon)
     validation.check_probability(delta, "delta")
-    return _least(epsilon, delta, checked_orders(orders), method)
+    return _least(epsilon, delta, checked_orders(orders, infinity=True), method)
+
+
+def check_delta_or_none(delta: ArrayLike) -> None:
+    """Raises where a concrete delta is neither in (0, 1) nor the 0 of pure differential privacy."""
+    validation.check_number(delta, "delta")
+    seen = validation.concrete_value(delta)
+    if seen is None or np.any(seen != 0):
+        validation.check_delta(delta)
 
 
 def epsilon_of_orders(
@@ -144,6 +159,10 @@ def epsilon_of_orders(
 
     ``inf`` where the divergence, the order or delta is none.
     """
+    # Of order infinity all rules are the limit of theirs: rdp + log(1 - delta), or without that logarithm.
+    pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (delta >= 0) & (delta < 1)
+    spared = log_complement(jnp.where(pure & (delta > 0), delta, 0.0)) if method in SPARING else jnp.zeros_like(rdp)
+    largest = jnp.maximum(rdp + spared * (1 - MARGIN), 0.0) * (1 + UNIT_ROUNDOFF * jnp.where(spared < 0, 2, 0))
     known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (delta > 0) & (delta < 1)
     rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
     delta = jnp.where(known, delta, 0.5)
@@ -151,32 +170,42 @@ def epsilon_of_orders(
         bound = optimal.epsilon_at(rdp, orders, delta, rounds)
     else:
         logs = jnp.log(orders) - jnp.log(delta)
-        magnitude = rdp - optimal.log_below(orders) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
+        magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
         bound = jnp.where(rdp == 0, 0.0, _EPSILON[method](rdp, orders, delta) + MARGIN * magnitude)
-    return jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
+    return jnp.where(pure, largest, jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf))
 
 
 def delta_of_orders(
     rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int = optimal.RATIO_ROUNDS
 ) -> Array:
     """Returns the delta that each order implies, rounded up; elementwise, inside the float64 scope. 1 for unknown."""
+    pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
+    largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + MARGIN), TINY)
+    largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if method in SPARING else 1.0)
     known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
     finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
     rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
-    if method == "optimal":
-        logs = optimal.log_delta_at(rdp, orders, finite, rounds)
-    else:
-        magnitude = 1 + (orders - 1) * (rdp + finite + 1) + jnp.log(orders)
-        logs = _LOG_DELTA[method](rdp, orders, finite) + MARGIN * magnitude
+    logs = log_delta_of_orders(rdp, orders, finite, method, rounds)
     # What is below TINY would be flushed to zero.
     implied = jnp.where(epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + MARGIN), TINY))
-    return jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
+    implied = jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
+    return jnp.where(pure, largest, implied)
+
+
+def log_delta_of_orders(
+    rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int = optimal.RATIO_ROUNDS
+) -> Array:
+    """Returns the log delta that each order implies, rounded up; elementwise, of finite arguments in range."""
+    if method == "optimal":
+        return optimal.log_delta_at(rdp, orders, epsilon, rounds)
+    logs = _LOG_DELTA[method](rdp, orders, epsilon)
+    return logs + MARGIN * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
 def least_epsilon(rdp: Array, orders: Array, delta: Array, method: str) -> Array:
     """Returns the least epsilon over orders (n,), rounded up; 0 where nothing was released, if delta is one."""
     least = _least_over(epsilon_of_orders, FIRST_EPSILON_ROUNDS, rdp, orders, delta, method)
-    return jnp.where(jnp.all(rdp == 0) & (delta > 0) & (delta < 1), 0.0, least)
+    return jnp.where(jnp.all(rdp == 0) & (delta >= 0) & (delta < 1), 0.0, least)
 
 
 def least_delta(rdp: Array, orders: Array, epsilon: Array, method: str) -> Array:
@@ -226,7 +255,9 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     shape = (*batch, *orders.shape)
     orders = orders.reshape((1,) * len(batch) + orders.shape)
     epsilon, delta, orders = (jnp.broadcast_to(v, shape) for v in (epsilon, delta, orders))
-    known = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1) & (orders > 1) & (orders < jnp.inf)
+    some = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
+    pure, known = some & (orders == jnp.inf), some & (orders > 1) & (orders < jnp.inf)
+    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - MARGIN)
     epsilon, delta, orders = (jnp.where(known, v, w) for v, w in ((epsilon, 1.0), (delta, 0.1), (orders, 2.0)))
     if method == "optimal":
         bound = optimal.least_rdp_at(epsilon, delta, orders)
@@ -235,4 +266,4 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
         bound = _LEAST[method](epsilon, delta, orders) - MARGIN * magnitude
         alone = (epsilon - log_complement(delta)) * (1 - MARGIN)
         bound = jnp.where(orders * delta * (1 - MARGIN) >= 1, alone, bound)
-    return jnp.where(known, jnp.fmax(bound, 0.0), 0.0)
+    return jnp.where(pure, largest, jnp.where(known, jnp.fmax(bound, 0.0), 0.0))

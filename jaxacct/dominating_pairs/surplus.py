@@ -20,7 +20,7 @@ def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
 
     Near y = 0 as (P - Q) - (e^y - 1) Q: the first difference is exact where P and Q are within a factor of two of one
     another (Sterbenz), and each further rounding is relative to a part of the size of y. So the result keeps its digits
-    however small the losses are. exp errs by 4u and expm1 by 10u (:data:`jaxacct.elementary.ASSUMED`), the product by
+    however small the losses are. exp errs by 4u and expm1 by 8u (:data:`jaxacct.elementary.ASSUMED`), the product by
     u, a difference by u of itself; what float64 flushes to zero is below the smallest normal number each time.
     """
     is_near = jnp.abs(loss) < NEAR

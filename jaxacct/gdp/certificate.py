@@ -30,12 +30,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from jaxacct.bounds import Bounds
-from jaxacct.convert.gaussian import delta_above, solve_mu
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
+from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
+from jaxacct.precision import FUNCTION, TINY, first_index
 from jaxacct.tradeoff.profile import Lines, Profile, lines_below
 
 
@@ -90,13 +89,13 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     epsilon, lower, upper = profile
     x, length = jnp.exp(epsilon), jnp.diff(epsilon)
     # A bound on 1 - l(a0), l the line that is highest at a0: the place i.
-    misses = (upper + x * rate) * (1 + 8 * UNIT_ROUNDOFF)
+    misses = (upper + x * rate) * (1 + 2 * FUNCTION)
     last = first_index(misses <= jnp.min(misses))
     covered = jnp.arange(len(length)) < last
 
     left, right = upper[:-1], upper[1:]
     slope = (left - right) / jnp.expm1(length)  # times -x_0
-    top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + 8 * UNIT_ROUNDOFF)
+    top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + 4 * FUNCTION)
     tangent = slope * jnp.exp(-epsilon[:-1])
     by_chord = _distance(top, tangent, 1.0)
 
@@ -113,7 +112,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     most = jnp.maximum(jnp.maximum(jnp.max(needed), at_rate), 0.0)
 
     # f touches its tangent of slope -x at a rate of at least the chord ahead: where that is a0, G_mu is to be below f.
-    ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - 8 * UNIT_ROUNDOFF) >= rate * x[:-1]
+    ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - 4 * FUNCTION) >= rate * x[:-1]
     attained = jnp.max(jnp.where(ahead & (lower[:-1] < 1), (mus - errors)[count:-1], 0.0))
     # 1 - f(a0) is at least the least of delta + x a0.
     below = jnp.concatenate(
@@ -123,9 +122,9 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
             lines.highest_crossing() + x[:-1] * (1 + lines.crossing * jnp.expm1(length)) * rate,
         ]
     )
-    reached = jnp.min(below) * (1 - 16 * UNIT_ROUNDOFF)
+    reached = jnp.min(below) * (1 - 4 * FUNCTION)
     # Where G_mu(a0) < a0 there is nothing left to cover.
-    least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * ndtri(rate) * (1 - 1e-12))
+    least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
     # Where the last segment decides a0, so does its refinement.
     beside = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
     local = jnp.where(beside, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))
@@ -136,16 +135,9 @@ def _distance(high: Array, low: Array, side: float) -> Array:
     """Returns Phi^-1(high) - Phi^-1(low), rounded to ``side``; ``inf`` or -inf where it is not defined."""
     inside = (high > low) & (low > TINY) & (high < 1)
     p, q = jnp.where(inside, high, 0.6), jnp.where(inside, low, 0.4)
-    first, second = ndtri(p), ndtri(q)
-    return jnp.where(
-        inside, first - second + side * (_quantile_error(p, first) + _quantile_error(q, second)), side * jnp.inf
-    )
-
-
-def _quantile_error(probability: Array, place: Array) -> Array:
-    """Returns a bound on the error of a normal quantile: 16 roundings of the probability, and of the quantile."""
-    density = jnp.exp(-0.5 * place**2) / jnp.sqrt(2 * jnp.pi)
-    return 16 * UNIT_ROUNDOFF * (probability / density + jnp.abs(place))
+    places, errors = jnp.vectorize(quantile)(jnp.stack([p, q]))
+    rounded = places[0] - places[1] + side * (errors[0] + errors[1]) * (1 + FUNCTION)
+    return jnp.where(inside, rounded, side * jnp.inf)
 
 
 def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
@@ -153,11 +145,11 @@ def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     place.
     """
     epsilon, _, upper = profile
-    high = jax.vmap(delta_above, in_axes=(None, 0))(mu, epsilon)
+    low, high = jax.vmap(delta_bounds, in_axes=(None, 0))(mu, epsilon)
     x = jnp.exp(epsilon)
 
     def over(delta: Array, line: Array, x: Array) -> Array:
-        return (delta - line + 8 * UNIT_ROUNDOFF * delta) / (1 + x) * (1 + 16 * UNIT_ROUNDOFF)
+        return (delta - line + FUNCTION * delta) / (1 + x) * (1 + 4 * FUNCTION)
 
     share = lines.crossing
     by_segment = [
@@ -171,6 +163,4 @@ def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     ]
     # Beyond the last place the Gaussian profile falls.
     above = jnp.concatenate([functools.reduce(jnp.maximum, by_segment), high[-1:] / (1 + x[-1:])])
-    # ``high`` may be too large by its rounding.
-    least = high * (1 - 1e-13 * (1 + epsilon / mu + mu) ** 2)
-    return above, (least - upper) / (1 + x) * (1 - 16 * UNIT_ROUNDOFF)
+    return above, (low - upper) / (1 + x) * (1 - 4 * FUNCTION)

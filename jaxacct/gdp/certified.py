@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.convert.gaussian import solve_mu
+from jaxacct.dominating_pairs.gaussian_profile import solve_mu
 from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
 from jaxacct.mechanisms import Gaussian
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
@@ -114,12 +114,16 @@ def certified_mu(
 
 
 def _squares(mechanism: Any, steps: Any, relation: str) -> list[Array] | None:
-    """Returns steps over squared noise multipliers of Gaussian mechanisms; None if another one is among them."""
+    """Returns steps over squared noise multipliers of Gaussian mechanisms; None if another one is among them.
+
+    A mechanism that is seen to release nothing is a Gaussian one of infinite noise.
+    """
     if isinstance(mechanism, (tuple, list)):
         parts = [_squares(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
         return None if any(part is None for part in parts) else [terms for part in parts for terms in part or []]
     if not isinstance(mechanism, Gaussian):
-        return None
+        nothing = is_concrete(mechanism, steps) and bool(jnp.all(mechanism.releases_nothing()))
+        return [jnp.zeros(1)] if nothing else None
     pair: Any = mechanism.dominating_pairs(relation)[0]
     noise, counts = as_float64(pair.noise_multiplier), as_float64(steps)
     valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts))

@@ -183,9 +183,12 @@ def _composed(mechanism: Any, steps: Any, relation: str, method: str | None) -> 
             f'method = "small_rate" has no closed form for {type(mechanism).__name__} under "{relation}": give '
             '"functionals".'
         )
+    # Runs that release nothing are none.
+    counted = as_float64(steps)
+    steps = jnp.where(mechanism.releases_nothing() & (counted >= 0), 0.0, counted)
     if closed is not None:
         counts = _counts(jnp.broadcast_to(as_float64(steps), np.shape(closed)))
-        total = jnp.sum(counts * closed)[None]
+        total = jnp.sum(jnp.where(counts == 0, 0.0, counts * closed))[None]
         return Sums(total, total, total, total, total)
     rows: list[Sums] = []
     for ((pairs, number),) in directed_parts(mechanism, steps, relation):

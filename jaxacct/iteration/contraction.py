@@ -30,7 +30,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs.gaussian_profile import point
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 LEAST_LOG = -1e300
 """Stands in for a logarithm that float64 cannot hold: rounding up never makes a positive delta vanish."""
@@ -160,7 +160,7 @@ def from_log(log_delta: Array, *, log: bool) -> Array:
     bounded = jnp.minimum(jnp.where(jnp.isnan(log_delta), 0.0, log_delta), 0.0)
     if log:
         return bounded
-    linear = jnp.exp(bounded) * (1 + 8 * UNIT_ROUNDOFF)
+    linear = jnp.exp(bounded) * (1 + 2 * FUNCTION)
     return jnp.where(bounded == -jnp.inf, 0.0, jnp.clip(linear, TINY, 1.0))
 
 
@@ -179,10 +179,12 @@ def log_theta(epsilon: Array, ratio: Array) -> Array:
 
 def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
     """Returns log(1 + (e^eps - 1) / delta) rounded down: where the next hidden iteration may be looked up."""
-    log_excess = epsilon + jnp.log(-jnp.expm1(-epsilon))  # log(e^eps - 1), -inf at eps = 0
+    log_rest = jnp.log(-jnp.expm1(-epsilon))
+    log_excess = epsilon + log_rest  # log(e^eps - 1), -inf at eps = 0
     raised = jnp.logaddexp(0.0, log_excess - jnp.maximum(log_delta, LEAST_LOG))
-    # The relative error of log(1 + e^z) is at most the absolute one of z.
-    error = UNIT_ROUNDOFF * (16 + 4 * (jnp.where(epsilon > 0, jnp.abs(log_excess), 0.0) + jnp.abs(log_delta)))
+    # The relative error of log(1 + e^z) is at most the absolute one of z, and its own.
+    sizes = jnp.where(epsilon > 0, 2 * FUNCTION * jnp.abs(log_rest) + 4 * UNIT_ROUNDOFF * jnp.abs(log_excess), 0.0)
+    error = 8 * FUNCTION + sizes + 4 * UNIT_ROUNDOFF * jnp.abs(log_delta)
     rounded = raised * (1 - jnp.minimum(error, 1.0))
     return jnp.where(jnp.isfinite(log_delta), jnp.maximum(rounded, epsilon), epsilon)
 
@@ -203,7 +205,7 @@ def _theta(epsilon: Array, ratio: Array, *, log: bool) -> Array:
 def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, *, method: str, log: bool) -> Array:
     valid = (delta >= 0) & (delta <= 1) & (epsilon >= 0) & (steps >= 0) & (jnp.floor(steps) == steps) & (ratio >= 0)
     start = jnp.log(jnp.where(valid, delta, 1.0))
-    start = start + 4 * UNIT_ROUNDOFF * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
+    start = start + 2 * FUNCTION * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
     if method == "linear":
         factor = log_theta(epsilon, ratio)
         total = jnp.where(steps == 0, 0.0, steps * factor * jnp.where(factor == -jnp.inf, 1.0, 1 - 4 * UNIT_ROUNDOFF))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.closed import log_delta_closed
+from jaxacct.convert.renyi import log_delta_of_orders
 from jaxacct.iteration.contraction import (
     as_array,
     check_not_negative,
@@ -241,17 +241,8 @@ def log_delta_of_rdp(divergence: Array, orders: Array, epsilon: Array) -> Array:
     """
     known = divergence < jnp.inf
     divergence, epsilon = jnp.where(known, divergence, 1.0), jnp.broadcast_to(epsilon, divergence.shape)
-    logs = log_delta_closed(divergence, orders, jnp.minimum(epsilon, 1e300))
-    power = orders - 1
-    terms = (
-        1 + power * (divergence + epsilon + 1) + jnp.log(orders) + _size(power * divergence) + _size(power * epsilon)
-    )
-    return jnp.min(jnp.where(known, logs + 16 * UNIT_ROUNDOFF * terms, 0.0), axis=0)
-
-
-def _size(value: Array) -> Array:
-    """Returns what a logarithm of a positive number, or none of 0, contributes to the rounding."""
-    return jnp.abs(jnp.log(jnp.where(value > 0, value, 1.0)))
+    logs = log_delta_of_orders(divergence, orders, jnp.minimum(epsilon, 1e300), "closed")
+    return jnp.min(jnp.where(known, logs, 0.0), axis=0)
 
 
 def order_grid(highest: Array) -> Array:

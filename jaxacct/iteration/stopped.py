@@ -45,7 +45,7 @@ from jaxacct.iteration.sgd import (
     order_grid,
 )
 from jaxacct.iteration.shifts import checked_orders
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
@@ -224,8 +224,8 @@ def _moments(sgd: Any, orders: Array) -> Array:
     _, total = jax.lax.while_loop(lambda state: state[0] <= most, body, (jnp.ones(()), jnp.zeros_like(first)))
     moment = jnp.logaddexp(0.0, first + jnp.log(total / sgd.steps))
     # The argument of log(1 + e^y) errs by this, and the value by no more than the same share of itself.
-    error = UNIT_ROUNDOFF * (4 * sgd.steps + 8 * first + 64)
-    above = moment * (1 + 64 * UNIT_ROUNDOFF) + jnp.minimum(moment, 1.0) * error
+    error = UNIT_ROUNDOFF * (4 * sgd.steps + 8 * first) + FUNCTION * (8 + jnp.abs(jnp.log(total / sgd.steps)))
+    above = moment * (1 + 8 * FUNCTION) + jnp.minimum(moment, 1.0) * error
     return jnp.where(usable, above / (orders - 1), jnp.inf)
 
 
@@ -256,7 +256,8 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
         rest = -jnp.log(sgd.steps) - jnp.log(-jnp.expm1(factor))
         # Where c rounds to 1 the series is infinite; its first T terms never exceed T of the first.
         bound = start + jnp.where(jnp.isfinite(rest), jnp.minimum(rest, 0.0), 0.0)
-        result = bound + UNIT_ROUNDOFF * (64 + 4 * jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0))
+        terms = 8 + jnp.log(sgd.steps) + jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0)
+        result = bound + FUNCTION * (terms + jnp.where(jnp.isfinite(rest), jnp.abs(rest), 0.0))
     elif method == "feldman":
         orders = order_grid(_order_limit(sgd.lipschitz, sgd.noise))
         result = log_delta_of_rdp(_feldman(by_order(sgd), orders), orders, epsilon)
@@ -276,7 +277,7 @@ def _stopped_delta(sgd: Any, epsilon: Array, *, method: str, log: bool) -> Array
 @kernel
 def _stopped_epsilon(sgd: Any, delta: Array, *, method: str) -> Array:
     # Rounded down, by what the way back from the logarithm may round up as well.
-    target = jnp.log(delta) - UNIT_ROUNDOFF * (32 + 4 * jnp.abs(jnp.log(delta)))
+    target = jnp.log(delta) - FUNCTION * (4 + 2 * jnp.abs(jnp.log(delta)))
     valid = is_valid(sgd) & (delta > 0) & (delta < 1)
     # Where theta(r0) alone has fallen to delta; Feldman's highest order gives at most (1 + log 1/delta) / (order - 1).
     ratio = first_ratio(sgd)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -14,6 +15,7 @@ from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributio
 from jaxacct.dominating_pairs.finite import SUM_TOLERANCE
 from jaxacct.dominating_pairs.loss_distribution import VALUE_ERROR, Distribution
 from jaxacct.mechanisms.protocol import DIRECTIONS, directions
+from jaxacct.precision import as_float64, is_concrete
 
 
 @jax.tree_util.register_dataclass
@@ -72,8 +74,12 @@ class DiscretePair:
         return np.shape(self.p)[:-1]
 
     def releases_nothing(self) -> Any:
-        """Returns where nothing is released: nowhere that is known without looking at losses."""
-        return False
+        """Returns where p and q are the same probabilities."""
+        if is_concrete(self.p, self.q):
+            return np.all(np.asarray(self.p, np.float64) == np.asarray(self.q, np.float64), axis=-1)
+        p, q = as_float64(self.p), as_float64(self.q)
+        valid = jnp.vectorize(lambda p, q: FinitePair(p, q).is_valid(), signature="(m),(m)->()")(p, q)
+        return valid & jnp.all(p == q, axis=-1)
 
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns (p, q) for "remove", (q, p) for "add", and both for the other relations."""

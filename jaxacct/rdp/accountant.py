@@ -15,6 +15,7 @@ from jaxacct.convert.orders import checked_orders, least_between
 from jaxacct.convert.renyi import (
     FIRST_DELTA_ROUNDS,
     FIRST_EPSILON_ROUNDS,
+    check_delta_or_none,
     delta_of_orders,
     epsilon_of_orders,
     least_delta,
@@ -22,8 +23,9 @@ from jaxacct.convert.renyi import (
 )
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.protocol import check_mechanism, directions
-from jaxacct.precision import as_float64, first_index
-from jaxacct.rdp.divergence import composed, total
+from jaxacct.precision import as_float64, first_index, is_concrete
+from jaxacct.rdp.divergence import composed, largest_losses, total
+from jaxacct.rdp.edges import tried_orders
 from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of
 
 CONVERSIONS = convert.METHODS
@@ -36,14 +38,16 @@ def curve(
 
     Args:
         mechanism: one mechanism, scalar fields; they may be traced. Batches are ``jax.vmap``.
-        orders (orders,): real Rényi orders above 1. They may be traced.
+        orders (orders,): real Rényi orders, from 1, the Kullback-Leibler divergence, to infinity, the supremum of the
+            privacy loss. They may be traced, those strictly between the two.
         relation: neighbouring relation, one that the mechanism supports; of two directions the larger counts.
 
-    Returns float64 (orders,). ``inf`` where nothing is known: no noise, invalid traced parameters, a traced order that
-    is not above 1.
+    Returns float64 (orders,). 0 where nothing is released (infinite noise, a pure epsilon of 0). ``inf`` where the
+    divergence is or nothing is known: no noise, invalid traced parameters, a traced order not above 1 and finite.
 
     Formal guarantee: an upper bound on D_order(M(x) || M(x')) for all neighbours x, x' under ``relation`` and under the
-    sampling that the mechanism names; above the dominating pair's divergence by a relative 2e-10 at most.
+    sampling that the mechanism names; above the dominating pair's divergence by a relative 2e-10 at most,
+    at order 1 by 1e-9 of it and of its slope, at order infinity by 64 roundings more.
 
     Raises ValueError where a concrete field, order or the relation is not valid.
 
@@ -57,8 +61,8 @@ def curve(
     directions(mechanism, relation)
     if mechanism.batch_shape:
         raise ValueError("curve takes one mechanism with scalar fields: use jax.vmap for a batch of them.")
-    orders = checked_orders(orders)
-    return composed(mechanism, 1, orders, relation, kinds_of(orders))
+    orders = checked_orders(orders, one=True, infinity=True)
+    return composed(mechanism, 1, orders, relation, kinds_of(tried_orders(orders)))
 
 
 def composed_curve(
@@ -82,8 +86,8 @@ def composed_curve(
     [2.0]
     """
     _check_composition(mechanism, steps, relation)
-    orders = checked_orders(orders)
-    return composed(mechanism, steps, orders, relation, kinds_of(orders))
+    orders = checked_orders(orders, one=True, infinity=True)
+    return composed(mechanism, steps, orders, relation, kinds_of(tried_orders(orders)))
 
 
 def epsilon(
@@ -100,9 +104,10 @@ def epsilon(
     Args:
         mechanism: what is composed, as in :func:`composed_curve`. Batches are ``jax.vmap``.
         steps: how many runs of it, likewise.
-        delta (): failure probability in (0, 1). May be traced.
-        orders (orders,): Rényi orders above 1; the best of them counts. "continuous" looks between the default ones as
-            well, which takes a few times longer.
+        delta (): failure probability in (0, 1). May be traced. 0 asks for the pure epsilon, of order infinity; ``inf``
+            where there is none.
+        orders (orders,): Rényi orders above 1, infinity too; the best of them counts. "continuous" looks between the
+            default ones as well, which takes a few times longer.
         relation: neighbouring relation, one that the mechanism supports.
         conversion: a method of :func:`.convert.rdp_to_epsilon`: "optimal" (default), "closed", "improved" (Canonne,
             Kamath and Steinke; Balle et al.) or "mironov", none below the one before it.
@@ -124,11 +129,13 @@ def epsilon(
     >>> round(float(epsilon(PoissonSubsampledGaussian(1.0, 0.01), steps=1000, delta=1e-5)), 4)
     2.1009
     """
-    validation.check_delta(delta)
+    check_delta_or_none(delta)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
-    curve = composed(mechanism, steps, tried, relation, kinds_of(tried))
+    if is_concrete(delta) and not np.any(delta):
+        return largest_losses(mechanism, steps, relation)
+    curve = composed(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
     least = _epsilon(curve, tried, delta, conversion)
     if not between:
         return least
@@ -158,7 +165,7 @@ def delta(
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
-    curve = composed(mechanism, steps, tried, relation, kinds_of(tried))
+    curve = composed(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
     least = _delta(curve, tried, epsilon, conversion)
     if not between:
         return least
@@ -189,7 +196,7 @@ def _search(orders: Any) -> tuple[Any, bool]:
     if isinstance(orders, str):
         validation.check_one_of(orders, "orders", (CONTINUOUS,))
         return np.array(DEFAULT_ORDERS), True
-    return checked_orders(orders), False
+    return checked_orders(orders, infinity=True), False
 
 
 @kernel(static=1)
@@ -214,7 +221,7 @@ def _between(
     )
 
     def bound(tried: Array) -> Array:
-        divergence = total(mechanism, steps, tried, relation, kinds_of(tried))
+        divergence = total(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
         return at_orders(divergence, tried, jnp.broadcast_to(number, tried.shape), conversion)
 
     values = at_orders(curve, orders, jnp.broadcast_to(number, orders.shape), conversion, rounds)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxacct.batching import stack
 from jaxacct.convert.kernels import kernel
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
+from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian, RandomAllocation
 from jaxacct.mechanisms.protocol import directions, sequence
 from jaxacct.precision import as_float64
 from jaxacct.rdp.closed_forms import CLOSED_FORMS
+from jaxacct.rdp.edges import supremum, tried_orders
 from jaxacct.rdp.orders import Kinds
 from jaxacct.rdp.subsampled_gaussian import log_moments
 
@@ -33,10 +36,11 @@ FLOOR = 2.0**-960
 
 def single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
-    return jnp.where(mechanism.releases_nothing() & (orders > 1), 0.0, _some(mechanism, orders, relation, kinds))
+    free = (orders > 1) & mechanism.releases_nothing()
+    return jnp.where(free, 0.0, _single(mechanism, orders, relation, kinds))
 
 
-def _some(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
+def _single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
     closed = CLOSED_FORMS.get(type(mechanism))
     if closed is not None:
         return _rounded_up(closed(mechanism, orders, relation), orders)
@@ -70,25 +74,47 @@ def _rounded_up(divergence: Array, orders: Array) -> Array:
 
 def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: Kinds) -> Array:
     """Returns the divergence of the composition; the rounding of its sums is far inside ALLOWANCE."""
+    one = functools.partial(single, orders=orders, relation=relation, kinds=kinds)
+    return _summed(mechanism, steps, one, jnp.zeros(orders.shape, jnp.float64))
+
+
+def _summed(mechanism: Any, steps: Any, one: Callable[[Mechanism], Array], nothing: Array) -> Array:
+    """Returns the sum of what ``one`` gives for each run; ``inf`` where a number of steps is none."""
     if isinstance(mechanism, (tuple, list)):
-        parts = (total(part, count, orders, relation, kinds) for part, count in zip(mechanism, steps, strict=True))
-        return sum(parts, jnp.zeros(orders.shape, jnp.float64))
+        return sum((_summed(part, count, one, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing)
     steps = as_float64(steps)
     if steps.ndim:
         parts = sequence(mechanism, len(steps))
-        return jnp.sum(jax.vmap(lambda m, k: total(m, k, orders, relation, kinds))(parts, steps), axis=0)
+        return jnp.sum(jax.vmap(lambda m, k: _summed(m, k, one, nothing))(parts, steps), axis=0)
     counted = (steps >= 0) & (jnp.floor(steps) == steps)
-    some = jnp.where(counted & (steps < jnp.inf), steps * single(mechanism, orders, relation, kinds), jnp.inf)
-    return jnp.where(steps == 0, 0.0, some)
+    some = jnp.where(counted & (steps < jnp.inf), steps * one(mechanism), jnp.inf)
+    return jnp.where(steps == 0, nothing, some)
 
 
 def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
-    """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used."""
-    return _composed(mechanism, steps, orders, relation, kinds if _uses_kinds(mechanism) else NO_KINDS)
+    """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used.
+
+    Orders 1 and infinity, which only concrete ones may be, are :mod:`.edges`.
+    """
+    kinds = kinds if _uses_kinds(mechanism) else NO_KINDS
+    curve = _composed(mechanism, steps, tried_orders(orders), relation, kinds)
+    if not isinstance(orders, np.ndarray) or not np.any(np.isinf(orders)):
+        return curve
+    return _with_largest(curve, orders, largest_losses(mechanism, steps, relation))
+
+
+@kernel
+def _with_largest(curve: Array, orders: Array, largest: Array) -> Array:
+    return jnp.where(orders == jnp.inf, largest, curve)
 
 
 NO_KINDS = Kinds((), (), ())
 """In place of kinds that nobody looks at: they hold the whole orders themselves, each list of which is a program."""
+
+
+def largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
+    """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
+    return _largest_losses(mechanism, steps, relation)
 
 
 def _uses_kinds(mechanism: Any) -> bool:
@@ -100,3 +126,18 @@ def _uses_kinds(mechanism: Any) -> bool:
 @kernel(static=2)
 def _composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
     return total(mechanism, steps, as_float64(orders), relation, kinds)
+
+
+@kernel(static=1)
+def _largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
+    return _summed(mechanism, steps, functools.partial(_largest_loss, relation=relation), jnp.zeros(()))
+
+
+def _largest_loss(mechanism: Mechanism, relation: str) -> Array:
+    """Returns the supremum of the loss of one run, rounded up; ``inf`` where it is not known."""
+    if isinstance(mechanism, RandomAllocation):  # its pairs have the tails cut off
+        return jnp.where(mechanism.releases_nothing(), 0.0, jnp.inf)
+    pairs = mechanism.dominating_pairs(relation)
+    losses = [jnp.where(pair.is_valid(), supremum(pair), jnp.inf) for pair in pairs]
+    largest = functools.reduce(jnp.maximum, losses) * (1 + ALLOWANCE)
+    return jnp.where(mechanism.releases_nothing(), 0.0, jnp.where(largest >= 0, largest, jnp.inf))

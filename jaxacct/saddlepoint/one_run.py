@@ -109,7 +109,7 @@ def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
     _, upper = run.above.one_run(epsilon)
     u = UNIT_ROUNDOFF
     lower, upper = (lower + least) * (1 - 2 * u), (upper + most) * (1 + 2 * u)
-    # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon is enough for a delta of 0.
+    # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon does for a delta of 0.
     beyond = epsilon >= run.facts.supremum[1]
     upper = jnp.where(beyond, upper, jnp.maximum(upper, TINY))
     return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), 1.0, jnp.minimum(upper, 1.0))

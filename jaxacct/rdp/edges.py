@@ -1,0 +1,33 @@
+"""Edges of a Rényi curve: the orders 1 and infinity.
+
+The divergence rises with its order, continuously where it is finite. So that of an order just above 1 bounds the
+Kullback-Leibler divergence, order 1, from above, at a relative cost of about the distance; and that of order infinity
+is the supremum of the privacy loss, infinite where P has mass that Q lacks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxacct.dominating_pairs import DominatingPair
+
+ABOVE_ONE = 1 + 2.0**-33
+"""The order that stands for order 1."""
+
+
+def tried_orders(orders: Any) -> Any:
+    """Returns the orders that are computed in the place of ``orders``: one above 1 for 1, any for infinity."""
+    if isinstance(orders, np.ndarray):
+        return np.where(np.isinf(orders), 2.0, np.where(orders == 1, ABOVE_ONE, orders))
+    return orders
+
+
+def supremum(pair: DominatingPair) -> Array:
+    """Returns an upper bound on the privacy loss, which is the divergence of order infinity: at least 0, or NaN."""
+    # A supremum below 0 is one of rounding: P and Q both sum to one.
+    largest = jnp.maximum(pair.supremum()[1], 0.0)
+    return jnp.where(pair.infinite_mass() > 0, jnp.inf, largest)
