@@ -25,6 +25,9 @@ from jaxacct.prv.refine import COARSE
 REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
 
+TIGHT = 1e-2
+"""Width up to which a bracket of a false-negative rate counts as converged."""
+
 GRID = 512
 """Epsilons by which a trade-off curve is bounded."""
 
@@ -188,5 +191,4 @@ def tradeoff(
     upper = np.max(1 - right - left, axis=1) + 16 * UNIT_ROUNDOFF
     # Guessing blindly gives 1 - a.
     lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1 - rates)
-    says_something = (lower > 0) | (upper < 1 - rates) | (rates == 1)
-    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=says_something)
+    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper - lower <= TIGHT)

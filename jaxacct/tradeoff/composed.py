@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike
 from jaxacct.bounds import Bounds
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv.composition import check
+from jaxacct.prv.curve import TIGHT
 from jaxacct.tradeoff.closed import checked_rates
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon, lines_below
 
@@ -83,7 +84,8 @@ def curve(
     lower, upper = _curve_of(_both_sides(found[sides[0]], found[sides[1]]), share, a)
     valid = known & (a >= 0) & (a <= 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
-    return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=valid))
+    converged = valid & (upper - lower <= TIGHT)
+    return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=converged))
 
 
 @in_float64
@@ -243,7 +245,9 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
     x = jnp.exp(epsilon)
     lines = lines_below(profile)
     crossing = lines.highest_crossing()
-    between = x[:-1] * (1 + lines.crossing * jnp.expm1(jnp.diff(epsilon)))
+    # An end is itself, however long the segment.
+    inner = jnp.where(lines.crossing == 0, 0.0, lines.crossing * jnp.expm1(jnp.diff(epsilon)))
+    between = x[:-1] * (1 + inner)
     corners = jnp.concatenate([x[:-1], x[1:], between])
     deltas = jnp.concatenate(
         [jnp.maximum(first, second) for first, second in zip(lines.from_left, lines.from_right, strict=True)]
@@ -252,11 +256,17 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
 
     def at(rate: Array) -> tuple[Array, Array]:
         margin = 8 * UNIT_ROUNDOFF
-        below = jnp.max(1 - upper - x * rate - margin * (1 + x * rate))
-        above = jnp.max(1 - deltas - corners * rate + margin * (1 + corners * rate))
+
+        def weighed(x: Array) -> Array:
+            """Returns e^eps a: nothing of a = 0, though e^eps may be beyond float64."""
+            return jnp.where(rate == 0, 0.0, x * rate)
+
+        below = jnp.max(1 - upper - weighed(x) * (1 + margin) - margin)
+        above = jnp.max(1 - deltas - weighed(corners) * (1 - margin) + margin)
         # Beyond the ends: a steeper line of the least delta; and x below the first, where delta is at least 1 - x.
-        beyond = jnp.maximum(1 - (share + x[-1] * rate) * (1 - margin), x[0] * (1 - rate) * (1 + margin))
+        beyond = jnp.maximum(1 - (share + weighed(x[-1])) * (1 - margin), x[0] * (1 - rate) * (1 + margin))
         return below, jnp.maximum(above, beyond)
 
     below, above = jax.lax.map(at, rates)
-    return jnp.maximum(below, 0.0), jnp.clip(above, 0.0, 1 - rates)
+    known = ~(jnp.isnan(below) | jnp.isnan(above))
+    return jnp.where(known, jnp.maximum(below, 0.0), 0.0), jnp.where(known, jnp.clip(above, 0.0, 1 - rates), 1 - rates)

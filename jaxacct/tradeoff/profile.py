@@ -184,7 +184,9 @@ def lines_below(profile: Profile) -> Lines:
     ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
 
     def prolonged(inner: Array, outer: Array, ratio: Array) -> Array:
-        return inner - (outer - inner) * ratio - 16 * UNIT_ROUNDOFF * (inner + outer * ratio)
+        line = inner - (outer - inner) * ratio - 16 * UNIT_ROUNDOFF * (inner + outer * ratio)
+        # Of a segment longer than e^709 nothing is known but that delta is not negative.
+        return jnp.where(jnp.isfinite(line), line, 0.0)
 
     far_right = prolonged(lower[1:-1], upper[:-2], ahead[1:] / back[:-1])
     far_left = prolonged(lower[1:-1], upper[2:], back[:-1] / ahead[1:])
