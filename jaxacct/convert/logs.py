@@ -2,7 +2,7 @@
 
 One assumption on a device's elementary functions is made, :data:`~jaxacct.precision.FUNCTION`; all else follows from it
 and from correctly rounded sums, products, quotients and roots. In the proofs F is FUNCTION, u the unit roundoff, F is
-8 u; an error is absolute where nothing else is said, and what is of second order is left to the slack of the last factor.
+8 u; an error is absolute where nothing else is said; what is of second order is left to the slack of the last factor.
 An argument that is a float64 is exact: errors of arguments are added where they arise.
 """
 

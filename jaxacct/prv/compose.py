@@ -130,7 +130,7 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
         return _fit(power, accumulated, remaining, jnp.minimum(most, left), log_tail, copies)
 
     def widen(state: _Fit) -> _Fit:
-        return fit(jax.vmap(coarsen)(state.power), jax.vmap(coarsen)(state.accumulated))
+        return fit(_on_twice_the_mesh(state.power), _on_twice_the_mesh(state.accumulated))
 
     fitted, _ = jax.lax.while_loop(
         lambda state: (state[0].bits < wanted) & (state[1] < DOUBLINGS),
@@ -170,6 +170,11 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
         slack=stages.slack.at[at].set(shown.slack),
     )
     return _Progress(rest, copies, new_power, new_accumulated, stages)
+
+
+def _on_twice_the_mesh(lattices: LossLattice) -> LossLattice:
+    """Returns the lattices (rows, n) coarsened alike, so that the heaviest point of the first stays where it is."""
+    return jax.vmap(coarsen, in_axes=(0, None))(lattices, heaviest(lattices) % 2 == 1)
 
 
 def _spectra(lattices: LossLattice) -> Spectrum:
@@ -241,7 +246,7 @@ def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLatti
 
         def double(state: tuple[LossLattice, LossLattice, Array]) -> tuple[LossLattice, LossLattice, Array]:
             a, b, count = state
-            return jax.vmap(coarsen)(a), jax.vmap(coarsen)(b) if both else b, count + 1
+            return _on_twice_the_mesh(a), _on_twice_the_mesh(b) if both else b, count + 1
 
         a, b, _ = jax.lax.while_loop(
             lambda s: needed(s[0], s[1]) & (s[2] < DOUBLINGS), double, (first, second, jnp.int64(0))

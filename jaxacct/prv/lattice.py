@@ -82,10 +82,12 @@ def normalize(lattice: LossLattice) -> LossLattice:
     )
 
 
-def coarsen(lattice: LossLattice) -> LossLattice:
+def coarsen(lattice: LossLattice, odd_stay: Array | bool = False) -> LossLattice:
     """Returns the lattice on every second point, mesh 2h; the upper half of its points is empty then.
 
-    An odd point sends its mass to its two neighbours. Let h be the mesh before.
+    An odd point sends its mass to its two neighbours; an even one, where ``odd_stay``. Which of them stay is free:
+    where one point has nearly all of the mass, nothing is lost of it if it is one of those. Let h be the mesh before,
+    and odd whatever goes.
 
     * upper: the share 1/(1+e^-h) goes up, the rest down, which keeps the mean of e^-Y: a spread, so it only rises.
     * lower: odd point i sends u_i up, the rest down, with ``e^h u_i`` at most what the next odd point sends down. Mass
@@ -94,7 +96,11 @@ def coarsen(lattice: LossLattice) -> LossLattice:
       makes both sides of the condition equal up to third order, so the loss is O(h^2), as above.
     """
     h, t, n = lattice.mesh, lattice.order, lattice.points
-    even, odd = lattice.weights[0::2], lattice.weights[1::2]
+    zero, halves = jnp.zeros(1), (lattice.weights[0::2], lattice.weights[1::2])
+    # Points that stay, and those between them.
+    stay = jnp.where(odd_stay, jnp.concatenate([zero, halves[1]]), jnp.concatenate([halves[0], zero]))
+    odd = jnp.where(odd_stay, halves[0], halves[1])
+    start = jnp.where(odd_stay, lattice.start - h, lattice.start)
     following = jnp.concatenate([odd[1:], jnp.zeros(1)])
     preceding = jnp.concatenate([jnp.zeros(1), odd[:-1]])
     # e^-g. Next to nothing at all it is 0 or infinite: a first point's mass may all go up, for none waits for it below.
@@ -106,9 +112,10 @@ def coarsen(lattice: LossLattice) -> LossLattice:
     # its mass less what goes up, and 1 - share of a share as it stands rounds once. The upper share's is slack.
     safe = 1 - UNIT_ROUNDOFF * (32 + 4 * (h + 2 * t * h))
     upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * safe)
-    kept = jnp.concatenate([even + jnp.exp(-t * h) * (odd - upward), jnp.zeros(1)])
-    weights = kept + jnp.concatenate([jnp.zeros(1), jnp.exp(t * h) * upward])
+    down, up = jnp.exp(-t * h) * (odd - upward), jnp.exp(t * h) * upward
+    weights = stay + jnp.concatenate([down, zero]) + jnp.concatenate([zero, up])
     # exp errs by 4u and by its exponent's rounding, the upper share by 8u, products and sums by 4u.
-    rounding = UNIT_ROUNDOFF * (16 + 2 * t * h)
-    coarse = normalize(replace(lattice, weights=weights, mesh=2 * h, slack=lattice.slack + rounding * jnp.exp(t * h)))
+    slack = lattice.slack + UNIT_ROUNDOFF * (16 + 2 * t * h) * jnp.exp(t * h)
+    shift = lattice.shift + 2 * UNIT_ROUNDOFF * jnp.where(odd_stay, jnp.abs(lattice.start) + h, 0.0)
+    coarse = normalize(replace(lattice, weights=weights, start=start, mesh=2 * h, slack=slack, shift=shift))
     return replace(coarse, weights=jnp.concatenate([coarse.weights, jnp.zeros(n - n // 2 - 1)]))

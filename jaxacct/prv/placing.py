@@ -22,6 +22,10 @@ THIN = np.arange(1, 97) / 96
 """Where the mass of the cells beyond may be too small for float64, over the length of what is kept."""
 
 
+BALANCE = 52
+"""Halvings of a cell for the point that balances the bulk."""
+
+
 class Placed(NamedTuple):
     """The mesh of a pair's lattice."""
 
@@ -102,8 +106,8 @@ def _started(pair: DominatingPair, low: Array, h: Array) -> Array:
             is_low = excess(middle, middle + below, middle + above) > 0
             return jnp.where(is_low, middle, ends[0]), jnp.where(is_low, ends[1], middle)
 
-        low, high = jax.lax.fori_loop(0, 16, halve, (low, high))
-        return (low + high) / 2
+        # To the last digit, and to the side of a surplus: what the bulk of a rare loss lacks no neighbour could pay.
+        return jax.lax.fori_loop(0, BALANCE, halve, (low, high))[0]
 
     from_below, from_above = jnp.isfinite(infimum), jnp.isfinite(supremum)
     is_lower = from_below & (~from_above | (center - infimum <= supremum - center))
