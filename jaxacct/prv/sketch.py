@@ -94,8 +94,10 @@ def _sketch(pair: DominatingPair, log_cut: Array) -> Sketch:
     down = jnp.maximum(jnp.minimum(down, center - infimum), 1e-30)
     distances = jnp.asarray(DISTANCES)
     edges = jnp.concatenate([center - down * distances[::-1], center + up * jnp.asarray(UPWARD)[1:]])
-    # The ends themselves belong to the outer cells, with whatever rounding left beyond them.
-    outer = edges.at[0].add(-1e-9 * down).at[-1].add(1e-9 * up)
+    # The ends themselves belong to the outer cells, with whatever rounding left beyond them: next to a loss that is
+    # never passed that may be the bulk.
+    wrong = 2 * pair.boundary_error(jnp.maximum(jnp.abs(edges[0]), jnp.abs(edges[-1])))
+    outer = edges.at[0].add(-1e-9 * down - wrong).at[-1].add(1e-9 * up + wrong)
     cells = pair.cell_masses(outer)
     ratio = jnp.log(cells.p) - jnp.log(cells.q)
     middles = (edges[1:] + edges[:-1]) / 2
