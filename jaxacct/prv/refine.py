@@ -15,6 +15,7 @@ from jaxtyping import Array
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.precision import outside
+from jaxacct.prv.coarse import without_composing
 from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.kernel import DEFAULT_TOLERANCE, bounds_of
@@ -133,6 +134,8 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
         fine = [j for j, n in enumerate(LADDER) if SAFETY * min(gap, 0.3) * (LADDER[rung] / n) ** 2 <= tolerance]
         rung, previous = max(rung + 1, min([*fine, rung + 2, len(LADDER) - 1])), gap
     if not bounds.converged:
+        bounds, record = _largest(_narrowed(answers, directions, value, quantity), tolerance)
+    if not bounds.converged:
         warnings.warn(
             f"{quantity} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket is "
             "valid and as wide as it says.",
@@ -140,6 +143,20 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
             stacklevel=5,
         )
     return bounds, record
+
+
+def _narrowed(
+    answers: list[Answer | None], directions: list[Parts], value: np.ndarray, quantity: str
+) -> list[Answer | None]:
+    """Returns the answers with what is known without a mesh, which is little but holds where a mesh says nothing."""
+    narrowed: list[Answer | None] = []
+    for parts, answer in zip(directions, answers, strict=True):
+        if answer is not None:
+            lower, upper = outside(without_composing(parts, value, quantity))
+            rough = Bounds(lower=lower, estimate=answer[0].estimate, upper=upper, converged=False)
+            answer = _tighter(answer, (rough, answer[1]))
+        narrowed.append(answer)
+    return narrowed
 
 
 def _tighter(first: Answer, second: Answer) -> Answer:

@@ -1,0 +1,83 @@
+"""A bracket without composing, for where a mesh says nothing: few rare losses, or a delta next to 1.
+
+*From above.* The total variation of a composition is at most one less the product of one less those of its runs (a run
+that goes unnoticed in both data sets changes nothing), and delta falls: delta(eps) <= 1 - prod (1 - delta_i(0))^k_i.
+
+*From below.* 1 - delta(eps) is the integral of min(P, e^eps Q), which for any 0 < a < 1 is at most that of P^a (e^eps
+Q)^(1-a): of a product of laws, a product. By Hölder's inequality a cell contributes at most P(cell)^a Q(cell)^(1-a), so
+
+    delta(eps) >= 1 - e^((1-a) eps) prod (sum over cells P^a Q^(1-a))^k_i.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.precision import FUNCTION, TINY, log_complement
+from jaxacct.prv.composition import Part
+from jaxacct.prv.facts import Facts, facts_of
+
+POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
+"""Values of a."""
+
+EDGES = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.arange(-40.0, 12.25, 0.25))])
+"""Losses between which cells lie, about a loss amid the bulk."""
+
+
+@jax.jit
+def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
+    """Returns, of pairs (m,), upper bounds on -log(1 - delta(0)) of one run, (m,), and on the logs of the sums, (m, a).
+
+    A sum of n terms, each two functions of an exponent that is at most 750 in size, is right to 16 F (n + 750).
+    """
+
+    def of(pair: DominatingPair) -> tuple[Array, Array]:
+        infinity = jnp.full(1, jnp.inf)
+        cells = pair.cell_masses(jnp.concatenate([-infinity, pair.central_loss() + jnp.asarray(EDGES), infinity]))
+        log_p, log_q = jnp.log(cells.p + cells.p_error + TINY), jnp.log(cells.q + cells.q_error + TINY)
+        powers = jnp.asarray(POWERS)[:, None]
+        sums = jax.nn.logsumexp(powers * log_p + (1 - powers) * log_q, axis=1) + FUNCTION * 16 * (len(EDGES) + 750)
+        _, unnoticed = pair.one_run(jnp.zeros(()))
+        noticed = jnp.minimum(unnoticed + pair.infinite_mass(), 1.0)
+        return -log_complement(noticed) * (1 + 2 * FUNCTION), sums
+
+    return jax.vmap(of)(pairs)
+
+
+def without_composing(parts: tuple[Part, ...], value: ArrayLike, quantity: str) -> tuple[Array, Array]:
+    """Returns bounds (lower, upper) on delta at an epsilon, or on epsilon at a delta, for one direction."""
+    every = [logs_of(pairs) for pairs, _ in parts]
+    return _bracket([steps for _, steps in parts], every, facts_of(parts), value, quantity)
+
+
+@functools.partial(jax.jit, static_argnames="quantity")
+def _bracket(
+    counts: list[Array], every: list[tuple[Array, Array]], facts: Facts, value: Any, quantity: str
+) -> tuple[Array, Array]:
+    run = [steps > 0 for steps in counts]
+    noticed = [jnp.sum(jnp.where(r, k * log, 0.0)) for r, k, (log, _) in zip(run, counts, every, strict=True)]
+    sums = [jnp.sum(jnp.where(r, k * logs.T, 0.0), axis=1) for r, k, (_, logs) in zip(run, counts, every, strict=True)]
+    # Sums and products, which round once a term, and the function.
+    rounding = FUNCTION * (4 + sum(map(len, counts)))
+    most = jnp.minimum(-jnp.expm1(-sum(noticed, jnp.zeros(()))) * (1 + rounding), 1.0)
+    log_overlap = sum(sums, jnp.zeros(len(POWERS)))
+    log_overlap = log_overlap + rounding * jnp.abs(log_overlap)
+    rest = 1 - POWERS
+    if quantity == "epsilon":
+        # delta exceeds its value as long as e^((1-a) eps) times the overlap is below one less it.
+        lower = jnp.max((log_complement(value) - log_overlap) / rest)
+        lower, upper = lower - rounding * jnp.abs(lower), jnp.where(most <= value, 0.0, jnp.inf)
+        worst = jnp.inf
+    else:
+        log_missed = jnp.min(rest * value + log_overlap)
+        lower, upper = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + value)), most
+        worst = 1.0
+    known = facts.is_valid & ~jnp.isnan(lower)
+    return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, worst)
