@@ -112,7 +112,8 @@ def table(law: Loss, t: float) -> Table:
 def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[list[float], np.ndarray]:
     x = sketch._grid(piece, t)
     kappa, widths = float(piece.curvature), [float(spread(side)) for side in (piece.p, piece.q)]
-    unit = kappa**-0.5 if kappa > 0 else 1 / max(widths)
+    apart = [abs(float(a) - float(b)) for _, a in piece.p for _, b in piece.q]
+    unit = kappa**-0.5 if kappa > 0 else 1 / max(apart)
     log_f = (1 + t) * sketch._log_total(piece.p, x) - t * sketch._log_total(piece.q, x) - kappa * x**2 / 2 - k
     dx = x[1] - x[0]
     shifts, rows = [], []

@@ -43,6 +43,9 @@ LEAST_REACH = 18
 WIDEST = 2.9
 """Arguments within which terms may lie, below pi."""
 
+BLOCK = 1000
+"""Nodes that are summed at once."""
+
 MOST_CELLS = 60_000
 
 
@@ -229,11 +232,15 @@ def values(found: Nodes, step: arb, count: int) -> list[acb]:
     """Returns M(t + i m step) for m = 0 .. count - 1, by a product of two matrices: small steps and large ones."""
     rows = max(1, int(count**0.5))
     columns = -(-count // rows)
-    size = len(found.losses)
-    small = _powers([acb(0, step * y).exp() for y in found.losses], rows)
-    large = _powers([acb(0, step * rows * y).exp() for y in found.losses], columns)
-    weighted = [power * weight for i, weight in enumerate(found.weights) for power in (row[i] for row in large)]
-    table = (acb_mat(rows, size, [v for row in small for v in row]) * acb_mat(size, columns, weighted)).entries()
+    table = acb_mat(rows, columns)
+    for i in range(0, len(found.losses), BLOCK):
+        losses, weights = found.losses[i : i + BLOCK], found.weights[i : i + BLOCK]
+        small = _powers([acb(0, step * y).exp() for y in losses], rows)
+        large = _powers([acb(0, step * rows * y).exp() for y in losses], columns)
+        weighted = [row[j] * weight for j, weight in enumerate(weights) for row in large]
+        size = len(losses)
+        table += acb_mat(rows, size, [v for row in small for v in row]) * acb_mat(size, columns, weighted)
+    table = table.entries()
     missed = arb(0, found.error)
     miss = acb(missed, missed)
     return [table[(m % rows) * columns + m // rows] + miss for m in range(count)]

@@ -36,6 +36,7 @@ class Direction:
         self.supremum = arb(0)
         for law, k in self.runs:
             self.supremum += k * law.supremum()
+        self.refused = ""
         self.lines: list[tuple[float, contour.Line]] = []
 
     def _infinite(self) -> arb:
@@ -53,7 +54,10 @@ class Direction:
         return self.infinite == 0 and self.supremum.is_finite()
 
     def delta(self, epsilon: float) -> arb:
-        """Returns a ball that holds delta(epsilon); raises TooMuch, saying of what, where no route is short enough."""
+        """Returns a ball that holds delta(epsilon): by Chernoff's bound alone where no route is short enough.
+
+        Then ``refused`` says what the routes would have taken.
+        """
         if not self.runs:
             return arb(0)
         if math.isinf(epsilon) or self.infinite == 1 or self.supremum <= epsilon:
@@ -74,7 +78,9 @@ class Direction:
                     if best.rad() <= ENOUGH * abs(best):
                         return best
         if best is None:
-            raise TooMuch("; ".join(dict.fromkeys(refused)) or "no ball is finite")
+            self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
+            with ctx.workprec(BITS):
+                return self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
         return best
 
     def _routes(self) -> list[Callable[[arb], arb]]:

@@ -133,6 +133,7 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: ar
             return tuple((w / root * (-(place**2) * kappa / 2).exp(), place * kappa) for w, place in side)
 
         return Loss((), pieces=(Piece(kappa, terms(p), terms(q), low, None),))
+    # In units of the scale, so that the exponents are 1 and -1, exactly.
     places = sorted({float(place): place for _, place in (*p, *q)}.items())
     kinks = [place for _, place in places if low is None or place > low]
     ends = [low, *kinks, None]
@@ -140,23 +141,24 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: ar
     for start, stop in zip(ends[:-1], ends[1:], strict=True):
         inner = stop if start is None else start if stop is None else (start + stop) / 2
 
-        def terms(side: Weights, inner: arb = inner) -> Any:
-            # Noise around a place at or right of the interval rises there; equal exponents in one term.
-            rising = [(w, c) for w, c in side if c > inner or (c == inner and stop is inner)]
-            falling = [(w, c) for w, c in side if (w, c) not in rising]
-            up = sum((w * (-c / scale).exp() for w, c in rising), arb(0)) / (2 * scale)
-            down = sum((w * (c / scale).exp() for w, c in falling), arb(0)) / (2 * scale)
-            return tuple((c, a) for c, a, some in ((up, 1 / scale, rising), (down, -1 / scale, falling)) if some)
+        def terms(side: Weights, inner: arb = inner, first: bool = start is None) -> Any:
+            # Noise around a place at the right of the interval, or at its end, rises there.
+            rising = [(w, c) for w, c in side if c > inner or (c == inner and first)]
+            falling = [(w, c) for w, c in side if not (c > inner or (c == inner and first))]
+            up = sum((w * (-c / scale).exp() for w, c in rising), arb(0)) / 2
+            down = sum((w * (c / scale).exp() for w, c in falling), arb(0)) / 2
+            return tuple((c, arb(a)) for c, a, some in ((up, 1, rising), (down, -1, falling)) if some)
 
         over, under = terms(p), terms(q)
         if start is None or stop is None:  # one exponent: a constant loss
             (c, alpha), (d, _) = over[0], under[0]
-            atoms.append((c * (alpha * inner).exp() / abs(alpha), (c / d).log()))
-        elif len(over) == len(under) == 1 and over[0][1] == under[0][1]:
-            piece = Piece(arb(0), over, under, start, stop)
-            atoms.append((piece.mass(over, start, stop), (over[0][0] / under[0][0]).log()))
+            atoms.append((c * (alpha * inner / scale).exp(), (c / d).log()))
+            continue
+        piece = Piece(arb(0), over, under, start / scale, stop / scale)
+        if len(over) == len(under) == 1 and over[0][1] == under[0][1]:
+            atoms.append((piece.mass(over, piece.low, piece.high), (over[0][0] / under[0][0]).log()))
         else:
-            pieces.append(Piece(arb(0), over, under, start, stop))
+            pieces.append(piece)
     return Loss((), atoms=tuple(atoms), pieces=tuple(pieces))
 
 

@@ -140,7 +140,8 @@ def _judged(
             return Verdict(Status.PROVED, question.known(lower, upper), question.by())
         missing = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
         known = question.known(lower if below else 0.0, upper if above else most)
-        why = "; ".join(dict.fromkeys(question.refused)) or "the ball for delta holds the value claimed"
+        refused = [*question.refused, *(d.refused for d in question.directions if d.refused)]
+        why = "; ".join(dict.fromkeys(refused)) or "the ball for delta holds the value claimed"
         return Verdict(Status.UNDECIDED, known, f"{missing}: {why}.")
 
 
@@ -224,24 +225,41 @@ class _Epsilon(_Question):
 
     def truth(self, lower: float, upper: float, above: bool | None, below: bool | None) -> tuple[float, float]:
         """Returns a narrow bracket of the truth, which lies above ``upper`` or below ``lower``."""
+        wrong = upper if above is False else lower
         low, high = (max(upper, 0.0), math.inf) if above is False else (0.0, lower)
-        guess = high if math.isfinite(high) else max(2 * low, 1e-3)
-        while math.isinf(high):
-            if self.at_most(guess):
-                high = guess
-            elif guess > 1e12 or self.at_most(guess) is None:
-                return low, high
-            else:
-                low, guess = guess, 4 * guess
-        for _ in range(200):
-            if high - low <= 1e-9 * high:
-                break
-            middle = (low + high) / 2
-            reached = self.at_most(middle)
-            if reached is None or not low < middle < high:
-                break
-            low, high = (low, middle) if reached else (middle, high)
+        some = [direction for direction in self.directions if direction.runs]
+        if any(direction.infinite > self.given for direction in some):
+            return math.inf, math.inf
+        if self.given == 0 and some:
+            return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
+        guess = self._secant(max(wrong, 0.0))
+        for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9) if guess is not None else ():
+            left, right = guess * (1 - margin), guess * (1 + margin) + 5e-324
+            if self.at_most(right) and self.at_least(left):
+                return max(low, left), min(high, right)
         return low, high
+
+    def _secant(self, start: float) -> float | None:
+        """Returns about where the largest delta is the one given, by floats; None where that was not found."""
+
+        def above(x: float) -> float:
+            balls = [self.ball(i, x) for i in range(len(self.directions))]
+            if any(ball is None for ball in balls):
+                return math.nan
+            largest = max((ball.mid() for ball in balls if ball is not None), key=float)
+            return float((largest / self.given).log()) if largest > 0 else -math.inf
+
+        x, y = start, max(start * 1.0001, 1e-9)
+        f, g = above(x), above(y)
+        for _ in range(60):
+            if math.isnan(f) or math.isnan(g):
+                return None
+            if abs(y - x) <= 1e-15 * abs(y) or g == 0 or f == g:
+                return y if abs(g) < 1e-6 else None
+            step = -g * (y - x) / (g - f) if math.isfinite(f) and math.isfinite(g) else -y / 2
+            x, f, y = y, g, max(y / 4, min(y + step, 4 * y + 1))
+            g = above(y)
+        return None
 
 
 class _Delta(_Question):
