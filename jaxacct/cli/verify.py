@@ -59,9 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = []
     for claim in found:
         bracket = claim.lower, claim.upper
-        verdict = judges[claim.quantity](
-            claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation
-        )
+        verdict = judges[claim.quantity](claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation)
         verdicts.append({
             "quantity": claim.quantity, "given": claim.given, "lower": claim.lower, "upper": claim.upper,
             "status": verdict.status.value, "truth": list(verdict.truth), "reason": verdict.reason,

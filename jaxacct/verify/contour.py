@@ -170,9 +170,7 @@ def reach(
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
         count = int(frequency / step) + 3
         # The last frequency taken is (count - 1) steps, and more than this one.
-        shares = [
-            _share(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)
-        ]
+        shares = [_share(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
         proved = sum(float(share(top).log()) for share, top in zip(shares, scales, strict=True))
         missing = proved - math.log(math.pi * frequency) - goal
         if missing <= 2:

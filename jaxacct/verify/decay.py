@@ -98,7 +98,8 @@ def table(law: Loss, t: float) -> Table:
     if law.normal is not None:
         return Table(np.zeros(1), np.zeros(1), [[]], variance)
     frequencies = np.geomspace(0.3, 1e6, 60) / math.sqrt(variance) if variance > 0 else np.ones(1)
-    atoms = sum(math.exp(min(0.0, float(p.log()) + t * float(y) - k)) for p, y in law.atoms)
+    log_masses, places = sketch._atoms(law)
+    atoms = np.sum(np.exp(np.minimum(0.0, log_masses + t * places - k)))
     sums, shifts = np.full(len(frequencies), float(atoms)), [[] for _ in frequencies]
     for piece in law.pieces:
         found = _rows(piece, t, k, frequencies)

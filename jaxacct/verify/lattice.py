@@ -62,7 +62,8 @@ def delta(runs: sketch.Runs, epsilon: arb, offset: arb, step: arb) -> arb:
     accuracy = contour.bits_of_nodes(runs)
     product, scale, decayed = [acb(1)] * kept, arb(1), arb(1)
     for law, k in runs:
-        points = quadrature.nodes(law, exact_t, 0.0, arb(1), accuracy)
+        rough = arb(sketch.cumulants(law, t)[0]).exp()
+        points = quadrature.nodes(law, exact_t, 0.0, rough, accuracy)
         if len(points.weights) * kept > contour.MOST_PRODUCTS:
             raise TooMuch(f"{len(points.weights)} atoms at {kept} frequencies")
         values = quadrature.values(points, frequency, kept)

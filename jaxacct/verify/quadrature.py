@@ -46,7 +46,7 @@ WIDEST = 2.9
 BLOCK = 1000
 """Nodes that are summed at once."""
 
-MOST_CELLS = 60_000
+MOST_CELLS = 20_000
 
 
 class TooMuch(Exception):
@@ -156,16 +156,18 @@ class Nodes:
 
 def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int) -> Nodes:
     """Returns nodes for |w| <= ``limit``; errors are kept near 2^-accuracy of ``scale``, about M(t)."""
+    goal = scale * arb(2) ** -accuracy
     weights = [p * (t * y).exp() for p, y in law.atoms]
-    losses = [y for _, y in law.atoms]
     error = arb(0)
     if law.lost > 0:
         # The atoms left out: their tilted masses fall off faster than a geometric series beyond the outermost kept.
         for near, far in ((weights[1], weights[0]), (weights[-2], weights[-1])):
             ratio = far / near
             error += far * ratio / (1 - ratio) if ratio < 1 else arb.pos_inf()
-        error *= 2  # the normalization is known to a ball
-    goal = scale * arb(2) ** -accuracy
+    counts = [len(weights) < 20 or not weight < goal / 1e4 for weight in weights]
+    error += sum((weight for weight, count in zip(weights, counts, strict=True) if not count), arb(0))
+    losses = [y for (_, y), count in zip(law.atoms, counts, strict=True) if count]
+    weights = [weight for weight, count in zip(weights, counts, strict=True) if count]
     for piece in law.pieces:
         tilt = Tilt(piece, t)
         error += tilt.ends()[2]

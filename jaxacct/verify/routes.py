@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from flint import arb, ctx
 
-from jaxacct.verify import contour, enumeration, lattice, many_laplace, sketch
+from jaxacct.verify import contour, enumeration, lattice, many_laplace, sketch, two_runs
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.quadrature import TooMuch
 
@@ -16,6 +16,9 @@ ENOUGH = 1e-14
 
 MOST_ATOMS = 2000
 """Sums of finite losses, each of which asks for a closed form once."""
+
+MOST_PAIRS = 20
+"""The same, where each asks for an integral over two runs."""
 
 BITS = 192
 
@@ -46,6 +49,11 @@ class Direction:
             return some[0][0]
         if any(m == 1 for m, _ in some):
             return arb(1)
+        if all(m > 1e-15 for m, _ in some):  # no digits are lost, and simple numbers stay exact
+            left = arb(1)
+            for m, k in some:
+                left *= (1 - m) ** k
+            return 1 - left
         return -sum((k * (-m).log1p() for m, k in some), arb(0)).expm1() if some else arb(0)
 
     @property
@@ -94,22 +102,28 @@ class Direction:
             return routes if on_lattice is None else [lambda e: lattice.delta(self.runs, e, *on_lattice), *routes]
         if len(rest) == 1 and (closed := closed_form(*rest[0])) is not None:
             return [lambda e: self._shifted(finite, closed, e), self._integrated]
+        pair = [law for law, k in rest for _ in range(min(k, 3))]
+        if len(pair) == 2:
+            return [
+                lambda e: self._shifted(finite, lambda y: two_runs.delta(*pair, y), e, MOST_PAIRS),
+                self._integrated,
+            ]
         return [self._integrated]
 
     def _tilt(self, epsilon: arb) -> float:
         return sketch.saddle(self.runs, float(epsilon))
 
-    def _shifted(self, finite: sketch.Runs, closed: Callable[[arb], arb], epsilon: arb) -> arb:
+    def _shifted(self, finite: sketch.Runs, closed: Callable[[arb], arb], epsilon: arb, most: int = MOST_ATOMS) -> arb:
         """Returns the mean of a closed form over the finite losses."""
         if not finite:
             return closed(epsilon)
-        lists = enumeration.listed(finite, self._tilt(epsilon), most=MOST_ATOMS)
+        lists = enumeration.listed(finite, self._tilt(epsilon), most=5 * most)
         while len(lists) > 1:
-            if len(lists[0]) * len(lists[1]) > MOST_ATOMS:
-                raise TooMuch(f"more than {MOST_ATOMS} sums of finite losses")
+            if len(lists[0]) * len(lists[1]) > most:
+                raise TooMuch(f"more than {most} sums of finite losses")
             lists = [[enumeration.Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]]
-        if len(lists[0]) > MOST_ATOMS:
-            raise TooMuch(f"more than {MOST_ATOMS} sums of finite losses")
+        if len(lists[0]) > most:
+            raise TooMuch(f"more than {most} sums of finite losses")
         lost = sum((law.lost * k for law, k in finite), arb(0))
         value = sum((entry.mass * closed(epsilon - entry.loss) for entry in lists[0]), arb(0))
         return value + arb(0).union(lost.upper())

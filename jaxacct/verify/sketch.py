@@ -6,6 +6,7 @@ a verdict UNDECIDED, never wrong.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -40,10 +41,16 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
     return np.linspace(first, last, int(min(MOST, max(200, (last - first) / s / 0.1))))
 
 
+@functools.lru_cache(maxsize=64)
+def _atoms(law: Loss) -> tuple[np.ndarray, np.ndarray]:
+    """Returns logs of masses, and losses."""
+    return np.array([float(p.log()) for p, _ in law.atoms]), np.array([float(y) for _, y in law.atoms])
+
+
 def tilted(law: Loss, t: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns logs of weights, e^(tY) times mass, and losses: the atoms, and points in the pieces."""
-    logs = [np.array([float(p.log()) + t * float(y) for p, y in law.atoms])]
-    losses = [np.array([float(y) for _, y in law.atoms])]
+    log_masses, places = _atoms(law)
+    logs, losses = [log_masses + t * places], [places]
     for piece in law.pieces:
         x = _grid(piece, t)
         log_p, log_q = _log_total(piece.p, x), _log_total(piece.q, x)

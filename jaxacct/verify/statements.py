@@ -52,7 +52,9 @@ def directions_of(mechanism: Any, relation: str) -> tuple[str, ...]:
     """Returns the directions that a relation asks for; the order of a user's own pair (p, q) is "remove"."""
     if relation not in mechanism.relations:
         known = ", ".join(mechanism.relations)
-        raise ValueError(f"relation = {relation!r} is not supported by {type(mechanism).__name__}: give one of {known}.")
+        raise ValueError(
+            f"relation = {relation!r} is not supported by {type(mechanism).__name__}: give one of {known}."
+        )
     own = isinstance(mechanism, m.DiscretePair) and relation == "replace"
     return m.DIRECTIONS["add_or_remove" if own else relation]
 

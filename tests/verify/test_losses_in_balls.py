@@ -84,7 +84,9 @@ def test_one_run_is_the_hockey_stick_of_the_mixtures(kind, name):
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_without_replacement_is_one_mixture_above_zero_and_the_other_below(kind):
-    mechanism = ja.GaussianWithoutReplacement(2.0, 0.1) if kind == "gaussian" else ja.LaplaceWithoutReplacement(2.0, 0.1)
+    mechanism = (
+        ja.GaussianWithoutReplacement(2.0, 0.1) if kind == "gaussian" else ja.LaplaceWithoutReplacement(2.0, 0.1)
+    )
     (law,) = statements.stated(mechanism, "replace")
     mixed, base = density(kind, 2, [(0, 1 - Q), (2, Q)]), density(kind, 2, ONE)
     edge = 40 if kind == "gaussian" else 140
@@ -111,14 +113,14 @@ def test_discrete_noise_is_summed_over_the_integers():
     s, epsilon = mp.mpf(1.25), mp.mpf(0.5)
     masses = {n: mp.exp(-mp.mpf(n * n) / (2 * s * s)) for n in range(-60, 61)}
     whole = mp.fsum(masses.values())
-    truth = mp.fsum(
-        max(masses[n - 2] - mp.exp(epsilon) * masses[n], mp.mpf(0)) / whole for n in range(-50, 50)
-    )
+    truth = mp.fsum(max(masses[n - 2] - mp.exp(epsilon) * masses[n], mp.mpf(0)) / whole for n in range(-50, 50))
     (law,) = statements.stated(ja.DiscreteGaussian(1.25, 2), "remove")
     contains(law.single(arb(0.5)), truth)
     a = mp.exp(-1 / s)
-    truth = (1 - a) / (1 + a) * mp.fsum(
-        max(a ** abs(n - 2) - mp.exp(epsilon) * a ** abs(n), mp.mpf(0)) for n in range(-200, 200)
+    truth = (
+        (1 - a)
+        / (1 + a)
+        * mp.fsum(max(a ** abs(n - 2) - mp.exp(epsilon) * a ** abs(n), mp.mpf(0)) for n in range(-200, 200))
     )
     (law,) = statements.stated(ja.DiscreteLaplace(1.25, 2), "remove")
     contains(law.single(arb(0.5)), truth)
