@@ -5,8 +5,8 @@
 
 Each setting is judged three times: the library's bracket as it is, its upper bound moved below the truth by one part in
 10^8, and its lower bound above. The truth for this is the library's estimate where its bracket is narrower than 1e-9,
-and the referee's own ball elsewhere. Times are of the processor, for one bracket. Random allocation has one batch here, and users' own distribution
-functions are left out: of more batches and of those the referee has no statement, and says UNDECIDED always.
+and the referee's own ball elsewhere. Times are of the processor, for one bracket. Random allocation has
+one batch here, and users' own distribution functions are left out: there the referee says UNDECIDED always.
 """
 
 from __future__ import annotations

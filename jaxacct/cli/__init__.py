@@ -1,7 +1,8 @@
 """The command ``jaxacct``: one file for each group of commands; this one takes the arguments and reports errors.
 
 Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on standard error says what and how to mend it),
-3 and 4 a claim is refuted or undecided, 70 a defect or a device that failed (with its trace), 130 interrupted, 141 nobody reads the output any more.
+3 and 4 a claim is refuted or undecided,
+70 a defect or a device that failed (with its trace), 130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations

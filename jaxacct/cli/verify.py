@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
     command = commands.add_parser(
         "verify",
         help="whether a bracket of an epsilon or a delta is true, in ball arithmetic",
-        description="Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep wrote, "
-        "without the accountants' code. Ends with code 0 if all are PROVED, 3 if one is REFUTED, else 4: UNDECIDED. "
+        description="Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
+        "wrote, without the accountants' code. Ends with code 0 if all are PROVED, 3 if one is REFUTED, else 4. "
         'Needs python-flint: pip install "jaxacct[verify]".',
         epilog=examples(
             "jaxacct epsilon --noise-multiplier 1 --sampling-rate 0.01 --steps 10000 --delta 1e-5 --json > claim.json",

@@ -35,8 +35,11 @@ from jaxacct.verify.quadrature import TooMuch
 ACCURACY = 44.0
 """Natural logarithm of the relative accuracy aimed at, e^-44 = 8e-20."""
 
-MOST_PRODUCTS = 1.2e7
-"""Nodes times frequencies of one law: about two seconds."""
+LESS = (44.0, 27.0, 16.0)
+"""What is tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 = 1e-7."""
+
+MOST_PRODUCTS = 4e7
+"""Nodes times frequencies of one law: about four seconds."""
 
 MOST_FREQUENCIES = 200_000
 
@@ -55,7 +58,7 @@ class Line:
     mass: arb
 
     def delta(self, epsilon: arb) -> arb:
-        """Returns a ball that holds delta(epsilon), finite losses alone."""
+        """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
         step, t = 2 * arb.pi() / self.period, self.t
         turn = -step * epsilon
         total = self.values[0].real / 2
@@ -88,7 +91,7 @@ def moment(runs: sketch.Runs, t: arb, accuracy: int) -> arb:
 
 
 def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
-    """Returns an upper bound on delta, M(u) e^(-u eps) u^u / (1 + u)^(1 + u), about the least over u that can be had."""
+    """Returns an upper bound on delta, M(u) e^(-u eps) u^u / (1 + u)^(1 + u), about the least over u."""
     best, t = arb(1), min(sketch.saddle(runs, float(epsilon)), 1e4)
     for _ in range(12):
         u = arb(t)
@@ -102,32 +105,33 @@ def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
     return best
 
 
-def place(runs: sketch.Runs, epsilon: float) -> tuple[float, float, float, float]:
+def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
     """Returns t, the period L, u, and about log delta, by floats."""
     t = sketch.saddle(runs, epsilon)
     k, _, variance = sketch.together(runs, t)
     base = k - t * epsilon
     log_delta = base - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * (variance + 1 / t**2 + 1 / (1 + t) ** 2))
     log_delta = min(log_delta, 0.0)
-    period = (ACCURACY - log_delta) / t
+    period = (accuracy - log_delta) / t
     for _ in range(60):
         u = sketch.farther(runs, epsilon + period, t)
         excess = sketch.together(runs, u)[0] - u * epsilon - (u - t) * period - log_delta
-        if excess < -ACCURACY:
+        if excess < -accuracy:
             return t, period, u, log_delta
         period *= 1.15
     raise TooMuch("the tail of the loss falls too slowly for one line")
 
 
-def line(runs: sketch.Runs, epsilon: float) -> Line:
-    """Returns a line for this epsilon."""
-    t, period, u, log_delta = place(runs, epsilon)
+def line(runs: sketch.Runs, epsilon: float, accuracy: float | None = None) -> Line:
+    """Returns a line for this epsilon; ``accuracy`` as :data:`ACCURACY`."""
+    wanted = ACCURACY if accuracy is None else accuracy
+    t, period, u, log_delta = place(runs, epsilon, wanted)
     base = sketch.together(runs, t)[0] - t * epsilon
     step, exact_t, exact_period = 2 * math.pi / period, arb(t), arb(period)
     exact_step = 2 * arb.pi() / exact_period
-    accuracy = bits_of_nodes(runs)
+    bits = bits_of_nodes(runs, wanted)
     scales = [arb(sketch.cumulants(law, t)[0]).exp() for law, _ in runs]
-    count, fallen = reach(runs, exact_t, step, log_delta - base - ACCURACY, scales)
+    count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
     z = [acb(exact_t, exact_step * m) for m in range(count)]
     for (law, k), rough, share in zip(runs, scales, fallen, strict=True):
@@ -136,7 +140,7 @@ def line(runs: sketch.Runs, epsilon: float) -> Line:
             values = [(v * (w * w + w) / 2).exp() for w in z]
             top, k = values[0].real, 1
         else:
-            points = quadrature.nodes(law, exact_t, step * count, rough, accuracy)
+            points = quadrature.nodes(law, exact_t, step * count, rough, bits)
             if len(points.weights) * count > MOST_PRODUCTS:
                 raise TooMuch(f"{len(points.weights)} nodes at {count} frequencies")
             values = quadrature.values(points, exact_step, count)
@@ -147,7 +151,7 @@ def line(runs: sketch.Runs, epsilon: float) -> Line:
     values = [a / (w * (w + 1)) for a, w in zip(product, z, strict=True)]
     return Line(
         exact_t, exact_period, values, scale, (decayed * scale).upper(), arb(u), moment(runs, arb(u), 40).upper(),
-        moment(runs, arb(0), accuracy),
+        moment(runs, arb(0), bits),
     )  # fmt: skip
 
 
@@ -198,6 +202,6 @@ def _share(found: decay.Table, law: Loss, t: arb, frequency: float, k: int) -> C
     return share
 
 
-def bits_of_nodes(runs: sketch.Runs) -> int:
-    """Returns the bits to which a transform is wanted: its power is to have :data:`ACCURACY`."""
-    return int(ACCURACY / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()
+def bits_of_nodes(runs: sketch.Runs, accuracy: float) -> int:
+    """Returns the bits to which a transform is wanted: its power is to have the accuracy."""
+    return int(accuracy / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()

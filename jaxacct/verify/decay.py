@@ -62,7 +62,7 @@ def _argument(piece: Piece, z: acb) -> arb:
         c, alpha = _base(terms, least)
         if len(terms) == 1:
             return arb(0)
-        others = sum((d * ((beta - alpha) * z).exp() for d, beta in terms if not beta == alpha), acb(c))
+        others = sum((d * ((beta - alpha) * z).exp() for d, beta in terms if beta != alpha), acb(c))
         angle = abs(others.arg())
         return arb(angle.abs_lower()) if angle.is_finite() else arb(0)
 
@@ -73,7 +73,7 @@ def _argument(piece: Piece, z: acb) -> arb:
 
 @dataclass(frozen=True)
 class Table:
-    """Floats: for increasing frequencies, about the log of what :func:`bound` gives over M(t), and the shifts for it."""
+    """Floats: for rising frequencies, about the log of what :func:`bound` gives over M(t), and the shifts."""
 
     frequencies: np.ndarray
     logs: np.ndarray
@@ -100,7 +100,8 @@ def table(law: Loss, t: float) -> Table:
     frequencies = np.geomspace(0.3, 1e6, 60) / math.sqrt(variance) if variance > 0 else np.ones(1)
     log_masses, places = sketch._atoms(law)
     atoms = np.sum(np.exp(np.minimum(0.0, log_masses + t * places - k)))
-    sums, shifts = np.full(len(frequencies), float(atoms)), [[] for _ in frequencies]
+    sums = np.full(len(frequencies), float(atoms))
+    shifts: list[list[float]] = [[] for _ in frequencies]
     for piece in law.pieces:
         found = _rows(piece, t, k, frequencies)
         for i in range(len(frequencies)):
@@ -117,7 +118,8 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     unit = kappa**-0.5 if kappa > 0 else 1 / max(apart)
     log_f = (1 + t) * sketch._log_total(piece.p, x) - t * sketch._log_total(piece.q, x) - kappa * x**2 / 2 - k
     dx = x[1] - x[0]
-    shifts, rows = [], []
+    shifts: list[float] = []
+    rows = []
     for shift in SHIFTS:
         v = shift * unit
         if max(widths) * v >= WIDEST - 0.01:

@@ -84,7 +84,7 @@ def listed(runs: sketch.Runs, tilt: float, most: int = MOST) -> list[list[Entry]
 
 
 def delta(runs: sketch.Runs, epsilon: arb, tilt: float) -> arb:
-    """Returns a ball that holds delta(epsilon), finite losses alone."""
+    """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
     lists = listed(runs, tilt)
     short, long = lists if len(lists) == 2 else ([Entry(arb(1), arb(0))], lists[0])
     if not long:

@@ -4,11 +4,11 @@ With y0 the first point above eps, the weights (1 - e^(eps - y))+ e^(-zy) of the
 
     G(z) = e^(-z y0) / (1 - e^(-z eta)) - e^(eps - (z + 1) y0) / (1 - e^(-(z + 1) eta)),
 
-and delta(eps) = eta/(2 pi) integral of M(z) G(z) over one period of w. The trapezoid rule with N nodes, L = N eta, again
-gives the sum over all m of delta(eps + L m) e^(t L m), aliases as in :mod:`.contour`, and no frequency is left out unless
-a bound on |M| says that it is negligible: for two atoms |phi|^2 = 1 - 4 p (1 - p) sin^2(w eta / 2), and for discrete
-Gaussian noise, tilted or not, Poisson's formula: |phi| <= sum_j e^(-s^2 (w eta - 2 pi j)^2 / 2) over the same at w = 0 with
-its worst signs. Both fall over [0, pi].
+and delta(eps) = eta/(2 pi) integral of M(z) G(z) over one period of w. The trapezoid rule with N nodes, L = N eta,
+again gives the sum over all m of delta(eps + L m) e^(t L m), aliases as in :mod:`.contour`, and no frequency is left
+out unless a bound on |M| says that it is negligible: for two atoms |phi|^2 = 1 - 4 p (1 - p) sin^2(w eta / 2), and
+for discrete Gaussian noise, tilted or not, Poisson's formula: |phi| <= sum_j e^(-s^2 (w eta - 2 pi j)^2 / 2) over the
+same at w = 0 with its worst signs. Both fall over [0, pi].
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def common(runs: sketch.Runs) -> tuple[arb, arb] | None:
 
 
 def delta(runs: sketch.Runs, epsilon: arb, offset: arb, step: arb) -> arb:
-    """Returns a ball that holds delta(epsilon), finite losses alone."""
-    t, period, u, log_delta = contour.place(runs, float(epsilon))
+    """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
+    t, period, u, log_delta = contour.place(runs, float(epsilon), contour.ACCURACY)
     width = float(step)
     count = 2 * int(period / width / 2) + 3
     kept = (count + 1) // 2
@@ -52,14 +52,14 @@ def delta(runs: sketch.Runs, epsilon: arb, offset: arb, step: arb) -> arb:
     goal = log_delta - base - contour.ACCURACY - math.log(2 / min(1.0, t * width))
     theta = 2 * math.pi / count
     if kept > 64:
-        places = np.unique(np.geomspace(1, kept, 400).astype(int))
+        places = np.unique(np.geomspace(1.0, min(float(kept), 1e15), 400).astype(int))
         good = [m for m in places if sum(k * _log_share(law, t, m * theta) for law, k in runs) < goal]
         kept = min(kept, int(good[0]) + 1 if good else kept)
     if kept > contour.MOST_FREQUENCIES:
         raise TooMuch(f"{kept} frequencies on a fine lattice")
     exact_t, exact_u = arb(t), arb(u)
     frequency = 2 * arb.pi() / (step * count)
-    accuracy = contour.bits_of_nodes(runs)
+    accuracy = contour.bits_of_nodes(runs, contour.ACCURACY)
     product, scale, decayed = [acb(1)] * kept, arb(1), arb(1)
     for law, k in runs:
         rough = arb(sketch.cumulants(law, t)[0]).exp()
@@ -72,7 +72,7 @@ def delta(runs: sketch.Runs, epsilon: arb, offset: arb, step: arb) -> arb:
         scale *= top**k
         decayed *= (_share(law, exact_t, 2 * arb.pi() * kept / count) + points.error / top).min(arb(1)) ** k
     # The first point above epsilon for certain; one that may be there, too, weighs next to nothing.
-    place = int(math.floor(float((epsilon - offset) / step))) - 1
+    place = math.floor(float((epsilon - offset) / step)) - 1
     while not offset + place * step > epsilon:
         place += 1
     first = offset + place * step

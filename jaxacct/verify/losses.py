@@ -4,20 +4,22 @@ A piece is an interval on which P and Q have densities of one form,
 
     p(x) = e^(-kappa x^2 / 2) sum_k c_k e^(alpha_k x),    q(x) likewise with the same kappa,
 
-kappa = 1/s^2 for Gaussian noise, 0 for Laplace noise between two of its kinks. The loss Y(x) = log p(x)/q(x) rises if no
-exponent of P is below one of Q's (Y' is P's posterior mean of alpha less Q's), and falls if none is above.
+kappa = 1/s^2 for Gaussian noise, 0 for Laplace noise between two of its kinks. The loss Y(x) = log p(x)/q(x) rises
+if no exponent of P is below one of Q's (Y' is P's posterior mean of alpha less Q's), and falls if none is above.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import reduce
+from typing import Any
 
 from flint import arb, ctx
 
 Terms = tuple[tuple[arb, arb], ...]
 """Coefficients c > 0 and exponents alpha."""
+
+ZERO = arb(0)
 
 END = None
 """An end of a piece at infinity."""
@@ -36,8 +38,8 @@ class Piece:
     curvature: arb
     p: Terms
     q: Terms
-    low: arb | None = END
-    high: arb | None = END
+    low: Any = END
+    high: Any = END
 
     @property
     def rises(self) -> bool:
@@ -104,8 +106,10 @@ class Piece:
                 break
             x, step = newton, abs(newton - x)
         radius = (step + (abs(x) + unit) * arb(2) ** (8 - ctx.prec) + loss.rad() / abs(self.slope(x)) * 4).upper()
-        if radius.is_finite() and sign(x - radius) < 0 < sign(x + radius):
-            return arb(x, radius)
+        for _ in range(8):
+            if radius.is_finite() and sign(x - radius) < 0 < sign(x + radius):
+                return arb(x, radius)
+            radius *= 64  # where the loss is flat its own rounding hides the sign
         return low.union(high) if self.low is None else self.low.union(low).union(high)
 
     def excess(self, loss: arb) -> arb:
@@ -126,7 +130,7 @@ class Piece:
         """Returns the integral of a density from ``low`` to ``high``."""
         return sum((c * self._integral(alpha, low, high) for c, alpha in terms), arb(0))
 
-    def _integral(self, alpha: arb, low: arb | None, high: arb | None) -> arb:
+    def _integral(self, alpha: arb, low: Any, high: Any) -> arb:
         if not self.curvature > 0:
             if alpha == 0:
                 return high - low
@@ -174,14 +178,14 @@ class Loss:
     """
 
     key: tuple
-    infinite: arb = arb(0)
+    infinite: arb = ZERO
     atoms: Terms = ()
     pieces: tuple[Piece, ...] = ()
-    normal: arb | None = None
-    lattice: tuple[Fraction, Fraction] | None = None
-    lost: arb = arb(0)
-    laplace: arb | None = None
-    gaussian_scale: arb | None = None
+    normal: Any = None
+    lattice: Any = None
+    lost: arb = ZERO
+    laplace: Any = None
+    gaussian_scale: Any = None
 
     @property
     def is_finite(self) -> bool:

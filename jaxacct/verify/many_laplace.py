@@ -5,9 +5,9 @@ z (z + 1) = u^2 (1 - v) (1 + v). So the integrand of the contour integral is, fo
 
     C(k, n) (e^(-a/2)/2)^k e^(eps/2) e^(uy) (1 + v)^(n-1) (1 - v)^(k-n-1) / u^2,    y = a (2n - k) - eps.
 
-For y <= 0 the path closes to the right and gives 0. For y > 0, n < k, it is a polynomial in v, and the residue of e^(uy)
-u^(-2-j) at 0 is y^(1+j) / (1+j)!. For n = k, (1 + v)^(k-1) = (1 - v) R(v) + 2^(k-1), and 2^(k-1) e^(uy) / (u (u - 1/2))
-leaves 2^k (e^(y/2) - 1). The polynomials have whole coefficients with signs; more bits pay for what cancels.
+For y <= 0 the path closes to the right and gives 0. For y > 0, n < k, it is a polynomial in v, and the residue of
+e^(uy) u^(-2-j) at 0 is y^(1+j) / (1+j)!. For n = k, (1 + v)^(k-1) = (1 - v) R(v) + 2^(k-1), and 2^(k-1) e^(uy) / (u
+(u - 1/2)) leaves 2^k (e^(y/2) - 1). The polynomials have whole coefficients with signs; more bits pay for what cancels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 1000
 
 
 def delta(a: arb, count: int, epsilon: arb) -> arb:
-    """Returns a ball that holds delta(epsilon) of ``count`` runs, for ``epsilon`` of any sign."""
+    """Returns a ball that holds the delta at ``epsilon`` of ``count`` runs, for ``epsilon`` of any sign."""
     with ctx.workprec(ctx.prec + 4 * count + 64):
         value = arb(0)
         for n in range(count, -1, -1):

@@ -5,17 +5,18 @@ least and b for the largest exponent of a sum sum c_k e^(alpha_k x): the terms' 
 other. So while that is below pi the sum is not 0, and its modulus is between cos(v (b - a)/2) and 1 times its value at
 x. With the common factor e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2),
 
-    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) cos(v spread(q) / 2)^(-t) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r = p/q.
+    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) cos(v spread(q) / 2)^(-t) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r =
+    p/q.
 
 *Gauss's rule* of n nodes on a panel of half-width H misses at most 64/15 H sup|F| rho^(-2n) / (1 - rho^(-2)), the
 supremum over the ellipse of semi-axes H (rho +- 1/rho) / 2 (Trefethen 2013, Theorem 19.3). f is bounded on an interval
 by its middle value and its logarithmic slope -kappa x + (1 + t) E_p[alpha] - t E_q[alpha]: the posterior means are
-nondecreasing in x, so their values at the interval's ends bound them. The argument is at most v (spread of all exponents),
-and at most pi/2 (R_p + R_q), R the terms' sum over the one nearest to the other distribution, less 1; both at the
-interval's ends, since |arg(1 + u)| <= pi/2 |u| for |u| <= 1.
+nondecreasing in x, so their values at the interval's ends bound them. The argument is at most v (spread of all
+exponents), and at most pi/2 (R_p + R_q), R the terms' sum over the one nearest to the other distribution, less 1;
+both at the interval's ends, since |arg(1 + u)| <= pi/2 |u| for |u| <= 1.
 
-*Tails.* Beyond an end where -kappa x + lambda, with lambda the largest value of the other two terms, is below 0, f falls
-at least as e^(-(x - end) (kappa end - lambda)): its integral is at most f(end) / (kappa end - lambda).
+*Tails.* Beyond an end where -kappa x + lambda, with lambda the largest value of the other two terms, is below 0, f
+falls at least as e^(-(x - end) (kappa end - lambda)): its integral is at most f(end) / (kappa end - lambda).
 
 *Decay.* arg r(x + iv) >= 0 for v > 0 where the loss rises (P's exponents are at or above Q's), v < 0 where it falls. So
 moving the path to Im x = v bounds |M(t + iw)| by integrals that only fall as w rises: one value holds for all w beyond.
@@ -147,7 +148,7 @@ def _gauss(n: int, bits: int) -> tuple[tuple[arb, arb], ...]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Points of a law under a tilt: weights e^(tY) times mass, losses, and what the sum may miss for |w| up to a limit."""
+    """Points of a law under a tilt: weights e^(tY) times mass, losses, and what sums may miss for |w| up to a limit."""
 
     weights: list[arb]
     losses: list[arb]
@@ -242,10 +243,10 @@ def values(found: Nodes, step: arb, count: int) -> list[acb]:
         weighted = [row[j] * weight for j, weight in enumerate(weights) for row in large]
         size = len(losses)
         table += acb_mat(rows, size, [v for row in small for v in row]) * acb_mat(size, columns, weighted)
-    table = table.entries()
+    entries = table.entries()
     missed = arb(0, found.error)
     miss = acb(missed, missed)
-    return [table[(m % rows) * columns + m // rows] + miss for m in range(count)]
+    return [entries[(m % rows) * columns + m // rows] + miss for m in range(count)]
 
 
 def _powers(bases: list[acb], count: int) -> list[list[acb]]:

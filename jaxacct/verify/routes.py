@@ -44,7 +44,7 @@ class Direction:
 
     def _infinite(self) -> arb:
         """Returns the mass of infinite losses, 1 - prod (1 - m)^k."""
-        some = [(law.infinite, k) for law, k in self.runs if not law.infinite == 0]
+        some = [(law.infinite, k) for law, k in self.runs if law.infinite != 0]
         if len(some) == 1 and some[0][1] == 1:
             return some[0][0]
         if any(m == 1 for m, _ in some):
@@ -62,7 +62,7 @@ class Direction:
         return self.infinite == 0 and self.supremum.is_finite()
 
     def delta(self, epsilon: float) -> arb:
-        """Returns a ball that holds delta(epsilon): by Chernoff's bound alone where no route is short enough.
+        """Returns a ball that holds the delta at ``epsilon``: by Chernoff's bound alone where no route is short enough.
 
         Then ``refused`` says what the routes would have taken.
         """
@@ -105,7 +105,7 @@ class Direction:
         pair = [law for law, k in rest for _ in range(min(k, 3))]
         if len(pair) == 2:
             return [
-                lambda e: self._shifted(finite, lambda y: two_runs.delta(*pair, y), e, MOST_PAIRS),
+                lambda e: self._shifted(finite, lambda y: two_runs.delta(pair[0], pair[1], y), e, MOST_PAIRS),
                 self._integrated,
             ]
         return [self._integrated]
@@ -135,7 +135,13 @@ class Direction:
                 found = line.delta(epsilon)
                 if found.rad() <= ENOUGH * abs(found):
                     return found
-        line = contour.line(self.runs, float(epsilon))
+        for accuracy in contour.LESS:
+            try:
+                line = contour.line(self.runs, float(epsilon), accuracy)
+                break
+            except TooMuch:
+                if accuracy == contour.LESS[-1]:
+                    raise
         self.lines.append((float(epsilon), line))
         return line.delta(epsilon)
 

@@ -77,7 +77,7 @@ def cumulants(law: Loss, t: float) -> tuple[float, float, float]:
 def together(runs: Runs, t: float) -> tuple[float, float, float]:
     """Returns the same of a composition."""
     parts = [(np.array(cumulants(law, t)), count) for law, count in runs]
-    k, first, second = sum(float(count) * part for part, count in parts)
+    k, first, second = sum((float(count) * part for part, count in parts), np.zeros(3))
     return float(k), float(first), float(second)
 
 

@@ -8,6 +8,7 @@ noise around some places, :func:`mixtures` splits the line where the noise has k
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -42,7 +43,7 @@ def stated(mechanism: Any, relation: str) -> list[Loss]:
     for kind, statement in STATEMENTS.items():
         if type(mechanism) is kind:
             directions = directions_of(mechanism, relation)
-            fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
+            fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(kind)}
             laws = {direction: statement(direction, **fields) for direction in directions}
             return list({law.key: law for law in laws.values()}.values())
     raise Unstated(f"the referee has no statement of the pair of {type(mechanism).__name__}")
@@ -127,7 +128,7 @@ def ball(value: Fraction) -> arb:
 
 def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: arb | None = None) -> Loss:
     """Returns atoms and pieces of P = sum of noise of weights p around places against Q likewise, x above ``low``."""
-    p, q = [[(w * factor, place) for w, place in side if not w == 0] for side in (p, q)]
+    p, q = [[(w * factor, place) for w, place in side if w != 0] for side in (p, q)]
     if kind == "gaussian":
         kappa, root = 1 / scale**2, (2 * arb.pi()).sqrt() * scale
 
@@ -140,10 +141,10 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: ar
     kinks = [place for _, place in places if low is None or place > low]
     ends = [low, *kinks, None]
     atoms, pieces = [], []
-    for start, stop in zip(ends[:-1], ends[1:], strict=True):
+    for start, stop in itertools.pairwise(ends):
         inner = stop if start is None else start if stop is None else (start + stop) / 2
 
-        def terms(side: Weights, inner: arb = inner, first: bool = start is None) -> Any:
+        def parts(side: Weights, inner: Any = inner, first: bool = start is None) -> Any:
             # Noise around a place at the right of the interval, or at its end, rises there.
             rising = [(w, c) for w, c in side if c > inner or (c == inner and first)]
             falling = [(w, c) for w, c in side if not (c > inner or (c == inner and first))]
@@ -151,7 +152,7 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: ar
             down = sum((w * (c / scale).exp() for w, c in falling), arb(0)) / 2
             return tuple((c, arb(a)) for c, a, some in ((up, 1, rising), (down, -1, falling)) if some)
 
-        over, under = terms(p), terms(q)
+        over, under = parts(p), parts(q)
         if start is None or stop is None:  # one exponent: a constant loss
             (c, alpha), (d, _) = over[0], under[0]
             atoms.append((c * (alpha * inner / scale).exp(), (c / d).log()))
@@ -179,8 +180,8 @@ def noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights) -> Loss:
     if scale == arb.pos_inf() or float(scale) == np.inf:
         return nothing()
     if scale == 0:
-        there = {float(place): w for w, place in q if not w == 0}
-        seen = [(w, there.get(float(place))) for w, place in p if not w == 0]
+        there = {float(place): w for w, place in q if w != 0}
+        seen = [(w, there.get(float(place))) for w, place in p if w != 0]
         infinite = sum((w for w, against in seen if against is None), arb(0))
         return Loss(key, infinite=infinite, atoms=tuple((w, (w / v).log()) for w, v in seen if v is not None))
     return joined(key, mixtures(kind, scale, p, q, arb(1)))
@@ -225,14 +226,14 @@ def subsampled_laplace(direction: str, scale: Any, sampling_rate: Any) -> Loss:
 
 
 def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, probabilities: Any) -> Loss:
-    """Choquette-Choo et al. (2024): the mixture against the noise around 0, and its reverse. Probabilities are shares."""
+    """Choquette-Choo et al. (2024): the mixture against noise around 0, and its reverse; probabilities as shares."""
     places = np.asarray(sensitivities, np.float64).tolist()
     weights = np.asarray(probabilities, np.float64).tolist()
     together: dict[float, arb] = {}
     for place, weight in zip(places, weights, strict=True):
         together[place] = together.get(place, arb(0)) + arb(weight)
     whole = sum(together.values(), arb(0))
-    mixed = [(w / whole, arb(place)) for place, w in sorted(together.items()) if not w == 0]
+    mixed = [(w / whole, arb(place)) for place, w in sorted(together.items()) if w != 0]
     key = ("mixture", float(real(noise_multiplier)), tuple(places), tuple(weights), direction)
     if all(place == 0 for _, place in mixed):
         return nothing()
@@ -389,7 +390,7 @@ def unknown_functions(direction: str, **_: Any) -> Loss:
     raise Unstated("the distribution functions of PrivacyLoss return floats, which prove nothing in ball arithmetic")
 
 
-STATEMENTS: dict[type, Callable[..., Loss]] = {
+STATEMENTS: dict[Any, Callable[..., Loss]] = {
     m.Gaussian: gaussian,
     m.PoissonSubsampledGaussian: subsampled_gaussian,
     m.GaussianMixture: gaussian_mixture,

@@ -5,10 +5,10 @@ With y* the outcome of the second run at which the two losses sum to eps, and P_
     delta(eps) = integral of p_A(x) P_B - e^eps q_A(x) Q_B dx,
 
 and atoms of either law ask for the closed form of one run. The exponents of a piece being alpha, alpha + D, alpha + 2 D
-at most, u = e^(D y*) solves sum_k (c_k - E d_k) u^k = 0, E = e^(eps - Y_A(x)): a quadratic with one positive root, for the loss
-is monotone. So the integrand is analytic where root and logarithm are, and Arb's adaptive rule (Johansson 2018, "Numerical
-integration in arbitrary-precision ball arithmetic") encloses the integral. On the real line it lies in [0, p_A(x)], which
-bounds what is left at the ends, where y* goes to infinity.
+at most, u = e^(D y*) solves sum_k (c_k - E d_k) u^k = 0, E = e^(eps - Y_A(x)): a quadratic with one positive root,
+for the loss is monotone. So the integrand is analytic where root and logarithm are, and Arb's adaptive rule
+("Numerical integration in arbitrary-precision ball arithmetic", 2018) encloses the integral. On the real line it lies
+in [0, p_A(x)], which bounds what is left at the ends, where y* goes to infinity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REACH = 16
 
 
 def delta(first: Loss, second: Loss, epsilon: arb) -> arb:
-    """Returns a ball that holds delta(epsilon), finite losses alone."""
+    """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
     value = sum((p * second.single(epsilon - y) for p, y in first.atoms), arb(0))
     one, other = pieces(first), pieces(second)
     for p, y in second.atoms:

@@ -16,7 +16,7 @@ from jaxacct.verify.routes import BITS, Direction
 from jaxacct.verify.statements import Unstated, composition
 
 
-class Status(str, enum.Enum):
+class Status(enum.StrEnum):
     """What is known of a claim.
 
     Attributes:
@@ -138,11 +138,11 @@ def _judged(
             return Verdict(Status.REFUTED, question.truth(lower, upper, above, below), f"{wrong}.")
         if above and below:
             return Verdict(Status.PROVED, question.known(lower, upper), question.by())
-        missing = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
+        open_ends = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
         known = question.known(lower if below else 0.0, upper if above else most)
         refused = [*question.refused, *(d.refused for d in question.directions if d.refused)]
         why = "; ".join(dict.fromkeys(refused)) or "the ball for delta holds the value claimed"
-        return Verdict(Status.UNDECIDED, known, f"{missing}: {why}.")
+        return Verdict(Status.UNDECIDED, known, f"{open_ends}: {why}.")
 
 
 class _Question:
@@ -233,7 +233,9 @@ class _Epsilon(_Question):
         if self.given == 0 and some:
             return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
         guess = self._secant(max(wrong, 0.0))
-        for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9) if guess is not None else ():
+        if guess is None:
+            return low, high
+        for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9):
             left, right = guess * (1 - margin), guess * (1 + margin) + 5e-324
             if self.at_most(right) and self.at_least(left):
                 return max(low, left), min(high, right)

@@ -1,11 +1,10 @@
-"""Verdicts: on values known to 160 bits, on edges, on brackets that are wrong by little, and on accountants that err."""
+"""Verdicts: on values known to 160 bits, on edges, on brackets wrong by little, and on accountants that err."""
 
 import dataclasses
 import json
 import math
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 from command_line import runner
@@ -125,7 +124,7 @@ def test_nonsense_raises():
         lambda: verify.epsilon(ja.TruncatedPoissonGaussian(1.0, 0.1, 0.1), 10, 1e-5, (0, 1), relation="replace"),
         lambda: verify.epsilon((step, step), (1,), 1e-5, (0, 1)),
     ):
-        with pytest.raises(ValueError, match="[a-z]"):
+        with pytest.raises(ValueError, match=r"\w"):
             wrong()
 
 
@@ -188,8 +187,7 @@ def judged(accountant, mutate=None):
     with pytest.MonkeyPatch.context() as patch:
         if mutate is not None:
             mutate(module, patch)
-        with jax.disable_jit(False):
-            found = getattr(ja, accountant).epsilon(STEP, 10_000, 1e-5)
+        found = module.epsilon(STEP, 10_000, 1e-5)
     bounds = found if isinstance(found, ja.Bounds) else (0.0, float(found))
     return verify.epsilon(STEP, 10_000, 1e-5, bounds).status
 
