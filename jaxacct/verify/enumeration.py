@@ -13,9 +13,8 @@ from typing import NamedTuple
 from flint import arb, arb_poly
 
 from jaxacct.verify import sketch
-from jaxacct.verify.losses import Loss
+from jaxacct.verify.losses import Loss, ball
 from jaxacct.verify.quadrature import TooMuch
-from jaxacct.verify.statements import ball
 
 MOST = 600_000
 """Sums in a list; a fifth of it on a lattice, where a transform does better."""

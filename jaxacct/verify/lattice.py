@@ -20,9 +20,8 @@ import numpy as np
 from flint import acb, arb
 
 from jaxacct.verify import contour, quadrature, sketch
-from jaxacct.verify.losses import Loss
+from jaxacct.verify.losses import Loss, ball
 from jaxacct.verify.quadrature import TooMuch
-from jaxacct.verify.statements import ball
 
 
 def common(runs: sketch.Runs) -> tuple[arb, arb] | None:

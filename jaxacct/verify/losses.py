@@ -11,10 +11,11 @@ if no exponent of P is below one of Q's (Y' is P's posterior mean of alpha less 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-from flint import arb, ctx
+from flint import arb, ctx, fmpq
 
 Terms = tuple[tuple[arb, arb], ...]
 """Coefficients c > 0 and exponents alpha."""
@@ -159,6 +160,11 @@ def mean(terms: Terms, x: arb) -> arb:
         return terms[0][1]
     values = [c * (alpha * x).exp() for c, alpha in terms]
     return sum((v * alpha for v, (_, alpha) in zip(values, terms, strict=True)), arb(0)) / sum(values, arb(0))
+
+
+def ball(value: Fraction) -> arb:
+    """Returns a fraction as a ball."""
+    return arb(fmpq(value.numerator, value.denominator))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import pytest
 from flint import arb, ctx
 
 import jaxacct as ja
-from jaxacct.verify import contour, enumeration, lattice, many_laplace, sketch, statements
+from jaxacct.verify import contour, enumeration, lattice, many_laplace, mixtures, sketch, statements
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.routes import Direction
 
@@ -178,7 +178,7 @@ def test_laplace_in_closed_form(count, epsilon):
 
 def test_the_contour_of_a_piece_is_that_of_the_normal_law():
     # A Gaussian as a piece with one exponent takes the route of quadrature and moved paths.
-    law = statements.mixtures("gaussian", arb(5), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1))
+    law = mixtures.mixtures("gaussian", arb(5), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1))
     for epsilon in (0.5, 3.0):
         by_piece = contour.line([(law, 30)], epsilon).delta(arb(epsilon))
         closed = Loss((), normal=arb(30) / 25).single(arb(epsilon))
