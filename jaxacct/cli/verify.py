@@ -40,10 +40,7 @@ def add_parser(commands: Any) -> None:
         description="Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
         "wrote, without the accountants' code. Ends with code 0 if all are PROVED, 3 if one is REFUTED, else 4. "
         'Needs python-flint: pip install "jaxacct[verify]".',
-        epilog=examples(
-            "jaxacct epsilon --noise-multiplier 1 --sampling-rate 0.01 --steps 10000 --delta 1e-5 --json > claim.json",
-            "jaxacct verify claim.json",
-        ),
+        epilog=examples("jaxacct verify claim.json", "jaxacct verify claim.json --json"),
     )
     command.add_argument("file", metavar="FILE", help="what a command wrote with --json; - for standard input")
     add_json(command)
