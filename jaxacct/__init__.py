@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         sweep,
         tradeoff,
         train,
+        verify,
     )
 
 __version__ = "0.1.0"
@@ -85,6 +86,7 @@ __all__ = [
     "sweep",
     "tradeoff",
     "train",
+    "verify",
 ]
 
 

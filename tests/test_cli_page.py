@@ -68,6 +68,7 @@ RECORDS = {
     "calibrate": CALIBRATE,
     "sweep": ["sweep", *SWEEP],
     "curve": ["curve", *RUN, "--kind", "tradeoff", "--fpr", "0:1:5"],
+    "verify": ["verify", str(pathlib.Path(__file__).parent / "verify" / "claim.json")],
     "train": ["train", "--epochs", "5", "--seed", "3", "--out", "run"],
     "audit": ["audit"],
     "figures": ["figures", "--only", "asoodeh-stopped-5", "--data-only"],

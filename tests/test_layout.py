@@ -15,7 +15,7 @@ ROOMS = (
     *("cumulants", "dominating_pairs", "mechanisms", "convert"),
     *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
-    *("train", "audit", "adapters", "plot", "figures", "sweep", "cli"),
+    *("train", "audit", "adapters", "plot", "figures", "sweep", "verify", "cli"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
 

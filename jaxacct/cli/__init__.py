@@ -1,6 +1,7 @@
 """The command ``jaxacct``: one file for each group of commands; this one takes the arguments and reports errors.
 
 Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on standard error says what and how to mend it),
+3 and 4 a claim is refuted or undecided,
 70 a defect or a device that failed (with its trace), 130 interrupted, 141 nobody reads the output any more.
 """
 
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, curve, figures, sweep, training
+from jaxacct.cli import accounting, audit, calibration, curve, figures, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
@@ -73,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, training, audit, figures):
+    for group in (accounting, calibration, sweep, curve, verify, training, audit, figures):
         group.add_parser(commands)
     return parser
 

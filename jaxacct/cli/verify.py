@@ -1,0 +1,180 @@
+"""``jaxacct verify``: whether the brackets that a command wrote are true, in ball arithmetic."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from jaxacct import strict_json
+from jaxacct.cli.arguments import add_json, examples
+from jaxacct.cli.shown import print_columns, print_facts
+
+CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
+
+JUDGED = {"epsilon": "delta", "delta": "epsilon"}
+"""What can be judged, and what it is given at."""
+
+
+class Claim(NamedTuple):
+    """A bracket, and of what it is said to be one."""
+
+    quantity: str
+    given: float
+    lower: float
+    upper: float
+    mechanism: Any
+    steps: Any
+    relation: str
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the parser's subcommands."""
+    command = commands.add_parser(
+        "verify",
+        help="whether a bracket of an epsilon or a delta is true, in ball arithmetic",
+        description="Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
+        "wrote, without the accountants' code. Ends with code 0 if all are PROVED, 3 if one is REFUTED, else 4. "
+        'Needs python-flint: pip install "jaxacct[verify]".',
+        epilog=examples("jaxacct verify claim.json", "jaxacct verify claim.json --json"),
+    )
+    command.add_argument("file", metavar="FILE", help="what a command wrote with --json; - for standard input")
+    add_json(command)
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Judges the claims of a file, prints the verdicts, and returns the exit code."""
+    from jaxacct import __version__, verify
+
+    found = list(claims(read(arguments.file)))
+    judges = {"epsilon": verify.epsilon, "delta": verify.delta}
+    verdicts = []
+    for claim in found:
+        bracket = claim.lower, claim.upper
+        verdict = judges[claim.quantity](claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation)
+        verdicts.append({
+            "quantity": claim.quantity, "given": claim.given, "lower": claim.lower, "upper": claim.upper,
+            "status": verdict.status.value, "truth": list(verdict.truth), "reason": verdict.reason,
+        })  # fmt: skip
+    statuses = [str(verdict["status"]) for verdict in verdicts]
+    status = next(name for name in ("REFUTED", "UNDECIDED", "PROVED") if name in statuses)
+    counts = {name.lower(): statuses.count(name) for name in CODES}
+    if arguments.json:
+        print(strict_json.dumps({"status": status, "counts": counts, "claims": verdicts, "version": __version__}))
+    else:
+        _print(status, found, verdicts)
+    return CODES[status]
+
+
+def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> None:
+    if len(found) > 1:
+        names = ["quantity", "given", "lower", "upper", "status"]
+        print_columns(names, [[_shown(verdict[name]) for name in names] for verdict in verdicts])
+        for verdict in verdicts:
+            if verdict["status"] != "PROVED":
+                print(f"{verdict['quantity']} at {verdict['given']:.12g}: {verdict['reason']}")
+        print(status)
+        return
+    (claim,), (verdict,) = found, verdicts
+    facts = [
+        (JUDGED[claim.quantity], f"{claim.given:.12g}"),
+        ("claimed", f"{claim.lower!r} to {claim.upper!r}"),
+        ("truth", f"{verdict['truth'][0]!r} to {verdict['truth'][1]!r}"),
+        ("verdict", f"{status}: {verdict['reason']}"),
+    ]
+    print_facts(f"{claim.quantity} of {claim.steps} steps", facts)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def read(name: str) -> Any:
+    """Returns the JSON object of a file; raises ValueError where there is none."""
+    text = sys.stdin.read() if name == "-" else pathlib.Path(name).read_text()
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is not JSON ({error}): give what a command printed with --json.") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{name} holds no JSON object: give what a command printed with --json.")
+    return record
+
+
+def claims(record: dict[str, Any]) -> Iterator[Claim]:
+    """Yields the brackets in what a command wrote; raises ValueError where there are none that can be judged."""
+    try:
+        if "axes" in record:
+            yield from _of_sweep(record)
+        elif "reached" in record:
+            bounds = record["reached"]
+            yield from _of(bounds["quantity"], [bounds | record["target"]], _of_training(record), record)
+        elif "kind" in record:
+            if record["kind"] != "profile":
+                raise ValueError(f"a curve of kind {record['kind']!r} is no epsilon and no delta: give a profile.")
+            columns = record["results"]
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            yield from _of(record["quantity"], rows, record["mechanism"], record)
+        else:
+            yield from _of(record["quantity"], [record], record["mechanism"], record)
+    except (KeyError, TypeError) as missing:
+        what = f"no key {missing}" if isinstance(missing, KeyError) else f"a value of a wrong type: {missing}"
+        raise ValueError(
+            f"the record has {what}: give what jaxacct epsilon, delta, calibrate, curve or sweep printed with --json."
+        ) from None
+
+
+def _of(quantity: str, rows: list[dict[str, Any]], mechanism: Any, record: dict[str, Any]) -> Iterator[Claim]:
+    if quantity not in JUDGED:
+        raise ValueError(f"quantity = {quantity!r} cannot be judged: give the bracket of an epsilon or a delta.")
+    for row in rows:
+        lower = 0.0 if row.get("lower") is None else float(row["lower"])
+        steps = record["steps"]
+        yield Claim(
+            quantity, float(row[JUDGED[quantity]]), lower, float(row["upper"]), made(mechanism),
+            tuple(steps) if isinstance(steps, list) else steps, record["relation"],
+        )  # fmt: skip
+
+
+def _of_training(record: dict[str, Any]) -> dict[str, Any]:
+    names = ("noise_multiplier", "sampling_rate")
+    return {"type": "PoissonSubsampledGaussian"} | {name: record[name] for name in names}
+
+
+def _of_sweep(record: dict[str, Any]) -> Iterator[Claim]:
+    """The grid of a sweep of one class; one for noise says of its bounds only that they are of an epsilon reached."""
+    if "results" not in record or len(record["mechanisms"]) != 1:
+        raise ValueError("a sweep with its results, of one mechanism, can be judged: leave out --out.")
+    kind = record["mechanisms"][0]
+    columns = record["results"]
+    for i, place in enumerate(itertools.product(*record["axes"].values())):
+        entry = record["constants"] | dict(zip(record["axes"], place, strict=True))
+        bounds = {name: columns[name][i] for name in ("lower", "upper")}
+        fields = {name: value for name, value in entry.items() if name not in ("steps", "delta", "epsilon")}
+        steps = {"steps": int(entry["steps"]), "relation": record["relation"]}
+        yield from _of(record["quantity"], [entry | bounds], {"type": kind} | fields, steps)
+
+
+def made(record: Any) -> Any:
+    """Returns the mechanism that an object with its class's name as ``type``, and its fields, is; of a list a tuple.
+
+    >>> made({"type": "Gaussian", "noise_multiplier": 2.0})
+    Gaussian(noise_multiplier=2.0)
+    """
+    from jaxacct.verify.statements import STATEMENTS
+
+    if isinstance(record, list):
+        return tuple(made(entry) for entry in record)
+    fields = dict(record)
+    name = fields.pop("type")
+    kinds = {kind.__name__: kind for kind in STATEMENTS}
+    if name not in kinds:
+        raise ValueError(f"mechanism.type = {name!r} is unknown: give one of {', '.join(kinds)}.")
+    infinite = {"inf": float("inf")}
+    return kinds[name](**{key: infinite.get(value, value) if isinstance(value, str) else value
+                          for key, value in fields.items()})  # fmt: skip

@@ -1,0 +1,155 @@
+"""Which formula gives delta of a composition, for one direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from flint import arb, ctx
+
+from jaxacct.verify import contour, enumeration, lattice, many_laplace, sketch, two_runs
+from jaxacct.verify.losses import Loss
+from jaxacct.verify.quadrature import TooMuch
+
+ENOUGH = 1e-14
+"""Relative radius of a ball that no further route is tried for."""
+
+MOST_ATOMS = 2000
+"""Sums of finite losses, each of which asks for a closed form once."""
+
+MOST_PAIRS = 20
+"""The same, where each asks for an integral over two runs."""
+
+BITS = 192
+
+
+class Direction:
+    """A composition's losses in one direction: delta as a function of epsilon, in balls.
+
+    Args:
+        runs: laws and how often each is run, all different.
+    """
+
+    def __init__(self, runs: sketch.Runs) -> None:
+        normals = [law.normal * k for law, k in runs if law.normal is not None]
+        self.runs = [(law, k) for law, k in runs if law.normal is None]
+        if normals:
+            self.runs.append((Loss(("normal",), normal=sum(normals, arb(0))), 1))
+        self.infinite = self._infinite()
+        self.supremum = arb(0)
+        for law, k in self.runs:
+            self.supremum += k * law.supremum()
+        self.refused = ""
+        self.lines: list[tuple[float, contour.Line]] = []
+
+    def _infinite(self) -> arb:
+        """Returns the mass of infinite losses, 1 - prod (1 - m)^k."""
+        some = [(law.infinite, k) for law, k in self.runs if law.infinite != 0]
+        if len(some) == 1 and some[0][1] == 1:
+            return some[0][0]
+        if any(m == 1 for m, _ in some):
+            return arb(1)
+        if all(m > 1e-15 for m, _ in some):  # no digits are lost, and simple numbers stay exact
+            left = arb(1)
+            for m, k in some:
+                left *= (1 - m) ** k
+            return 1 - left
+        return -sum((k * (-m).log1p() for m, k in some), arb(0)).expm1() if some else arb(0)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether no loss is infinite and all lie below a finite supremum."""
+        return self.infinite == 0 and self.supremum.is_finite()
+
+    def delta(self, epsilon: float) -> arb:
+        """Returns a ball that holds the delta at ``epsilon``: by Chernoff's bound alone where no route is short enough.
+
+        Then ``refused`` says what the routes would have taken.
+        """
+        if not self.runs:
+            return arb(0)
+        if math.isinf(epsilon) or self.infinite == 1 or self.supremum <= epsilon:
+            return self.infinite
+        best, refused = None, []
+        for bits in (BITS, 3 * BITS):
+            with ctx.workprec(bits + sum(k for _, k in self.runs).bit_length()):
+                for route in self._routes():
+                    try:
+                        found = route(arb(epsilon))
+                    except (TooMuch, ArithmeticError, OverflowError) as missing:
+                        refused.append(str(missing) or type(missing).__name__)
+                        continue
+                    if not found.is_finite():
+                        continue
+                    found = self.infinite + found
+                    best = found if best is None or found.rad() < best.rad() else best
+                    if best.rad() <= ENOUGH * abs(best):
+                        return best
+        if best is None:
+            self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
+            with ctx.workprec(BITS):
+                return self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
+        return best
+
+    def _routes(self) -> list[Callable[[arb], arb]]:
+        finite = [run for run in self.runs if run[0].is_finite]
+        rest = [run for run in self.runs if not run[0].is_finite]
+        if len(self.runs) == 1 and self.runs[0][1] == 1:
+            return [self.runs[0][0].single]
+        if not rest:
+            on_lattice = lattice.common(self.runs)
+            routes = [lambda e: enumeration.delta(self.runs, e, self._tilt(e))]
+            return routes if on_lattice is None else [lambda e: lattice.delta(self.runs, e, *on_lattice), *routes]
+        if len(rest) == 1 and (closed := closed_form(*rest[0])) is not None:
+            return [lambda e: self._shifted(finite, closed, e), self._integrated]
+        pair = [law for law, k in rest for _ in range(min(k, 3))]
+        if len(pair) == 2:
+            return [
+                lambda e: self._shifted(finite, lambda y: two_runs.delta(pair[0], pair[1], y), e, MOST_PAIRS),
+                self._integrated,
+            ]
+        return [self._integrated]
+
+    def _tilt(self, epsilon: arb) -> float:
+        return sketch.saddle(self.runs, float(epsilon))
+
+    def _shifted(self, finite: sketch.Runs, closed: Callable[[arb], arb], epsilon: arb, most: int = MOST_ATOMS) -> arb:
+        """Returns the mean of a closed form over the finite losses."""
+        if not finite:
+            return closed(epsilon)
+        lists = enumeration.listed(finite, self._tilt(epsilon), most=5 * most)
+        while len(lists) > 1:
+            if len(lists[0]) * len(lists[1]) > most:
+                raise TooMuch(f"more than {most} sums of finite losses")
+            lists = [[enumeration.Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]]
+        if len(lists[0]) > most:
+            raise TooMuch(f"more than {most} sums of finite losses")
+        lost = sum((law.lost * k for law, k in finite), arb(0))
+        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in lists[0]), arb(0))
+        return value + arb(0).union(lost.upper())
+
+    def _integrated(self, epsilon: arb) -> arb:
+        """Returns the contour integral, on a line placed for this epsilon or for one nearby."""
+        for where, line in self.lines:
+            if abs(where - float(epsilon)) <= 1e-3 * abs(where):
+                found = line.delta(epsilon)
+                if found.rad() <= ENOUGH * abs(found):
+                    return found
+        for accuracy in contour.LESS:
+            try:
+                line = contour.line(self.runs, float(epsilon), accuracy)
+                break
+            except TooMuch:
+                if accuracy == contour.LESS[-1]:
+                    raise
+        self.lines.append((float(epsilon), line))
+        return line.delta(epsilon)
+
+
+def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
+    """Returns delta of so many runs as a closed function of epsilon of any sign, or None."""
+    if count == 1:
+        return law.single
+    if law.laplace is not None and count <= many_laplace.MOST:
+        return lambda epsilon: many_laplace.delta(law.laplace, count, epsilon)
+    return None

@@ -1,0 +1,320 @@
+"""The verdict on a claimed bracket."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from jaxacct.verify.quadrature import TooMuch
+from jaxacct.verify.routes import BITS, Direction
+from jaxacct.verify.statements import Unstated, composition
+
+
+class Status(enum.StrEnum):
+    """What is known of a claim.
+
+    Attributes:
+        PROVED: ``lower <= truth <= upper``.
+        REFUTED: the truth lies outside.
+        UNDECIDED: neither was proved; the reason says what is missing.
+    """
+
+    PROVED = "PROVED"
+    REFUTED = "REFUTED"
+    UNDECIDED = "UNDECIDED"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the referee says of a bracket.
+
+    Attributes:
+        status: PROVED, REFUTED or UNDECIDED.
+        truth: (low, high), float64, between which the truth was proved to lie: the bracket itself where it was proved
+            and no more was needed, a narrow one where it was refuted.
+        reason: by what, or what is missing, in words.
+
+    >>> Verdict(Status.PROVED, (1.0, 1.1), "").status == "PROVED"
+    True
+    """
+
+    status: Status
+    truth: tuple[float, float]
+    reason: str
+
+
+def epsilon(mechanism: Any, steps: Any, delta: float, bracket: Any, *, relation: str = "add_or_remove") -> Verdict:
+    """Returns whether ``lower <= epsilon <= upper`` holds for the tight epsilon of a composition at ``delta``.
+
+    The truth is the largest, over the relation's directions, of the least epsilon >= 0 with delta(epsilon) <= delta;
+    at delta = 0 that is the supremum of the loss.
+
+    Args:
+        mechanism: as for :func:`jaxacct.epsilon`: one, a sequence by a leading axis, or a tuple.
+        steps: number of runs, of the same shape; Python integers of any size.
+        delta: in [0, 1].
+        bracket: (lower, upper), or what has these as attributes, as :class:`~jaxacct.Bounds`; a lower of None is 0.
+        relation: neighbouring relation, one that the mechanisms support.
+
+    Formal guarantee: PROVED and REFUTED are theorems about the exact values of the floats given, in ball arithmetic and
+    without the accountants' code: :mod:`jaxacct.verify` states them. A wrong statement of a mechanism's pair, or a
+    defect of Arb, would be shared by no accountant.
+
+    Raises:
+        ValueError: an argument out of range, NaN, or an unsupported relation.
+
+    Source: :mod:`jaxacct.verify`.
+
+    >>> from jaxacct import Gaussian
+    >>> epsilon(Gaussian(10.0), 100, 1e-5, (4.377178, 4.377179)).status.value
+    'PROVED'
+    >>> verdict = epsilon(Gaussian(10.0), 100, 1e-5, (4.3, 4.377178))
+    >>> verdict.status.value, verdict.truth[0] > 4.377178
+    ('REFUTED', True)
+    """
+    delta = number(delta, "delta")
+    if not 0 <= delta <= 1:
+        raise ValueError(f"delta = {delta} is not in [0, 1]: give the failure probability.")
+    lower, upper = claimed(bracket)
+    return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Epsilon(directions, delta), math.inf)
+
+
+def delta(mechanism: Any, steps: Any, epsilon: float, bracket: Any, *, relation: str = "add_or_remove") -> Verdict:
+    """Returns whether ``lower <= delta <= upper`` holds for the tight delta of a composition at ``epsilon``.
+
+    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon``, in [0, inf], stands in for delta. At
+    inf the truth is the mass of infinite losses. ``truth`` is a narrow ball wherever one was computed.
+
+    >>> from jaxacct import Gaussian
+    >>> delta(Gaussian(10.0), 100, 1.0, (0.12693673, 0.12693675)).status.value
+    'PROVED'
+    """
+    epsilon = number(epsilon, "epsilon")
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon = {epsilon} is not an epsilon: give a number of at least 0.")
+    lower, upper = claimed(bracket)
+    return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Delta(directions, epsilon), 1.0)
+
+
+def number(value: Any, name: str) -> float:
+    """Returns a float64; raises where there is none, or it is NaN."""
+    found = float(np.asarray(value, dtype=np.float64))
+    if math.isnan(found):
+        raise ValueError(f"{name} is nan: give a number.")
+    return found
+
+
+def claimed(bracket: Any) -> tuple[float, float]:
+    """Returns the two ends of a claim."""
+    lower, upper = (bracket.lower, bracket.upper) if hasattr(bracket, "upper") else bracket
+    return number(0.0 if lower is None else lower, "lower"), number(upper, "upper")
+
+
+def _judged(
+    mechanism: Any,
+    steps: Any,
+    relation: str,
+    lower: float,
+    upper: float,
+    ask: Callable[[list[Direction]], _Epsilon | _Delta],
+    most: float,
+) -> Verdict:
+    with ctx.workprec(BITS + 64):
+        try:
+            question = ask([Direction(runs) for runs in composition(mechanism, steps, relation)])
+        except Unstated as missing:
+            trivial = lower <= 0 and upper >= most
+            status = Status.PROVED if trivial else Status.UNDECIDED
+            return Verdict(status, (0.0, most), "the bracket says nothing" if trivial else f"{missing}.")
+        above, below = question.at_most(upper), question.at_least(lower)
+        if above is False or below is False:
+            wrong = f"upper = {upper} is below the truth" if above is False else f"lower = {lower} is above the truth"
+            return Verdict(Status.REFUTED, question.truth(lower, upper, above, below), f"{wrong}.")
+        if above and below:
+            return Verdict(Status.PROVED, question.known(lower, upper), question.by())
+        open_ends = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
+        known = question.known(lower if below else 0.0, upper if above else most)
+        refused = [*question.refused, *(d.refused for d in question.directions if d.refused)]
+        why = "; ".join(dict.fromkeys(refused)) or "the ball for delta holds the value claimed"
+        return Verdict(Status.UNDECIDED, known, f"{open_ends}: {why}.")
+
+
+class _Question:
+    """What the two questions share: delta of each direction, computed once at each epsilon."""
+
+    def __init__(self, directions: list[Direction]) -> None:
+        self.directions = directions
+        self.refused: list[str] = []
+        self.seen: dict[tuple[int, float], arb | None] = {}
+
+    def ball(self, i: int, epsilon: float) -> arb | None:
+        """Returns a ball for delta of direction i, or None."""
+        if (i, epsilon) not in self.seen:
+            try:
+                self.seen[i, epsilon] = self.directions[i].delta(epsilon)
+            except TooMuch as missing:
+                self.refused.append(str(missing))
+                self.seen[i, epsilon] = None
+        return self.seen[i, epsilon]
+
+    def by(self) -> str:
+        """Says what was proved."""
+        return "both ends, in ball arithmetic."
+
+
+class _Epsilon(_Question):
+    """The least epsilon at which delta, of every direction, is at most a given one."""
+
+    def __init__(self, directions: list[Direction], delta: float) -> None:
+        super().__init__(directions)
+        self.given = arb(delta)
+
+    def at_most(self, epsilon: float) -> bool | None:
+        """Returns whether the truth is at most ``epsilon``; None where that is not known."""
+        if math.isinf(epsilon) and epsilon > 0:
+            return True
+        if epsilon < 0:
+            return False
+        return _all([self._reached(i, epsilon) for i in range(len(self.directions))])
+
+    def _reached(self, i: int, epsilon: float) -> bool | None:
+        direction = self.directions[i]
+        if self.given == 0 and direction.runs:
+            # The essential supremum: delta is 0 from there on, and nowhere before.
+            if not direction.bounded:
+                return False if direction.infinite > 0 or not direction.supremum.is_finite() else None
+            return True if direction.supremum <= epsilon else False if direction.supremum > epsilon else None
+        ball = self.ball(i, epsilon)
+        if ball is None:
+            return None
+        return True if ball <= self.given else False if ball > self.given else None
+
+    def at_least(self, epsilon: float) -> bool | None:
+        """Returns whether the truth is at least ``epsilon``; None where that is not known."""
+        if epsilon <= 0:
+            return True
+        reached = [self._before(i, epsilon) for i in range(len(self.directions))]
+        return None if any(known is None for known in reached) and not any(reached) else any(reached)
+
+    def _before(self, i: int, epsilon: float) -> bool | None:
+        """Returns whether delta exceeds the given one everywhere below ``epsilon``."""
+        direction = self.directions[i]
+        if not direction.runs:
+            return False
+        if direction.infinite > self.given:
+            return True
+        if self.given == 0 or (direction.infinite >= self.given and direction.infinite <= self.given):
+            supremum = direction.supremum
+            return True if supremum >= epsilon else False if supremum < epsilon else None
+        if math.isinf(epsilon):
+            return False if direction.infinite < self.given else None
+        ball = self.ball(i, epsilon)
+        if ball is None:
+            return None
+        return True if ball > self.given else False if ball < self.given else None
+
+    def known(self, lower: float, upper: float) -> tuple[float, float]:
+        """Returns what the proved ends say."""
+        return max(lower, 0.0), upper
+
+    def truth(self, lower: float, upper: float, above: bool | None, below: bool | None) -> tuple[float, float]:
+        """Returns a narrow bracket of the truth, which lies above ``upper`` or below ``lower``."""
+        wrong = upper if above is False else lower
+        low, high = (max(upper, 0.0), math.inf) if above is False else (0.0, lower)
+        some = [direction for direction in self.directions if direction.runs]
+        if any(direction.infinite > self.given for direction in some):
+            return math.inf, math.inf
+        if self.given == 0 and some:
+            return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
+        guess = self._secant(max(wrong, 0.0))
+        if guess is None:
+            return low, high
+        for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9):
+            left, right = guess * (1 - margin), guess * (1 + margin) + 5e-324
+            if self.at_most(right) and self.at_least(left):
+                return max(low, left), min(high, right)
+        return low, high
+
+    def _secant(self, start: float) -> float | None:
+        """Returns about where the largest delta is the one given, by floats; None where that was not found."""
+
+        def above(x: float) -> float:
+            balls = [self.ball(i, x) for i in range(len(self.directions))]
+            if any(ball is None for ball in balls):
+                return math.nan
+            largest = max((ball.mid() for ball in balls if ball is not None), key=float)
+            return float((largest / self.given).log()) if largest > 0 else -math.inf
+
+        x, y = start, max(start * 1.0001, 1e-9)
+        f, g = above(x), above(y)
+        for _ in range(60):
+            if math.isnan(f) or math.isnan(g):
+                return None
+            if abs(y - x) <= 1e-15 * abs(y) or g == 0 or f == g:
+                return y if abs(g) < 1e-6 else None
+            step = -g * (y - x) / (g - f) if math.isfinite(f) and math.isfinite(g) else -y / 2
+            x, f, y = y, g, max(y / 4, min(y + step, 4 * y + 1))
+            g = above(y)
+        return None
+
+
+class _Delta(_Question):
+    """delta at a given epsilon: the largest of the directions'."""
+
+    def __init__(self, directions: list[Direction], epsilon: float) -> None:
+        super().__init__(directions)
+        self.given = epsilon
+
+    def _balls(self) -> list[arb | None]:
+        return [self.ball(i, self.given) for i in range(len(self.directions))]
+
+    def at_most(self, delta: float) -> bool | None:
+        """Returns whether the truth is at most ``delta``; None where that is not known."""
+        if delta >= 1:
+            return True
+        found = [None if b is None else True if b <= delta else False if b > delta else None for b in self._balls()]
+        return _all(found)
+
+    def at_least(self, delta: float) -> bool | None:
+        """Returns whether the truth is at least ``delta``; None where that is not known."""
+        if delta <= 0:
+            return True
+        found = [None if b is None else True if b >= delta else False if b < delta else None for b in self._balls()]
+        return None if any(known is None for known in found) and not any(found) else any(found)
+
+    def known(self, lower: float, upper: float) -> tuple[float, float]:
+        """Returns the ball for delta, as far as it was computed, within the proved ends."""
+        low, high = max(lower, 0.0), min(upper, 1.0)
+        balls = list(self.seen.values())
+        if len(balls) == len(self.directions) and all(ball is not None for ball in balls):
+            low = max([low, *(down(ball) for ball in balls if ball is not None)])
+            high = min(high, max([0.0, *(up(ball) for ball in balls if ball is not None)]))
+        return low, high
+
+    def truth(self, lower: float, upper: float, above: bool | None, below: bool | None) -> tuple[float, float]:
+        """Returns the ball."""
+        return self.known(0.0, 1.0)
+
+
+def _all(known: list[bool | None]) -> bool | None:
+    if any(entry is False for entry in known):
+        return False
+    return None if any(entry is None for entry in known) else True
+
+
+def down(ball: arb) -> float:
+    """Returns a float64 at or below all of a ball."""
+    found = float(ball.lower())
+    return found if arb(found) <= ball.lower() else math.nextafter(found, -math.inf)
+
+
+def up(ball: arb) -> float:
+    """Returns a float64 at or above all of a ball."""
+    found = float(ball.upper())
+    return found if arb(found) >= ball.upper() else math.nextafter(found, math.inf)

@@ -1,0 +1,294 @@
+"""Verdicts: on values known to 160 bits, on edges, on brackets wrong by little, and on accountants that err."""
+
+import dataclasses
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from command_line import runner
+
+import jaxacct as ja
+from jaxacct import verify
+
+TRUTHS = json.loads((pathlib.Path(__file__).parents[1] / "data" / "delta_truth.json").read_text())
+CLAIM = pathlib.Path(__file__).parent / "claim.json"
+
+
+@pytest.mark.parametrize("entry", TRUTHS[::3], ids=lambda entry: f"{entry['sigma']}-{entry['k']}-{entry['direction']}")
+def test_known_values_are_proved_and_nearby_ones_refuted(entry):
+    mechanism = ja.PoissonSubsampledGaussian(entry["sigma"], entry["q"])
+    truth = entry["delta"]
+
+    def judge(lower, upper):
+        return verify.delta(mechanism, entry["k"], entry["eps"], (lower, upper), relation=entry["direction"])
+
+    low, high = truth * (1 - 1e-14), truth * (1 + 1e-14)
+    proved = judge(low, high)
+    assert proved.status == "PROVED"
+    assert low <= proved.truth[0] <= proved.truth[1] <= high
+    for lower, upper in ((0.0, truth * (1 - 1e-8)), (truth * (1 + 1e-8), 1.0)):
+        refuted = judge(lower, upper)
+        assert refuted.status is verify.Status.REFUTED
+        assert low <= refuted.truth[0] <= refuted.truth[1] <= high
+
+
+def test_epsilon_of_two_directions_a_tuple_and_a_sequence():
+    step = ja.PoissonSubsampledGaussian(1.0, 0.01)
+    truth = 6.187712389971
+    for mechanism, steps in (
+        (step, 10_000),
+        ((step, step, ja.PureDP(0.0)), (4000, 6000, 5)),
+        (ja.PoissonSubsampledGaussian(np.full(2, 1.0), np.full(2, 0.01)), np.array([1, 9999])),
+    ):
+        assert verify.epsilon(mechanism, steps, 1e-5, (truth - 1e-9, truth + 1e-9)).status == "PROVED"
+        refuted = verify.epsilon(mechanism, steps, 1e-5, (0.0, truth - 1e-7))
+        assert refuted.status == "REFUTED"
+        assert refuted.truth[0] <= truth <= refuted.truth[1]
+        assert refuted.truth[1] - refuted.truth[0] < 1e-9
+        assert verify.epsilon(mechanism, steps, 1e-5, (truth + 1e-7, math.inf)).status == "REFUTED"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "delta", "truth"),
+    [
+        (ja.Laplace(0.5), 3, 0.0, 6.0),
+        (ja.PureDP(0.25), 4, 0.0, 1.0),
+        ((ja.PureDP(1.0), ja.PureDP(2.0)), (1, 1), 0.0, 3.0),
+        (ja.PureDP(0.0), 10, 1e-5, 0.0),
+        (ja.Gaussian(math.inf), 10, 1e-5, 0.0),
+        (ja.Gaussian(1.0), 0, 1e-5, 0.0),
+        (ja.ApproximateDP(1.0, 1e-5), 1, 1e-5, 1.0),
+        (ja.Gaussian(1.0), 1, 0.0, math.inf),
+        (ja.Gaussian(0.0), 1, 1e-5, math.inf),
+        (ja.ApproximateDP(1.0, 1e-3), 1, 1e-5, math.inf),
+        (ja.PureDP(math.inf), 1, 1e-5, math.inf),
+        (ja.Gaussian(1.0), 1, 1.0, 0.0),
+    ],
+)
+def test_edges_of_epsilon(mechanism, steps, delta, truth):
+    above = truth if math.isinf(truth) else max(truth * (1 + 1e-12), 0.0)
+    assert (
+        verify.epsilon(mechanism, steps, delta, (truth * (1 - 1e-12) if truth < math.inf else 50.0, above)).status
+        == "PROVED"
+    )
+    if truth > 0:
+        assert verify.epsilon(mechanism, steps, delta, (0.0, min(truth - 1e-8, 1e6))).status == "REFUTED"
+    if truth < math.inf:
+        assert verify.epsilon(mechanism, steps, delta, (truth + 1e-8, math.inf)).status == "REFUTED"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "epsilon", "truth"),
+    [
+        (ja.ApproximateDP(0.5, 0.25), 2, math.inf, 1 - 0.75**2),
+        (ja.Gaussian(1.0), 7, math.inf, 0.0),
+        (ja.PureDP(1.0), 2, 2.0, 0.0),
+        (ja.Gaussian(0.0), 1, 1.0, 1.0),
+        (ja.Gaussian(math.inf), 1, 0.0, 0.0),
+        (ja.PoissonSubsampledGaussian(0.0, 0.25), 1, 1.0, 0.25),
+        (ja.DiscretePair([0.5, 0.5, 0.0], [0.25, 0.5, 0.25]), 1, 0.0, 0.25),
+    ],
+)
+def test_edges_of_delta(mechanism, steps, epsilon, truth):
+    exact = not isinstance(mechanism, ja.DiscretePair)  # whose losses are logarithms
+    low, high = (truth, truth) if exact else (truth - 1e-15, truth + 1e-15)
+    assert verify.delta(mechanism, steps, epsilon, (low, high)).status == "PROVED"
+    if truth > 0:
+        assert verify.delta(mechanism, steps, epsilon, (0.0, truth * (1 - 1e-8))).status == "REFUTED"
+    if truth < 1:
+        assert verify.delta(mechanism, steps, epsilon, (truth + 1e-8, 1.0)).status == "REFUTED"
+
+
+def test_what_cannot_be_decided_says_what_is_missing():
+    def cdf(y, b):
+        return y
+
+    own = ja.PrivacyLoss(cdf, cdf, lowest=-1.0, highest=1.0)
+    for mechanism, words in ((own, "PrivacyLoss"), (ja.RandomAllocation(1.0, 10), "random allocation")):
+        verdict = verify.epsilon(mechanism, 1, 1e-5, (0.5, 1.0))
+        assert verdict.status == "UNDECIDED"
+        assert words in verdict.reason
+        assert verify.epsilon(mechanism, 1, 1e-5, (0.0, math.inf)).status == "PROVED"
+    assert verify.epsilon(ja.RandomAllocation(2.0, 1), 16, 1e-5, (0.0, 1.0)).status == "REFUTED"
+
+
+def test_nonsense_raises():
+    step = ja.PoissonSubsampledGaussian(1.0, 0.01)
+    for wrong in (
+        lambda: verify.epsilon(step, 10, math.nan, (0, 1)),
+        lambda: verify.epsilon(step, 10, 1e-5, (0, math.nan)),
+        lambda: verify.epsilon(step, 2.5, 1e-5, (0, 1)),
+        lambda: verify.delta(step, 10, -1.0, (0, 1)),
+        lambda: verify.epsilon(ja.TruncatedPoissonGaussian(1.0, 0.1, 0.1), 10, 1e-5, (0, 1), relation="replace"),
+        lambda: verify.epsilon((step, step), (1,), 1e-5, (0, 1)),
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            wrong()
+
+
+def test_every_mechanism_has_a_statement():
+    from jaxacct import mechanisms
+    from jaxacct.verify.statements import STATEMENTS
+
+    assert {kind.__name__ for kind in STATEMENTS} == set(mechanisms.__all__) - {"DIRECTIONS", "Mechanism"}
+
+
+def test_no_numerical_code_is_shared():
+    import ast
+
+    folder = pathlib.Path(verify.__file__).parent
+    used = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("jaxacct"):
+                used.add(".".join(node.module.split(".")[:2]))
+    assert used == {"jaxacct", "jaxacct.verify"}
+    text = (folder / "statements.py").read_text()
+    assert "from jaxacct import mechanisms as m" in text
+    assert "dominating_pairs" not in text
+
+
+# What an accountant may get wrong, and the referee is to see. A run of DP-SGD, so that the programs are there already.
+
+STEP = ja.PoissonSubsampledGaussian(1.0, 0.01)
+
+
+def one_run_less(module, patch):
+    """The accountant loses one run in ten thousand."""
+    parts = module.directed_parts
+
+    def fewer(mechanism, steps, relation):
+        return parts(mechanism, steps - 1, relation)
+
+    patch.setattr(module, "directed_parts", fewer)
+
+
+def only_adding(module, patch):
+    """The accountant forgets the direction that counts more."""
+    parts = module.directed_parts
+    patch.setattr(module, "directed_parts", lambda mechanism, steps, relation: parts(mechanism, steps, relation)[1:])
+
+
+def a_fifth_less(module, patch):
+    """The Rényi divergences are a fifth too small."""
+    composed = module.composed
+    patch.setattr(module, "composed", lambda *a, **k: composed(*a, **k) * 0.8)
+
+
+def judged(accountant, mutate=None):
+    """The verdict on an accountant's epsilon at 1e-5, as it is or mutated."""
+    from jaxacct.prv import accountant as mesh
+    from jaxacct.rdp import accountant as renyi
+    from jaxacct.saddlepoint import accountant as exact
+
+    module = {"saddlepoint": exact, "prv": mesh, "rdp": renyi}[accountant]
+    with pytest.MonkeyPatch.context() as patch:
+        if mutate is not None:
+            mutate(module, patch)
+        found = module.epsilon(STEP, 10_000, 1e-5)
+    bounds = found if isinstance(found, ja.Bounds) else (0.0, float(found))
+    return verify.epsilon(STEP, 10_000, 1e-5, bounds).status
+
+
+@pytest.mark.parametrize(
+    ("accountant", "mutate"), [("saddlepoint", one_run_less), ("prv", only_adding), ("rdp", a_fifth_less)]
+)
+def test_a_mutation_of_each_accountant_is_caught(accountant, mutate):
+    assert judged(accountant) == "PROVED"
+    assert judged(accountant, mutate) == "REFUTED"
+
+
+def test_the_referee_itself_can_fail(monkeypatch):
+    """A wrong statement changes the verdict: nothing is decided by what is claimed."""
+    from jaxacct.verify import statements
+
+    stated = statements.subsampled_gaussian
+
+    def wrong(direction, noise_multiplier, sampling_rate):
+        return stated(direction, noise_multiplier, np.nextafter(sampling_rate, 1) * (1 + 1e-9))
+
+    claim = json.loads(CLAIM.read_text())
+    bracket = claim["lower"], claim["upper"]
+    assert verify.epsilon(STEP, 10_000, 1e-5, bracket).status == "PROVED"
+    monkeypatch.setitem(statements.STATEMENTS, ja.PoissonSubsampledGaussian, wrong)
+    assert verify.epsilon(STEP, 10_000, 1e-5, bracket).status == "REFUTED"
+
+
+@pytest.fixture
+def jaxacct(capsys, monkeypatch):
+    return runner(capsys, monkeypatch)
+
+
+def written(tmp_path, **changed):
+    path = tmp_path / "claim.json"
+    path.write_text(json.dumps(json.loads(CLAIM.read_text()) | changed))
+    return path
+
+
+def test_the_command_ends_with_what_it_found(jaxacct, tmp_path):
+    assert jaxacct("verify", CLAIM).returncode == 0
+    done = jaxacct("verify", written(tmp_path, upper=6.1877), "--json")
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["status"], record["counts"]["refuted"]) == (3, "REFUTED", 1)
+    assert record["claims"][0]["truth"][0] > 6.1877
+    allocated = {"type": "RandomAllocation", "noise_multiplier": 1.0, "batches": 10}
+    done = jaxacct("verify", written(tmp_path, mechanism=allocated))
+    assert done.returncode == 4
+    assert "random allocation" in " ".join(done.stdout.replace("│", " ").split())
+    assert jaxacct("verify", written(tmp_path, lower=None, estimate=None, upper="inf")).returncode == 0
+
+
+def test_the_command_reads_what_others_wrote(jaxacct, tmp_path):
+    truth = 6.187712389971
+    low, high = truth - 1e-9, truth + 1e-9
+    common = {"relation": "add_or_remove", "steps": 10_000}
+    run = {"noise_multiplier": 1.0, "sampling_rate": 0.01}
+    records = {
+        "calibrate": common | run | {"target": {"epsilon": 6.2, "delta": 1e-5},
+            "reached": {"quantity": "epsilon", "lower": low, "upper": high}},
+        "curve": common | {"kind": "profile", "quantity": "delta", "over": "epsilon",
+            "mechanism": {"type": "PoissonSubsampledGaussian"} | run,
+            "results": {"epsilon": [truth, 700.0], "lower": [9.99e-6, 0.0], "upper": [1.001e-5, 1e-10]}},
+        "sweep": {"quantity": "epsilon", "relation": "add_or_remove", "mechanisms": ["PoissonSubsampledGaussian"],
+            "constants": {"steps": 10_000.0, "sampling_rate": 0.01, "delta": 1e-5},
+            "axes": {"noise_multiplier": [1.0, 1e300]}, "results": {"lower": [low, 0.0], "upper": [high, "inf"]}},
+        "tuple": {"quantity": "delta", "epsilon": "inf", "lower": 0.4375, "upper": 0.4375, "steps": [2, 1],
+            "mechanism": [{"type": "ApproximateDP", "epsilon": 0.5, "delta": 0.25}, {"type": "PureDP", "epsilon": 1}],
+            "relation": "add"},
+    }  # fmt: skip
+    for name, record in records.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(record))
+        done = jaxacct("verify", path)
+        assert done.returncode == 0, (name, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"quantity": "epsilon"}', '{"quantity": "advantage", "mechanism": {}, "steps": 1}']
+)
+def test_what_is_no_claim_is_said_in_one_line(jaxacct, tmp_path, text):
+    path = tmp_path / "claim.json"
+    path.write_text(text)
+    done = jaxacct("verify", path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("jaxacct verify: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    import importlib
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("jaxacct.verify")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flint", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install \"jaxacct\[verify\]\""):
+        importlib.import_module("jaxacct.verify")
+
+
+def test_a_verdict_is_a_frozen_record():
+    verdict = verify.Verdict(verify.Status.PROVED, (0.0, 1.0), "")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verdict.status = verify.Status.REFUTED
