@@ -42,8 +42,8 @@ def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
         infinity = jnp.full(1, jnp.inf)
         cells = pair.cell_masses(jnp.concatenate([-infinity, pair.central_loss() + jnp.asarray(EDGES), infinity]))
         log_p, log_q = jnp.log(cells.p + cells.p_error + TINY), jnp.log(cells.q + cells.q_error + TINY)
-        powers = jnp.asarray(POWERS)[:, None]
-        sums = jax.nn.logsumexp(powers * log_p + (1 - powers) * log_q, axis=1) + FUNCTION * 16 * (len(EDGES) + 750)
+        sums = jax.vmap(lambda a: jax.nn.logsumexp(a * log_p + (1 - a) * log_q))(jnp.asarray(POWERS))
+        sums = sums + FUNCTION * 16 * (len(EDGES) + 750)
         _, unnoticed = pair.one_run(jnp.zeros(()))
         noticed = jnp.minimum(unnoticed + pair.infinite_mass(), 1.0)
         return -log_complement(noticed) * (1 + 2 * FUNCTION), sums
@@ -63,7 +63,10 @@ def _bracket(
 ) -> tuple[Array, Array]:
     run = [steps > 0 for steps in counts]
     noticed = [jnp.sum(jnp.where(r, k * log, 0.0)) for r, k, (log, _) in zip(run, counts, every, strict=True)]
-    sums = [jnp.sum(jnp.where(r, k * logs.T, 0.0), axis=1) for r, k, (_, logs) in zip(run, counts, every, strict=True)]
+    sums = [
+        jnp.sum(jax.vmap(lambda r, k, row: jnp.where(r, k * row, 0.0))(r, k, logs), axis=0)
+        for r, k, (_, logs) in zip(run, counts, every, strict=True)
+    ]
     # Sums and products, which round once a term, and the function.
     rounding = FUNCTION * (4 + sum(map(len, counts)))
     most = jnp.minimum(-jnp.expm1(-sum(noticed, jnp.zeros(()))) * (1 + rounding), 1.0)

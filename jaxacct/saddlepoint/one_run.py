@@ -160,8 +160,9 @@ def epsilon_of_one_run(run: OneRun, delta: Array) -> Bounds:
             return (i < ROUNDS) & (high - low > 2 * UNIT_ROUNDOFF * high)
 
         _, low, high = jax.lax.while_loop(apart, halve, (jnp.int32(0), low, high))
-        # What is too large to be enough is not known to be too small.
-        found = jnp.where(side > 0, jnp.where(enough(side, high), high, jnp.inf), low)
+        # Every end was seen to be on its side; asked again, in another program, its rounding might differ. What is
+        # too large to be sought is not known to be enough.
+        found = jnp.where(side > 0, jnp.where(high < LARGEST, high, jnp.inf), low)
         return jnp.where(enough(side, zero), 0.0, found)
 
     upper, lower = jax.lax.map(sought, jnp.asarray([1.0, -1.0]))

@@ -1,0 +1,128 @@
+"""Closed forms of one run, and of plain Gaussian ones, against mpmath: inequalities apart from tightness."""
+
+import jax
+import mpmath as mp
+import numpy as np
+import pytest
+
+import jaxacct as ja
+
+
+def hockey_stick(p, q, x, epsilon):
+    """P - e^epsilon Q of the half line above x, in 60 digits; p and q are lists of (weight, upper tail)."""
+    above = sum(weight * tail(x) for weight, tail in p)
+    return above - mp.exp(epsilon) * sum(weight * tail(x) for weight, tail in q)
+
+
+def normal(center, scale, side=1):
+    """The mass of a normal law above x, or below it."""
+    return lambda x: mp.ncdf(side * (center - x) / scale)
+
+
+def sampled_truth(s, q, epsilon, removes):
+    with mp.workdps(60):
+        s, q, e = mp.mpf(s), mp.mpf(q), mp.mpf(epsilon)
+        side, none, one = 1 if removes else -1, mp.mpf(0), mp.mpf(1)
+        base = [(one, normal(none, s, side))]
+        mixture = [(1 - q, normal(none, s, side)), (q, normal(one, s, side))]
+        level = mp.exp(e) if removes else mp.exp(-e)
+        if level <= 1 - q:
+            return mp.mpf(0)
+        x = s**2 * mp.log((level - (1 - q)) / q) + mp.mpf(1) / 2
+        return hockey_stick(mixture, base, x, e) if removes else hockey_stick(base, mixture, x, e)
+
+
+def settings(count, seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        s, q = float(np.exp(rng.uniform(-3, 4))), float(10 ** rng.uniform(-12, 0)) if rng.random() < 0.9 else 1.0
+        yield s, q, float(np.exp(rng.uniform(-12, 3.5)))
+
+
+@pytest.mark.parametrize("relation", ["remove", "add"])
+def test_delta_of_one_sampled_gaussian(relation):
+    worst = 0.0
+    for s, q, epsilon in settings(150, 1):
+        bounds = ja.saddlepoint.delta(ja.PoissonSubsampledGaussian(s, q), 1, epsilon, relation=relation)
+        truth = sampled_truth(s, q, epsilon, relation == "remove")
+        assert bounds.lower <= truth <= bounds.upper, (s, q, epsilon)
+        if truth > 1e-300:
+            worst = max(worst, float((bounds.upper - bounds.lower) / truth))
+    assert worst < 1e-8
+
+
+@pytest.mark.parametrize("relation", ["remove", "add"])
+def test_epsilon_of_one_sampled_gaussian(relation):
+    for s, q, epsilon in settings(40, 2):
+        delta = float(sampled_truth(s, q, epsilon, relation == "remove"))
+        if not 1e-290 < delta < 1:
+            continue
+        mechanism = ja.PoissonSubsampledGaussian(s, q)
+        bounds = ja.saddlepoint.epsilon(mechanism, 1, delta, relation=relation)
+        # delta falls: at the upper end it is at most delta, at the lower one at least.
+        removes = relation == "remove"
+        assert (
+            sampled_truth(s, q, bounds.upper, removes)
+            <= delta
+            <= sampled_truth(s, q, bounds.lower, removes) * (1 + mp.mpf(2) ** -52)
+        )
+
+
+def laplace_truth(scale, epsilon):
+    return -mp.expm1((mp.mpf(epsilon) - 1 / mp.mpf(scale)) / 2)
+
+
+def test_other_kinds_of_loss():
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        scale, share = float(np.exp(rng.uniform(-2, 3))), float(rng.uniform(0.05, 0.95))
+        epsilon = share / scale
+        with mp.workdps(60):
+            truth = laplace_truth(scale, epsilon)
+            q = float(10 ** rng.uniform(-6, 0))
+            # P - e^eps Q of a sampled pair is q times the plain one at log(1 + (e^eps - 1)/q).
+            inner = mp.log(1 + mp.expm1(mp.mpf(q) * epsilon) / mp.mpf(q))
+            sampled = mp.mpf(q) * laplace_truth(scale, inner)
+            p, other = rng.dirichlet(np.ones(4), 2)
+            exact = [mp.mpf(float(v)) for v in p], [mp.mpf(float(v)) for v in other]
+            finite = sum(max(a - mp.exp(mp.mpf(epsilon)) * b, mp.mpf(0)) for a, b in zip(*exact, strict=True))
+        for bounds, value in (
+            (ja.saddlepoint.delta(ja.Laplace(scale), 1, epsilon), truth),
+            (ja.saddlepoint.delta(ja.PoissonSubsampledLaplace(scale, q), 1, q * epsilon, relation="remove"), sampled),
+            (ja.saddlepoint.delta(ja.DiscretePair(p, other), 1, epsilon, relation="remove"), finite),
+        ):
+            assert bounds.lower <= value <= bounds.upper
+            assert bounds.upper - bounds.lower <= 1e-7 * bounds.upper + 1e-14
+
+
+def test_plain_gaussians_are_one():
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        noises, counts = np.exp(rng.uniform(-1, 8, 3)), rng.integers(1, 10**6, 3)
+        with mp.workdps(60):
+            mu = mp.sqrt(sum(int(k) / mp.mpf(float(s)) ** 2 for s, k in zip(noises, counts, strict=True)))
+            epsilon = float(mu * rng.uniform(0, 4))
+            truth = mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+        bounds = ja.saddlepoint.delta(tuple(map(ja.Gaussian, noises)), tuple(counts), epsilon)
+        assert bounds.lower <= truth <= bounds.upper
+        assert bounds.gap < 1e-9
+
+
+def test_the_closed_form_holds_in_traces_and_has_slopes():
+    def upper(noise):
+        return ja.epsilon(ja.PoissonSubsampledGaussian(noise, 0.01), 1, 1e-5).upper
+
+    value, slope = jax.jit(jax.value_and_grad(upper))(1.0)
+    assert float(value) == pytest.approx(upper(1.0), rel=1e-12)
+    assert float(slope) == pytest.approx((upper(1.0001) - upper(0.9999)) / 2e-4, rel=1e-5)
+    plain = jax.vmap(lambda noise: ja.epsilon(ja.Gaussian(noise), 262_144, 1e-5).upper)(np.array([256.0, 512.0]))
+    assert float(plain[1]) == pytest.approx(4.37717809568, rel=1e-11)
+    assert ja.epsilon(ja.Gaussian(512.0), 262_144, 1e-5).gap < 1e-12
+
+
+def test_no_bracket_of_one_run_is_upside_down():
+    """A bracket whose upper end is infinite has not converged, whatever its width is."""
+    for accountant in (ja, ja.saddlepoint):
+        unknown = accountant.epsilon(ja.Gaussian(0.0), 1, 1e-5)
+        assert unknown.upper == np.inf
+        assert not unknown.converged
