@@ -48,6 +48,11 @@ class Bounds:
         return _outward_float32(self)
 
 
+def zero() -> Bounds:
+    """Returns the bracket of what is exactly 0."""
+    return Bounds(*(np.float64(0.0),) * 3, np.asarray(True)[()])
+
+
 @in_float64
 def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
     lower, upper = as_float64(lower), as_float64(upper)

@@ -9,10 +9,11 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
+from jaxacct.bounds import zero
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
-from jaxacct.prv.composition import check, directed_parts
+from jaxacct.prv.composition import check, directed_parts, runs_nothing
 from jaxacct.prv.kernel import DEFAULT_TOLERANCE
 
 DEFAULT_POINTS = 2**13
@@ -139,6 +140,8 @@ def _bounds(
     concrete = is_concrete(mechanism, steps, value)
     check_options(tolerance, points, concrete=concrete)
     directions = directed_parts(mechanism, steps, relation)
+    if concrete and runs_nothing(directions) and not return_diagnostics:
+        return zero()
     if concrete:
         value = np.asarray(value, np.float64)
         if points is not None:

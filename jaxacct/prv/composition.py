@@ -61,6 +61,12 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
     ]
 
 
+def runs_nothing(directions: list[tuple[Part, ...]]) -> bool:
+    """Returns whether it can be seen that nothing is run at all: then every epsilon and delta is 0."""
+    counts = [counts for parts in directions for _, counts in parts]
+    return is_concrete(counts) and not any(map(np.any, counts))
+
+
 def _gathered(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Returns pairs of one class as one part; concrete ones filled up to one of few lengths.
 

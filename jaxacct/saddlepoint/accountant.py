@@ -12,9 +12,9 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.batching import one_by_one, stack
-from jaxacct.bounds import Bounds
+from jaxacct.bounds import Bounds, zero
 from jaxacct.precision import as_real, is_concrete, outside, scope
-from jaxacct.prv.composition import check, directed_parts
+from jaxacct.prv.composition import check, directed_parts, runs_nothing
 from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.one_run import (
     closed_forms,
@@ -142,6 +142,8 @@ def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, A
     """Returns the larger of the directions' brackets, and which direction decides."""
     mechanism, steps, value = arguments
     directions = directed_parts(mechanism, steps, relation)
+    if is_concrete(arguments) and runs_nothing(directions):
+        return zero(), jnp.asarray(0)
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
     number = np.asarray(value, real) if is_concrete(value) else as_real(value)
     runs = closed_forms(directions, single=single)
