@@ -22,8 +22,10 @@ class Bounds:
         estimate: best guess between the two; proves nothing.
         upper: proved upper bound. ``inf`` (for an epsilon) or 1 (for a delta) where nothing is known: parameters out
             of range inside a trace, a mechanism without noise, an accountant that did not converge.
-        converged: whether the gap asked for was reached; where none was asked for, whether the bracket says anything.
-            The bracket is valid either way.
+        converged: whether the bracket is as tight as was asked; where nothing was asked, a relative gap of 1e-3 of an
+            epsilon, 1e-2 of a delta (:mod:`jaxacct.prv`), or 1e-9 (:mod:`jaxacct.saddlepoint`), or a width of 1e-2 of a
+            trade-off curve. A bracket between equal ends has converged, be they infinite; so has one below the smallest
+            normal float64. It is valid either way.
 
     Formal guarantee: floating-point rounding is inside the bracket. The leaves are float64 even where
     ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall

@@ -39,7 +39,7 @@ def epsilon(
         mechanism: one mechanism (scalar fields) run ``steps`` times; or fields with one leading axis (m,), a sequence
             composed together; or a tuple of mechanisms composed together. Batches are ``jax.vmap``.
         steps: number of adaptive runs, whole and at least 0, of the shape () or (m,), or a tuple. May be traced.
-        delta (): failure probability in (0, 1). May be traced.
+        delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
         points: size of its mesh instead, where it is asked.
@@ -79,8 +79,8 @@ def delta(
 ) -> Bounds:
     """Returns certified bounds on delta of a composition, at ``epsilon``, by the best route there is.
 
-    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta.
-    Where nothing is known ``upper`` is 1.
+    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta;
+    ``inf`` asks for the mass of infinite losses. Where nothing is known ``upper`` is 1.
 
     >>> from jaxacct import Gaussian
     >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).upper:.7f}"

@@ -37,7 +37,7 @@ def epsilon(
         mechanism: one mechanism (scalar fields) run ``steps`` times; or fields with one leading axis (m,), a sequence
             composed together; or a tuple of mechanisms composed together. Batches are ``jax.vmap``.
         steps: number of adaptive runs, whole and at least 0, of the shape () or (m,), or a tuple. May be traced.
-        delta (): failure probability in (0, 1). May be traced.
+        delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
@@ -86,7 +86,7 @@ def delta(
     """Returns certified bounds on delta of a composition, at ``epsilon``.
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta,
-    and ``tolerance`` is the relative gap of delta, 1e-2 by default. Where nothing is known ``upper`` is 1.
+    ``inf`` asks for the mass of infinite losses, and ``tolerance`` is the relative gap of delta, 1e-2 by default. Where nothing is known ``upper`` is 1.
 
     >>> from jaxacct import Gaussian
     >>> bounds = delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0)

@@ -27,7 +27,7 @@ class Diagnostics:
         shift (2,): what rounding of the losses' positions adds to epsilon, and takes off it, at most.
         infinite_mass: probability of an infinite loss, rounded up; a part of delta at every epsilon.
         lost: probability of losses beyond the meshes, which the upper bound counts as infinite.
-        converged: whether the gap asked for was reached; without a tolerance, whether the bracket says anything.
+        converged: that of the bracket: whether it is as tight as was asked.
 
     What is left of the gap between the bounds is the loss of discretizing and coarsening, which falls with the square
     of the mesh.

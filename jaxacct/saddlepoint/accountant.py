@@ -39,7 +39,7 @@ def epsilon(
     Args:
         mechanism: as of :func:`jaxacct.prv.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
         steps: likewise. May be traced.
-        delta (): failure probability in (0, 1). May be traced.
+        delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
         relation: neighbouring relation, one that the mechanisms support.
         precision: "float64", or "float32" for devices without it: estimates right to about 1e-3 of delta, no bracket;
             for Gaussian noise, sampled or not, and finite pairs.
@@ -73,8 +73,8 @@ def delta(
 ) -> Bounds:
     """Returns delta of a composition at ``epsilon``, exact to about ten digits, with a certified bracket.
 
-    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta.
-    Where nothing is known the bracket is (0, 1).
+    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta;
+    ``inf`` asks for the mass of infinite losses. Where nothing is known the bracket is (0, 1).
 
     >>> from jaxacct import Gaussian
     >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).estimate:.8f}"
