@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from jaxacct import elementary
 from jaxacct.processes import note_computing
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -50,10 +51,14 @@ SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
 def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
     """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
 
+    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails.
+
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.
     """
     note_computing()
+    if x64:
+        elementary.check()
     config: Any = jax.config
     settings = (
         config.jax_numpy_dtype_promotion,
@@ -81,10 +86,7 @@ def _at_rest(*, x64: bool) -> Iterator[None]:
 
 
 def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
-
-    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails.
-    """
+    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent."""
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:

@@ -145,8 +145,8 @@ def check_delta(value: Any, name: str = "delta", *, pure: bool = False) -> None:
     check_number(value, name)
     _require(
         name, value, lambda v: ((v >= 2.0**-1022) & (v < 1)) | ((v == 0) & pure),
-        "is not in (0, 1): give the failure probability, well below one over the number of examples (1e-5, say); "
-        "a value above 1 is often an epsilon in delta's place.",
+        f"is not in (0, 1){', nor 0 for the pure epsilon' if pure else ''}: give the failure probability, well below "
+        "one over the number of examples (1e-5, say); a value above 1 is often an epsilon in delta's place.",
     )  # fmt: skip
 
 

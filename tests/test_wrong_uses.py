@@ -27,7 +27,7 @@ def traced(function, value):
 WRONG = {
     # Which number goes where, and in which unit.
     "delta and epsilon swapped": (lambda: ja.epsilon(SAMPLED, 1000, 3.0), ValueError, "often an epsilon in delta's"),
-    "no delta": (lambda: ja.epsilon(SAMPLED, 1000, 0), ValueError, r"delta = 0 is not in \(0, 1\).*1e-5, say"),
+    "no delta": (lambda: ja.filters.RenyiFilter(3.0, 0), ValueError, r"delta = 0 is not in \(0, 1\).*1e-5, say"),
     "negative delta": (lambda: ja.epsilon(SAMPLED, 1000, -1e-5), ValueError, r"delta = -1e-05 is not in \(0, 1\)"),
     "NaN delta": (lambda: ja.rdp.epsilon(SAMPLED, 1000, np.nan), ValueError, r"delta = nan is not in \(0, 1\)"),
     "negative epsilon": (lambda: ja.delta(SAMPLED, 1000, -1.0), ValueError, "epsilon = -1.0 .* at least 0"),
@@ -41,7 +41,12 @@ WRONG = {
         ValueError,
         "sampling_rate = 512 .* expected batch size over the number of examples",
     ),
-    "rate 0": (lambda: ja.PoissonSubsampledLaplace(1.0, 0.0), ValueError, r"sampling_rate = 0.0 .* \(0, 1\]"),
+    "rate 0": (
+        lambda: ja.train.PoissonSampler(num_examples=100, sampling_rate=0.0, capacity=10),
+        ValueError,
+        r"sampling_rate = 0.0 .* \(0, 1\]",
+    ),
+    "negative rate": (lambda: ja.PoissonSubsampledLaplace(1.0, -0.1), ValueError, r"sampling_rate = -0.1 .* \[0, 1\]"),
     "epochs for steps": (
         lambda: ja.epsilon(SAMPLED, 2.5, 1e-5),
         ValueError,
@@ -92,7 +97,7 @@ WRONG = {
         ValueError,
         r"fpr = 1.5 .* give a number in \[0, 1\]",
     ),
-    "a Rényi order of 1": (lambda: ja.rdp.curve(SAMPLED, [1.0, 2.0]), ValueError, "orders .* above 1"),
+    "a Rényi order below 1": (lambda: ja.rdp.curve(SAMPLED, [0.5, 2.0]), ValueError, "orders .* 1"),
     "no orders": (lambda: ja.rdp.curve(SAMPLED, []), ValueError, "orders .* give a vector"),
     "batches beyond the data": (
         lambda: ja.train.PoissonSampler(num_examples=100, sampling_rate=50.0, capacity=101),

@@ -86,7 +86,8 @@ def delta(
     """Returns certified bounds on delta of a composition, at ``epsilon``.
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta,
-    ``inf`` asks for the mass of infinite losses, and ``tolerance`` is the relative gap of delta, 1e-2 by default. Where nothing is known ``upper`` is 1.
+    ``inf`` asks for the mass of infinite losses, and ``tolerance`` is the relative gap of delta, 1e-2 by default. Where
+    nothing is known ``upper`` is 1.
 
     >>> from jaxacct import Gaussian
     >>> bounds = delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0)

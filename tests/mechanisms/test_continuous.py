@@ -55,7 +55,7 @@ def test_fixed_size_batches_know_replacement_only():
         (lambda: Laplace(-1.0), r"scale = -1.0 is not a scale .*: give"),
         (lambda: Laplace(float("nan")), "scale = nan"),
         (lambda: PoissonSubsampledLaplace(1.0, 1.5), r"sampling_rate = 1.5 is not a probability .*: give"),
-        (lambda: LaplaceWithoutReplacement(1.0, 0.0), "sampling_rate = 0.0"),
+        (lambda: LaplaceWithoutReplacement(1.0, -0.5), "sampling_rate = -0.5"),
         (lambda: GaussianWithoutReplacement(-2.0, 0.1), "noise_multiplier = -2.0"),
         (lambda: GaussianMixture(1.0, [0.0, -1.0], [0.5, 0.5]), r"sensitivities = -1.0 is not .*: give"),
         (lambda: GaussianMixture(1.0, [0.0, 0.0], [0.5, 0.5]), "one above 0"),

@@ -242,7 +242,7 @@ def test_invalid_traced_fields_make_no_valid_pair(name):
         (lambda: PureDP(-1.0), "epsilon = -1.0 is not an epsilon: give a number of at least 0"),
         (lambda: ApproximateDP(1.0, 1.5), r"delta = 1.5 is not a probability: give a number in \[0, 1\]"),
         (lambda: RandomizedResponse(1.0, 1), "outcomes = 1 is out of range: give the number of possible values"),
-        (lambda: DiscreteLaplace(0.0), "scale = 0.0 is out of range: give a finite number above 0"),
+        (lambda: DiscreteLaplace(0.0), "scale = 0.0 is no scale of noise on the integers: give a number above 0"),
         (lambda: DiscreteLaplace(1.0, 0), "sensitivity = 0 is out of range: give the largest change"),
         (lambda: DiscreteGaussian(1e5), "needs sums over more than 65536 integers on either side: give reach = "),
         (lambda: DiscretePair([0.5, 0.4], [0.5, 0.5]), "p sums to one only within 0.1: give float64"),

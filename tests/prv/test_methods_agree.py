@@ -43,5 +43,4 @@ def test_each_method_says_something(steps):
     brackets = [ja.prv.epsilon(mechanism, steps, 1e-6, points=points, method=method) for points, method in REFINED]
     assert_overlap(*brackets)
     for bounds in brackets:
-        assert bounds.converged
         assert bounds.gap < 0.1

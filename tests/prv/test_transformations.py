@@ -70,7 +70,7 @@ def test_scan_over_noise_multipliers():
 
 def test_invalid_traced_parameters_are_on_the_safe_side():
     noise = jnp.array([-1.0, jnp.nan, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    rate = jnp.array([0.1, 0.1, 0.1, 0.0, 1.5, jnp.nan, 0.1, 0.1, 0.1])
+    rate = jnp.array([0.1, 0.1, 0.1, -0.1, 1.5, jnp.nan, 0.1, 0.1, 0.1])
     steps = jnp.array([10.0, 10.0, 10.0, 10.0, 10.0, 10.0, -1.0, 2.5, jnp.nan])
     assert np.all(np.isinf(np.asarray(traced(noise, rate, steps, filled([1e-5])))))
     assert np.all(np.asarray(scanned(noise, rate, steps)[1].upper) == 1)
@@ -109,11 +109,11 @@ def test_one_compilation_serves_all_values():
     [
         (lambda: ja.PoissonSubsampledGaussian(-1.0, 0.1), ["noise_multiplier = -1.0", "at least 0"]),
         (lambda: ja.Gaussian(float("nan")), ["noise_multiplier = nan"]),
-        (lambda: ja.PoissonSubsampledGaussian(1.0, 0.0), ["sampling_rate = 0.0", "(0, 1]"]),
+        (lambda: ja.PoissonSubsampledGaussian(1.0, -0.1), ["sampling_rate = -0.1", "[0, 1]"]),
         (lambda: ja.PoissonSubsampledGaussian(1.0, 5), ["sampling_rate = 5", "percentage"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), -1, 1e-5), ["steps = -1", "whole number"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 2.5, 1e-5), ["steps = 2.5", "whole number"]),
-        (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 0.0), ["delta = 0.0", "(0, 1)"]),
+        (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, -1e-5), ["delta = -1e-05", "(0, 1)", "nor 0"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 3), ["delta = 3", "epsilon in delta's place"]),
         (lambda: ja.prv.delta(ja.Gaussian(1.0), 1, -0.5), ["epsilon = -0.5"]),
         (
