@@ -117,7 +117,8 @@ def _best(
 
 def _shown(bounds: Bounds) -> Bounds:
     """Returns the bracket with its middle for an estimate where there is none, though it is narrow enough."""
-    middle = bounds.lower + (bounds.upper - bounds.lower) / 2
+    # By JAX, which does not warn of inf - inf.
+    middle = bounds.lower + jnp.subtract(bounds.upper, bounds.lower) / 2
     return outside(replace(bounds, estimate=jnp.where(jnp.isnan(bounds.estimate), middle, bounds.estimate)))
 
 

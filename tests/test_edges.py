@@ -122,6 +122,13 @@ def test_beyond_all_losses_only_infinite_ones_count():
         assert beyond.lower <= 0.25 <= beyond.upper <= 0.25 * (1 + 1e-13)
 
 
+def test_a_delta_that_is_all_failure_leaves_the_pure_part():
+    bounds = ja.epsilon(ja.ApproximateDP(1.0, 1e-5), 1, 1e-5)
+    assert bounds.lower <= 1 <= bounds.upper <= 1 + 1e-13
+    assert bounds.converged
+    assert ja.epsilon(ja.ApproximateDP(1.0, 1e-5), 1, 0.9e-5).lower == np.inf
+
+
 def test_a_bracket_that_says_nothing_has_not_converged():
     """Converged means as tight as was asked, on every route; where nothing was asked, as the default tolerance."""
     for points in (128, None):

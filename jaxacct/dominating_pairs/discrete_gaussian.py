@@ -96,6 +96,9 @@ class DiscreteGaussianPair:
     def infinite_mass(self) -> Array:
         return jnp.zeros_like(as_float64(self.scale))
 
+    def infinite_mass_error(self) -> Array:
+        return self.infinite_mass()
+
     def anchors(self) -> tuple[Array, Array]:
         center = as_float64(self.sensitivity)
         return self._losses(center - 1), self._losses(center)

@@ -125,6 +125,12 @@ class FinitePair:
     def infinite_mass(self) -> Array:
         return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)
 
+    def infinite_mass_error(self) -> Array:
+        infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
+        given = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
+        # A sum of n terms rounds n - 1 times; one that is given is itself.
+        return given + 2 * UNIT_ROUNDOFF * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
+
     def anchors(self) -> tuple[Array, Array]:
         """Returns P's heaviest loss and the heavier of its two neighbours, the lower one first.
 

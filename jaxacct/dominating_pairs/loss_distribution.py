@@ -140,6 +140,9 @@ class LossDistributionPair:
     def infinite_mass(self) -> Array:
         return as_float64(self.infinite_mass_p)
 
+    def infinite_mass_error(self) -> Array:
+        return jnp.zeros_like(as_float64(self.infinite_mass_p))
+
     def anchors(self) -> tuple[Array, Array]:
         return as_float64(self.atoms[0]), as_float64(self.atoms[1])
 

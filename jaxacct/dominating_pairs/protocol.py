@@ -64,7 +64,11 @@ class DominatingPair(Protocol):
         ...
 
     def infinite_mass(self) -> Array:
-        """Returns P(Y = inf), right to a few ulps: P's mass where Q has none. It belongs to no cell."""
+        """Returns P(Y = inf): P's mass where Q has none. It belongs to no cell."""
+        ...
+
+    def infinite_mass_error(self) -> Array:
+        """Returns a bound on the relative error of :meth:`infinite_mass`."""
         ...
 
     def anchors(self) -> tuple[Array, Array]:

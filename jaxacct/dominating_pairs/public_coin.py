@@ -75,6 +75,9 @@ class PublicCoinPair:
     def infinite_mass(self) -> Array:
         return jnp.zeros(())
 
+    def infinite_mass_error(self) -> Array:
+        return self.infinite_mass()
+
     def anchors(self) -> tuple[Array, Array]:
         return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
 

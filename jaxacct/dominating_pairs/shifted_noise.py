@@ -97,6 +97,9 @@ class ShiftedNoisePair:
     def infinite_mass(self) -> Array:
         return jnp.zeros_like(self._fields()[0])
 
+    def infinite_mass_error(self) -> Array:
+        return self.infinite_mass()
+
     def anchors(self) -> tuple[Array, Array]:
         free = jnp.full_like(self._fields()[0], jnp.nan)
         return self.loss_range() if self._noise.has_atoms else (free, free)

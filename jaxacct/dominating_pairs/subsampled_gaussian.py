@@ -71,6 +71,9 @@ class SubsampledGaussianPair:
     def infinite_mass(self) -> Array:
         return jnp.zeros_like(self._fields()[0])
 
+    def infinite_mass_error(self) -> Array:
+        return self.infinite_mass()
+
     def anchors(self) -> tuple[Array, Array]:
         free = jnp.full_like(self._fields()[0], jnp.nan)
         return free, free

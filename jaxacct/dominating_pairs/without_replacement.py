@@ -87,6 +87,9 @@ class WithoutReplacementPair:
     def infinite_mass(self) -> Array:
         return jnp.zeros_like(self._fields()[0])
 
+    def infinite_mass_error(self) -> Array:
+        return self.infinite_mass()
+
     def anchors(self) -> tuple[Array, Array]:
         _, upper = self._above().anchors()  # NaN for Gaussian noise; the lowest atom is -upper, in step with these
         return jnp.zeros_like(upper), upper

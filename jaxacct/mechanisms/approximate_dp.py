@@ -113,7 +113,9 @@ class ApproximateDP(ScalarFields):
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
         losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
-        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING))),)
+        # delta is as it is given.
+        rounding = jnp.broadcast_to(jnp.array([0.0, ROUNDING, ROUNDING, 0.0]), p.shape)
+        return (outside(FinitePair(p, p[..., ::-1], losses, rounding)),)
 
 
 def binary_probabilities(epsilon: Array) -> tuple[Array, Array]:

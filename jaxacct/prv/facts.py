@@ -26,6 +26,8 @@ class Known(NamedTuple):
 
     is_valid: Bool[Array, ""]
     infinite_mass: Float[Array, ""]
+    infinite_mass_error: Float[Array, ""]
+    """Bound on its relative error."""
     supremum: tuple[Array, Array]
     """Bounds (lower, upper) on that of the finite losses."""
 
@@ -45,7 +47,7 @@ class Facts(NamedTuple):
 
 def known_of(pair: DominatingPair) -> Known:
     """Returns what is known of one pair."""
-    return Known(pair.is_valid(), pair.infinite_mass(), pair.supremum())
+    return Known(pair.is_valid(), pair.infinite_mass(), pair.infinite_mass_error(), pair.supremum())
 
 
 def facts_of(parts: tuple[Part, ...]) -> Facts:
@@ -72,14 +74,20 @@ def _all_valid(known: Sequence[Known], counts: Sequence[Array]) -> Array:
 
 
 def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array]:
-    log_finite, terms = jnp.zeros(()), 0
-    for of_pairs, steps in zip(known, counts, strict=True):
-        log_finite += jnp.sum(jnp.where(steps > 0, steps * log_complement(of_pairs.infinite_mass), 0.0))
-        terms += len(steps)
-    mass = -jnp.expm1(log_finite)
-    # The masses, their logarithms, products and sum: relative errors of positive terms only.
-    error = (32 + 2 * terms) * UNIT_ROUNDOFF
-    return jnp.maximum(mass * (1 - error), 0.0), jnp.minimum(mass * (1 + error), 1.0)
+    steps = jnp.concatenate(list(counts))
+    mass, error = (
+        jnp.concatenate([leaf(of_pairs) for of_pairs in known])
+        for leaf in (lambda row: row.infinite_mass, lambda row: row.infinite_mass_error)
+    )
+    run = steps > 0
+    total = -jnp.expm1(jnp.sum(jnp.where(run, steps * log_complement(mass), 0.0)))
+    # The masses', their logarithms', products' and sum's: relative errors of positive terms only. Of a single run it is
+    # what is given.
+    single = jnp.sum(jnp.where(run, steps, 0.0)) == 1
+    total = jnp.where(single, jnp.sum(jnp.where(run, mass, 0.0)), total)
+    own = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
+    off = own + jnp.where(single, 0.0, (40 + 2 * len(steps)) * UNIT_ROUNDOFF)
+    return jnp.maximum(total * (1 - off), 0.0), jnp.minimum(total * (1 + off), 1.0)
 
 
 NEGLIGIBLE = 1e-9
