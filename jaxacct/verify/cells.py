@@ -253,9 +253,11 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     for i, (p, q) in enumerate(cells):
         j = first + i if p >= q * up else first + i - 1
         if j < first + i and not p * growth >= q * up:
-            j = points.below((p / q).log()) if p > 0 and q > 0 and (p / q).log().is_finite() else None
-        if j is not None:
-            found.add(j, p)
+            if not (p > 0 and q > 0):
+                up *= growth
+                continue
+            j = points.below((p / q).log())
+        found.add(j, p)
         up *= growth
 
 

@@ -257,7 +257,7 @@ class _Epsilon(_Question):
 
         def above(x: float) -> float:
             balls = [self.ball(i, x) for i in range(len(self.directions))]
-            if any(ball is None for ball in balls):
+            if any(ball is None or ball.rad() > 1e-6 * abs(ball) for ball in balls):
                 return math.nan
             largest = max((ball.mid() for ball in balls if ball is not None), key=float)
             return float((largest / self.given).log()) if largest > 0 else -math.inf
