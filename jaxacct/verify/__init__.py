@@ -22,11 +22,12 @@ functions analytic in an ellipse. Every number is a ball of `Arb <https://arblib
 
 Where there is a shorter way it is taken: one run and compositions of Gaussians in closed form; finitely many losses by
 listing their sums, or over one period where they lie on a lattice; plain Laplace noise by residues; two runs by an
-integral over the first one's outcome. Where none is short enough Chernoff's bound alone is left, and says so.
+integral over the first one's outcome. Where the transform falls too slowly two laws on a lattice, one never better and
+one never worse, hold delta between them (``sandwich.py``). Else Chernoff's bound alone is left, and says so.
 
 PROVED and REFUTED are theorems, but for defects of Arb and of this code; UNDECIDED says what is missing. Always so:
 random allocation over more than one batch, and :class:`~jaxacct.PrivacyLoss`, whose functions return floats. Few steps
-with small sampling rates, or with noise that leaves atoms, may be: the transform falls slowly there.
+with small sampling rates, or with noise that leaves atoms, may be, where a claim is within about 1e-6 of the truth.
 
 Source: the contour integral as in :mod:`jaxacct.saddlepoint`; Trefethen and Weideman (2014), "The exponentially
 convergent trapezoidal rule"; Trefethen (2013), "Approximation theory and approximation practice", Theorem 19.3;

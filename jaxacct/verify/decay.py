@@ -106,9 +106,9 @@ def table(law: Loss, t: float) -> Table:
         found = _rows(piece, t, k, frequencies)
         for i in range(len(frequencies)):
             j = int(np.argmin(found[1][:, i]))
-            sums[i] += found[1][j, i]
+            sums[i] += 1.06 * found[1][j, i]
             shifts[i].append(found[0][j])
-    return Table(frequencies, np.log(np.maximum(sums * 1.06, 1e-300)), shifts)
+    return Table(frequencies, np.log(np.maximum(sums * 1.0001, 1e-300)), shifts)
 
 
 def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[list[float], np.ndarray]:

@@ -70,13 +70,15 @@ def joined(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
     )
 
 
-def noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights) -> Loss:
-    """Returns the law of mixtures of noise; without noise the places themselves are seen."""
+def noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | None = None) -> Loss:
+    """Returns the law of mixtures of noise, times ``factor``; without noise the places themselves are seen."""
+    factor = arb(1) if factor is None else factor
     if scale == arb.pos_inf() or float(scale) == np.inf:
         return nothing()
     if scale == 0:
         there = {float(place): w for w, place in q if w != 0}
-        seen = [(w, there.get(float(place))) for w, place in p if w != 0]
-        infinite = sum((w for w, against in seen if against is None), arb(0))
-        return Loss(key, infinite=infinite, atoms=tuple((w, (w / v).log()) for w, v in seen if v is not None))
-    return joined(key, mixtures(kind, scale, p, q, arb(1)))
+        seen = [(factor * w, w, there.get(float(place))) for w, place in p if w != 0]
+        infinite = sum((mass for mass, _, against in seen if against is None), arb(0))
+        atoms = tuple((mass, (w / v).log()) for mass, w, v in seen if v is not None)
+        return Loss(key, infinite=infinite, atoms=atoms)
+    return joined(key, mixtures(kind, scale, p, q, factor))

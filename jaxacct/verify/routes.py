@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 from flint import arb, ctx
 
-from jaxacct.verify import contour, enumeration, lattice, many_laplace, sketch, two_runs
+from jaxacct.verify import contour, enumeration, lattice, many_laplace, sandwich, sketch, two_runs
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.quadrature import TooMuch
 
 ENOUGH = 1e-14
 """Relative radius of a ball that no further route is tried for."""
 
+FINE = 1e-10
+"""Relative radius of a ball that no lattice would make smaller."""
+
 MOST_ATOMS = 2000
 """Sums of finite losses, each of which asks for a closed form once."""
 
 MOST_PAIRS = 20
 """The same, where each asks for an integral over two runs."""
+
+SIZES = (2**11, 2**13, 2**15, 2**17, 2**19)
+"""Points of the sandwich's lattices."""
+
+SECONDS = 16.0
+"""Processor time within which a finer lattice is begun, which takes about five times as long as the one before."""
 
 BITS = 192
 
@@ -41,6 +51,7 @@ class Direction:
             self.supremum += k * law.supremum()
         self.refused = ""
         self.lines: list[tuple[float, contour.Line]] = []
+        self.composed: dict[int, tuple[float, sandwich.Composed]] = {}
 
     def _infinite(self) -> arb:
         """Returns the mass of infinite losses, 1 - prod (1 - m)^k."""
@@ -90,6 +101,39 @@ class Direction:
             with ctx.workprec(BITS):
                 return self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
         return best
+
+    def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
+        """Returns a part of a ball for delta at ``epsilon``, by sandwiches ever finer until it is enough.
+
+        It stays as it is where it is narrow already, and where no lattice is worth its time.
+        """
+        if not self.runs or ball.rad() <= FINE * abs(ball) or len(self.runs) == sum(k for _, k in self.runs) == 1:
+            return ball
+        start = time.process_time()
+        for size in SIZES:
+            if enough(ball) or time.process_time() - start > SECONDS:
+                break
+            try:
+                with ctx.workprec(BITS + 32):
+                    found = self.infinite + self._sandwiched(arb(epsilon), size)
+            except (TooMuch, ArithmeticError, OverflowError, ValueError):
+                continue
+            if found.is_finite() and found.overlaps(ball):
+                ball = found.intersection(ball)
+        return ball
+
+    def _sandwiched(self, epsilon: arb, size: int) -> arb:
+        finite = [run for run in self.runs if run[0].is_finite]
+        rest = [run for run in self.runs if not run[0].is_finite]
+        try:
+            enumeration.listed(finite, self._tilt(epsilon), most=MOST_ATOMS)
+        except TooMuch:
+            finite, rest = [], list(self.runs)
+        where, composed = self.composed.get(size, (math.inf, None))
+        if composed is None or not abs(where - float(epsilon)) <= 1e-2 * abs(where):
+            composed = sandwich.Composed(rest or self.runs, float(epsilon), size)
+            self.composed[size] = float(epsilon), composed
+        return self._shifted(finite if rest else [], composed.delta, epsilon)
 
     def _routes(self) -> list[Callable[[arb], arb]]:
         finite = [run for run in self.runs if run[0].is_finite]

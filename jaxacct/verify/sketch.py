@@ -34,8 +34,8 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
         return np.linspace(low, high, 801)
     p, q = [float(a) for _, a in piece.p], [float(a) for _, a in piece.q]
     s = kappa**-0.5
-    first = ((1 + t) * min(p) - t * max(q)) / kappa - REACH * s
-    last = ((1 + t) * max(p) - t * min(q)) / kappa + REACH * s
+    centres = [((1 + t) * a - t * b) / kappa for a in p for b in q]
+    first, last = min(centres) - REACH * s, max(centres) + REACH * s
     first, last = max(first, low) if low == low else first, min(last, high) if high == high else last
     last = max(last, first + s)
     return np.linspace(first, last, int(min(MOST, max(200, (last - first) / s / 0.1))))

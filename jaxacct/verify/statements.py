@@ -168,22 +168,37 @@ def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, 
     return noise("gaussian", key, real(noise_multiplier), [(arb(1), arb(0))], [(w, -place) for w, place in mixed])
 
 
-def truncated(direction: str, noise_multiplier: Any, sampling_rate: Any, overflow_probability: Any) -> Loss:
-    """A known coin: with the overflow's probability the example moves the sum by 2, as under half the noise."""
-    s, q, overflow = real(noise_multiplier), real(sampling_rate), real(overflow_probability)
+def truncated(
+    direction: str,
+    noise_multiplier: Any,
+    sampling_rate: Any,
+    overflow_probability: Any,
+    least_overflow_probability: Any,
+    overflow_rate: Any,
+    overflow_slack: Any,
+) -> Loss:
+    """Theorem of :class:`jaxacct.TruncatedPoissonGaussian`: which of three sampled Gaussians is run, is known.
+
+    Half the noise at the rate r with probability v, half the noise at the rate q with min(e, w - v), else all of it.
+    """
+    s, q, most = real(noise_multiplier), real(sampling_rate), real(overflow_probability)
+    least, r = real(least_overflow_probability), real(overflow_rate)
     zero, one = arb(0), arb(1)
     if float(s) == np.inf or q == 0:
         return nothing()
-    if s == 0:
-        return subsampled("gaussian", direction, s, q)
+    slack = real(overflow_slack).min(most - least)
+    parts: dict[tuple[float, float], tuple[arb, arb, arb]] = {}
+    for weight, scale, rate in ((least, s / 2, r), (slack, s / 2, q), (1 - least - slack, s, q)):
+        if weight != 0:
+            place = float(scale), float(rate)
+            parts[place] = weight + (parts[place][0] if place in parts else 0), scale, rate
     laws = []
-    for share, scale in ((1 - overflow, s), (overflow, s / 2)):
-        if share == 0:
-            continue
-        mixed = [(1 - q, zero), (q, one if direction == "remove" else -one)]
+    for weight, scale, rate in parts.values():
+        mixed = [(1 - rate, zero), (rate, one if direction == "remove" else -one)]
         pair = (mixed, [(one, zero)]) if direction == "remove" else ([(one, zero)], mixed)
-        laws.append(mixtures("gaussian", scale, *pair, share))
-    return joined(("truncated", float(s), float(q), float(overflow), direction), *laws)
+        laws.append(noise("gaussian", (), scale, *pair, weight))
+    fields = (s, q, most, least, r, slack)
+    return joined(("truncated", *(float(field) for field in fields), direction), *laws)
 
 
 def without_replacement(kind: str, scale: arb, rate: arb) -> Loss:
@@ -225,6 +240,8 @@ def discrete_laplace(direction: str, scale: Any, sensitivity: int) -> Loss:
     """Mass (1-a)/(1+a) a^|n|, a = e^(-1/scale), moved by D: losses (2n - D)/scale for n from 0 to D, the ends with all
     that lies beyond them.
     """
+    if float(np.asarray(scale)) == np.inf:
+        return nothing()
     s, width = rational(scale), int(sensitivity)
     a = (-1 / ball(s)).exp()
     atoms = []
@@ -240,6 +257,8 @@ def discrete_gaussian(direction: str, scale: Any, sensitivity: int, reach: int) 
     Atoms further than R from P's centre are left out: sum over |n| > R of e^(-n^2/(2 s^2)) <= 2 e^(-(R+1)^2/(2 s^2)) /
     (1 - e^(-(R+1)/s^2)), over a sum that is at least 1.
     """
+    if float(np.asarray(scale)) == np.inf:
+        return nothing()
     s, width = rational(scale), int(sensitivity)
     kappa = ball(1 / s**2)
     limit = int(42 * max(float(s), 0.05)) + 2
@@ -303,8 +322,11 @@ def discrete_pair(direction: str, p: Any, q: Any) -> Loss:
 
 
 def random_allocation(direction: str, noise_multiplier: Any, batches: Any, points: int) -> Loss:
-    """One batch is the Gaussian mechanism; with more the likelihood ratio is a mean of log-normal variables."""
-    if float(np.asarray(batches)) == 1:
+    """One batch is the Gaussian mechanism; with more the likelihood ratio is a mean of log-normal variables.
+
+    Noise without end says nothing.
+    """
+    if float(np.asarray(batches)) == 1 or float(np.asarray(noise_multiplier)) == np.inf:
         return gaussian(direction, noise_multiplier)
     raise Unstated(
         "the likelihood ratio of random allocation, a mean of log-normal variables, has no density in closed form"

@@ -152,6 +152,7 @@ class _Question:
         self.directions = directions
         self.refused: list[str] = []
         self.seen: dict[tuple[int, float], arb | None] = {}
+        self.narrows = True
 
     def ball(self, i: int, epsilon: float) -> arb | None:
         """Returns a ball for delta of direction i, or None."""
@@ -162,6 +163,15 @@ class _Question:
                 self.refused.append(str(missing))
                 self.seen[i, epsilon] = None
         return self.seen[i, epsilon]
+
+    def judged(self, i: int, epsilon: float, delta: float | arb) -> arb | None:
+        """Returns the same, narrowed until it tells whether delta is above ``delta``, if that is possible."""
+        ball = self.ball(i, epsilon)
+        if self.narrows and ball is not None and not (ball <= delta or ball > delta):
+            ball = self.seen[i, epsilon] = self.directions[i].narrowed(
+                epsilon, ball, lambda found: bool(found <= delta or found > delta)
+            )
+        return ball
 
     def by(self) -> str:
         """Says what was proved."""
@@ -190,7 +200,7 @@ class _Epsilon(_Question):
             if not direction.bounded:
                 return False if direction.infinite > 0 or not direction.supremum.is_finite() else None
             return True if direction.supremum <= epsilon else False if direction.supremum > epsilon else None
-        ball = self.ball(i, epsilon)
+        ball = self.judged(i, epsilon, self.given)
         if ball is None:
             return None
         return True if ball <= self.given else False if ball > self.given else None
@@ -214,7 +224,7 @@ class _Epsilon(_Question):
             return True if supremum >= epsilon else False if supremum < epsilon else None
         if math.isinf(epsilon):
             return False if direction.infinite < self.given else None
-        ball = self.ball(i, epsilon)
+        ball = self.judged(i, epsilon, self.given)
         if ball is None:
             return None
         return True if ball > self.given else False if ball < self.given else None
@@ -232,6 +242,7 @@ class _Epsilon(_Question):
             return math.inf, math.inf
         if self.given == 0 and some:
             return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
+        self.narrows = False  # a narrow bracket asks for narrow balls
         guess = self._secant(max(wrong, 0.0))
         if guess is None:
             return low, high
@@ -246,7 +257,7 @@ class _Epsilon(_Question):
 
         def above(x: float) -> float:
             balls = [self.ball(i, x) for i in range(len(self.directions))]
-            if any(ball is None for ball in balls):
+            if any(ball is None or ball.rad() > 1e-6 * abs(ball) for ball in balls):
                 return math.nan
             largest = max((ball.mid() for ball in balls if ball is not None), key=float)
             return float((largest / self.given).log()) if largest > 0 else -math.inf
@@ -271,21 +282,25 @@ class _Delta(_Question):
         super().__init__(directions)
         self.given = epsilon
 
-    def _balls(self) -> list[arb | None]:
-        return [self.ball(i, self.given) for i in range(len(self.directions))]
+    def _balls(self, delta: float) -> list[arb | None]:
+        return [self.judged(i, self.given, delta) for i in range(len(self.directions))]
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""
         if delta >= 1:
             return True
-        found = [None if b is None else True if b <= delta else False if b > delta else None for b in self._balls()]
+        found = [
+            None if b is None else True if b <= delta else False if b > delta else None for b in self._balls(delta)
+        ]
         return _all(found)
 
     def at_least(self, delta: float) -> bool | None:
         """Returns whether the truth is at least ``delta``; None where that is not known."""
         if delta <= 0:
             return True
-        found = [None if b is None else True if b >= delta else False if b < delta else None for b in self._balls()]
+        found = [
+            None if b is None else True if b >= delta else False if b < delta else None for b in self._balls(delta)
+        ]
         return None if any(known is None for known in found) and not any(found) else any(found)
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:

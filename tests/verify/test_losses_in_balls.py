@@ -109,6 +109,24 @@ def test_a_truncated_batch_is_a_known_coin():
     contains(law.single(arb(0.3)), (1 - w) * one + w * two, 12)
 
 
+def test_a_known_number_of_examples_makes_a_coin_of_three_sides():
+    # Half the noise at the rate r with probability v, at the rate q with e' = w - v < e; else all of it.
+    mechanism = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25, 0.125, 0.0625, 0.5)
+    for direction, sign in (("remove", 1), ("add", -1)):
+        (law,) = statements.stated(mechanism, direction)
+        truth = mp.mpf(0)
+        for weight, s, rate in ((0.125, 0.4, 0.0625), (0.125, 0.4, Q), (0.75, 0.8, Q)):
+            mixed = density("gaussian", s, [(0, 1 - mp.mpf(rate)), (sign, mp.mpf(rate))])
+            pair = (mixed, density("gaussian", s, ONE))
+            p, q = pair if sign > 0 else pair[::-1]
+            truth += weight * hockey_stick(p, q, mp.mpf(0.03), [-14, -2, -1, 0, 1, 2, 14])
+        contains(law.single(arb(0.03)), truth, 12)
+    everywhere = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25, 0.25, 0.1, 0.5)  # no slack is left
+    whole = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25)  # nor is any known to overflow: the same pair
+    one, other = (statements.stated(m, "remove")[0].single(arb(0.3)) for m in (everywhere, whole))
+    assert abs(one - other) < 1e-40
+
+
 def test_discrete_noise_is_summed_over_the_integers():
     s, epsilon = mp.mpf(1.25), mp.mpf(0.5)
     masses = {n: mp.exp(-mp.mpf(n * n) / (2 * s * s)) for n in range(-60, 61)}

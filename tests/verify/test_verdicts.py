@@ -101,6 +101,35 @@ def test_edges_of_delta(mechanism, steps, epsilon, truth):
         assert verify.delta(mechanism, steps, epsilon, (truth + 1e-8, 1.0)).status == "REFUTED"
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        ja.TruncatedPoissonGaussian(math.inf, 0.1, 0.1),
+        ja.TruncatedPoissonGaussian(1.0, 0.0, 0.1),
+        ja.PoissonSubsampledLaplace(1.0, 0.0),
+        ja.DiscreteGaussian(math.inf),
+        ja.DiscreteLaplace(math.inf),
+        ja.RandomAllocation(math.inf, 10),
+        ja.GaussianMixture(math.inf, [0.0, 1.0], [0.5, 0.5]),
+    ],
+    ids=repr,
+)
+def test_what_releases_nothing_costs_nothing(mechanism):
+    for given in (0.0, 1e-5):
+        assert verify.epsilon(mechanism, 7, given, (0.0, 0.0)).status == "PROVED"
+        assert verify.epsilon(mechanism, 7, given, (1e-9, 1.0)).status == "REFUTED"
+    for given in (0.0, math.inf):
+        assert verify.delta(mechanism, 7, given, (0.0, 0.0)).status == "PROVED"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_known_number_of_examples_is_proved(steps):
+    mechanism = ja.TruncatedPoissonGaussian.for_batches(0.8, 0.1, (100, 101), 12)
+    bracket = ja.epsilon(mechanism, steps, 1e-3)
+    assert verify.epsilon(mechanism, steps, 1e-3, bracket).status == "PROVED"
+    assert verify.epsilon(mechanism, steps, 1e-3, (0.0, float(bracket.lower) * (1 - 1e-8))).status == "REFUTED"
+
+
 def test_what_cannot_be_decided_says_what_is_missing():
     def cdf(y, b):
         return y
