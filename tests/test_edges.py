@@ -70,6 +70,16 @@ def test_nothing_and_something_inside_one_batch():
     np.testing.assert_array_equal(found[1:], [0, 0, np.inf, np.inf, np.inf])
 
 
+def test_a_count_that_is_no_number_of_runs_costs_inf_whatever_is_run():
+    def upper(noise, steps):
+        return ja.saddlepoint.epsilon(ja.Gaussian(noise), steps, 1e-5).upper
+
+    counts = np.array([-1.0, np.nan, 0.5, 1e30, -1e-40, 1e-40], np.float32)
+    for noise in (np.inf, 1.0):
+        found = jax.jit(jax.vmap(upper))(np.full(6, noise, np.float32), counts)
+        assert np.all(np.isposinf(np.asarray(found)))
+
+
 @pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
 @pytest.mark.parametrize(
     ("mechanism", "steps", "pure", "mass"),

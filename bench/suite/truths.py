@@ -1,4 +1,6 @@
-"""What answers are judged by: closed forms, quadrature, or brackets that two of our accountants prove together.
+"""What answers are judged by: closed forms, quadrature, or brackets that the referee (``ja.verify``) proves.
+
+Where that cannot decide, brackets that two of our accountants prove together.
 
 A truth is a pair (at least, at most) for each number that a setting asks for. A claimed upper bound below the first, or
 a lower bound above the second, is wrong, not inaccurate.

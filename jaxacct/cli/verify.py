@@ -52,11 +52,18 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxacct import __version__, verify
 
     found = list(claims(read(arguments.file)))
+    if not found:
+        raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
     judges = {"epsilon": verify.epsilon, "delta": verify.delta}
     verdicts = []
     for claim in found:
         bracket = claim.lower, claim.upper
-        verdict = judges[claim.quantity](claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation)
+        try:
+            verdict = judges[claim.quantity](
+                claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation
+            )
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"{arguments.file} has a value of a wrong type: {error}") from None
         verdicts.append({
             "quantity": claim.quantity, "given": claim.given, "lower": claim.lower, "upper": claim.upper,
             "status": verdict.status.value, "truth": list(verdict.truth), "reason": verdict.reason,
@@ -96,10 +103,9 @@ def _shown(value: Any) -> str:
 
 def read(name: str) -> Any:
     """Returns the JSON object of a file; raises ValueError where there is none."""
-    text = sys.stdin.read() if name == "-" else pathlib.Path(name).read_text()
     try:
-        record = json.loads(text)
-    except ValueError as error:
+        record = json.loads(sys.stdin.read() if name == "-" else pathlib.Path(name).read_text())
+    except (ValueError, RecursionError) as error:  # bytes that are no text, too
         raise ValueError(f"{name} is not JSON ({error}): give what a command printed with --json.") from None
     if not isinstance(record, dict):
         raise ValueError(f"{name} holds no JSON object: give what a command printed with --json.")
@@ -169,7 +175,11 @@ def made(record: Any) -> Any:
     from jaxacct.verify.statements import STATEMENTS
 
     if isinstance(record, list):
+        if not record:
+            raise ValueError("mechanism = [] holds nothing to compose: give at least one mechanism.")
         return tuple(made(entry) for entry in record)
+    if not isinstance(record, dict):
+        raise ValueError(f"mechanism = {record!r}: give an object with a type and fields, or a list of such.")
     fields = dict(record)
     name = fields.pop("type")
     kinds = {kind.__name__: kind for kind in STATEMENTS}

@@ -62,7 +62,8 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
         return mechanism, steps
     scalars = len(mechanism.batch_shape)
     ordinary = jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), mechanism)
-    return ordinary, choose(nothing, 0.0, steps)
+    # Not 0 where the count is no number of runs: NaN stays.
+    return ordinary, choose(nothing, 0.0 * steps, steps)
 
 
 def choose(condition: Any, first: Any, second: Any) -> Any:

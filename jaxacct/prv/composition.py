@@ -49,7 +49,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
         count = max(len(directions) for directions in nested)
         # A symmetric mechanism gives one direction for all.
         return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
-    mechanism, steps = without_noops(mechanism, steps)
+    mechanism, steps = without_noops(mechanism, validation.exact_steps(steps))
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))

@@ -147,7 +147,14 @@ def epsilon_of_one_run(run: OneRun, delta: Array) -> Bounds:
         def too_small(state: tuple[Array, Array]) -> Array:
             return ~enough(side, state[1]) & (state[1] < LARGEST)
 
+        def shrink(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            return zero, state[1] / 16
+
+        def too_large(state: tuple[Array, Array]) -> Array:
+            return (state[0] == 0) & (state[1] > 16 * TINY) & enough(side, state[1] / 16)
+
         low, high = jax.lax.while_loop(too_small, grow, (zero, jnp.full_like(delta, 1e-3)))
+        _, high = jax.lax.while_loop(too_large, shrink, (low, high))
 
         def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             i, low, high = state

@@ -8,6 +8,7 @@ noise around some places, :mod:`.mixtures` splits the line where the noise has k
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -95,22 +96,36 @@ def _runs(mechanism: Any, steps: Any) -> list[tuple[Any, int]]:
 
 def whole(steps: Any) -> int:
     """Returns a number of runs as an integer; raises where it is none."""
-    count = Fraction(steps) if isinstance(steps, (int, Fraction)) else Fraction(float(np.asarray(steps)))
-    if count < 0 or count.denominator != 1:
+    count = exact(steps, "steps")
+    if isinstance(count, float) or count < 0 or count.denominator != 1:
         raise ValueError(f"steps = {steps} is not a number of steps: give a whole number, at least 0.")
     return int(count)
 
 
+def exact(value: Any, name: str) -> Fraction | float:
+    """Returns a number as it is, whole ones of any size too; infinity and NaN as floats. Raises where it is none."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(f"{name} = {value} is traced: a verdict is about numbers.")
+    if isinstance(value, Fraction):
+        return value
+    found = value if isinstance(value, int) else np.asarray(value)
+    if isinstance(value, bool) or (not isinstance(found, int) and (found.dtype.kind not in "iuf" or found.ndim)):
+        raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number.")
+    if isinstance(found, int) or found.dtype.kind in "iu":
+        return Fraction(int(found))
+    number = float(found)
+    return Fraction(number) if math.isfinite(number) else number
+
+
 def real(value: Any) -> arb:
     """Returns the number that a field is."""
-    if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{value} is traced: a verdict is about numbers.")
-    return arb(float(np.asarray(value)))
+    number = exact(value, "a field")
+    return arb(number) if isinstance(number, float) else arb(number.numerator) / number.denominator
 
 
 def rational(value: Any) -> Fraction:
     """The same, as a fraction."""
-    return Fraction(float(np.asarray(value)))
+    return Fraction(exact(value, "a field"))
 
 
 def normal(scale: arb, shift: int) -> Loss:

@@ -6,14 +6,17 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-import numpy as np
 from flint import arb, ctx
 
 from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.routes import BITS, Direction
-from jaxacct.verify.statements import Unstated, composition
+from jaxacct.verify.statements import Unstated, composition, exact
+
+LARGEST = arb(2) ** 1024
+"""Above every float64 but infinity."""
 
 
 class Status(enum.StrEnum):
@@ -103,10 +106,13 @@ def delta(mechanism: Any, steps: Any, epsilon: float, bracket: Any, *, relation:
 
 
 def number(value: Any, name: str) -> float:
-    """Returns a float64; raises where there is none, or it is NaN."""
-    found = float(np.asarray(value, dtype=np.float64))
+    """Returns a float64; raises where there is none, it is NaN, or it would have to be rounded to be one."""
+    given = exact(value, name)
+    found = float(given)
     if math.isnan(found):
         raise ValueError(f"{name} is nan: give a number.")
+    if not isinstance(given, float) and Fraction(found) != given:
+        raise ValueError(f"{name} = {value} is no float64, and what is near it would be judged: give one.")
     return found
 
 
@@ -198,7 +204,8 @@ class _Epsilon(_Question):
         if self.given == 0 and direction.runs:
             # The essential supremum: delta is 0 from there on, and nowhere before.
             if not direction.bounded:
-                return False if direction.infinite > 0 or not direction.supremum.is_finite() else None
+                # A ball that overflowed says nothing; infinity itself does.
+                return False if direction.infinite > 0 or direction.supremum > LARGEST else None
             return True if direction.supremum <= epsilon else False if direction.supremum > epsilon else None
         ball = self.judged(i, epsilon, self.given)
         if ball is None:

@@ -45,10 +45,18 @@ def epsilon(setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def reference(setting: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the exact accountant and the mesh prove together; they are independent, and must not disagree."""
+    """Returns a bracket that the referee proves; where that cannot decide, what two accountants prove together."""
     if not setting["points"]:
         return epsilon({"mechanisms": setting["mechanisms"], "delta": setting["delta"]})
     mechanism, steps = _composition(setting["mechanisms"])
+    found = ja.epsilon(mechanism, steps, setting["delta"])
+    bracket = float(found.lower), float(found.upper)
+    verdict = ja.verify.epsilon(mechanism, steps, setting["delta"], bracket)
+    if verdict.status == "REFUTED":
+        raise AssertionError(f"the referee refutes {bracket}: {verdict}")
+    if verdict.status == "PROVED":
+        return {"lower": bracket[0], "upper": bracket[1]} | COMPILED
+    # They are independent, and must not disagree.
     exact = ja.saddlepoint.epsilon(mechanism, steps, setting["delta"])
     mesh = ja.prv.epsilon(mechanism, steps, setting["delta"], points=setting["points"])
     lower, upper = max(float(exact.lower), float(mesh.lower)), min(float(exact.upper), float(mesh.upper))
