@@ -41,7 +41,7 @@ DEFAULT_TOLERANCE = {"epsilon": 1e-3, "delta": 1e-2}
 
 
 FARTHEST = 1e9
-"""Largest epsilon that a mesh is chosen for."""
+"""Largest epsilon, of either sign, that a mesh is chosen for."""
 
 
 class Composed(NamedTuple):
@@ -106,7 +106,7 @@ def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, me
 
 def _ordinary(value: Any, quantity: str) -> Any:
     """Returns a value near by that a mesh can be chosen for, at the ends of the range, which take none."""
-    least, most = (TINY, 1.0) if quantity == "epsilon" else (0.0, FARTHEST)
+    least, most = (TINY, 1.0) if quantity == "epsilon" else (-FARTHEST, FARTHEST)
     return np.clip(value, least, most) if is_concrete(value) else jnp.clip(value, least, most)
 
 
