@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import FUNCTION, TINY, log_complement
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_complement
 from jaxacct.prv.composition import Part
 from jaxacct.prv.facts import Facts, facts_of
 
@@ -80,7 +80,9 @@ def _bracket(
         worst = jnp.inf
     else:
         log_missed = jnp.min(rest * value + log_overlap)
-        lower, upper = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + value)), most
+        # What is missed may be less than a unit of 1.
+        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + value)) * (1 - 2 * UNIT_ROUNDOFF)
+        upper = most
         worst = 1.0
     known = facts.is_valid & ~jnp.isnan(lower)
     return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, worst)

@@ -195,3 +195,16 @@ def test_slack_widens_by_its_largest_effect():
             effects = 1e-3 * np.exp(float(lattice.log_mass) - 2.0 * losses) * -np.expm1(epsilon - losses)
             assert gained >= 0.999 * effects.max()
             assert gained <= 1.01 * effects.max() or gained + float(DELTA(lattice, epsilon)) == 1.0
+
+
+@pytest.mark.parametrize("is_upper", [True, False])
+def test_either_half_of_the_points_may_stay(is_upper):
+    side = 1 if is_upper else -1
+    with jax.enable_x64(True):
+        for order, mesh in ((0.5, 0.2), (3.0, 0.05), (20.0, 0.01), (1.0, 1.0)) * 5:
+            lattice = random_lattice(64, order, mesh, is_upper=is_upper)
+            epsilons = np.linspace(float(lattice.start) - mesh, float(LOSSES(lattice)[-1]) + mesh, 41)
+            coarse = COARSEN(lattice, True)
+            assert float(coarse.start) == float(lattice.start) - float(lattice.mesh)
+            before = np.array([exact_delta(lattice, epsilon) for epsilon in epsilons])
+            assert np.all(side * (np.asarray(DELTAS(coarse, epsilons)) - before) >= 0)
