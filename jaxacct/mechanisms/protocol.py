@@ -62,8 +62,10 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
         return mechanism, steps
     scalars = len(mechanism.batch_shape)
     ordinary = jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), mechanism)
-    # Not 0 where the count is no number of runs: NaN stays.
-    return ordinary, choose(nothing, 0.0 * steps, steps)
+    # What is no number of runs stays what it is.
+    where = np if is_concrete(steps) else jnp
+    counts = (steps >= 0) & (steps == where.floor(steps)) & (steps <= 2.0**53)
+    return ordinary, choose(nothing & counts, 0.0, steps)
 
 
 def choose(condition: Any, first: Any, second: Any) -> Any:

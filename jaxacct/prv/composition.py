@@ -13,7 +13,8 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.protocol import check_mechanism, sequence, without_noops
-from jaxacct.precision import is_concrete
+from jaxacct.precision import exact_real, is_concrete, is_zero
+from jaxacct.validation import MOST_STEPS
 
 Part = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -49,7 +50,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
         count = max(len(directions) for directions in nested)
         # A symmetric mechanism gives one direction for all.
         return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
-    mechanism, steps = without_noops(mechanism, validation.exact_steps(steps))
+    mechanism, steps = without_noops(mechanism, _counted(steps))
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
@@ -102,6 +103,20 @@ def _length_class(length: int) -> int:
     """Returns the least of 1, 2, 4, 8, 12, 16, 24, 32, ... that is not below a length."""
     whole = 1 << (length - 1).bit_length()
     return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
+
+
+def _counted(steps: Any) -> Any:
+    """Returns numbers of runs in the scope's precision; traced ones that would become one by rounding are NaN.
+
+    Those between whole numbers stay: derivatives ask for them. Brackets refuse them (:mod:`.facts`).
+    """
+    if is_concrete(steps):
+        return steps
+    counts = exact_real(steps)
+    if jnp.issubdtype(steps.dtype, jnp.integer):
+        return jnp.where(steps > MOST_STEPS, jnp.nan, counts) if steps.dtype.itemsize == 8 else counts
+    # As numbers XLA takes subnormal ones for 0.
+    return jnp.where((counts == 0) & ~is_zero(counts), jnp.nan, counts)
 
 
 def _real(leaf: ArrayLike) -> Any:
