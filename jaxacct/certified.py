@@ -103,10 +103,12 @@ def _best(
     check_options(tolerance, points, concrete=concrete)
     exact = getattr(saddlepoint, quantity)(mechanism, steps, value, relation=relation)
     if concrete:
+        if exact.converged and tolerance is None:
+            return exact
         wanted = DEFAULT_TOLERANCE[quantity] if tolerance is None else tolerance
         is_narrow = exact.gap <= wanted
         if exact.converged or is_narrow:
-            return _shown(replace(exact, converged=is_narrow | (exact.converged & (tolerance is None))))
+            return _shown(replace(exact, converged=is_narrow))
         mesh = getattr(prv, quantity)(mechanism, steps, value, relation=relation, tolerance=tolerance, points=points)
         return narrower(exact, mesh, wanted)
     leaves, structure = jax.tree.flatten((mechanism, steps, value))

@@ -63,9 +63,13 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     scalars = len(mechanism.batch_shape)
     ordinary = jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), mechanism)
     # What is no number of runs stays what it is.
-    where = np if is_concrete(steps) else jnp
-    counts = (steps >= 0) & (steps == where.floor(steps)) & (steps <= 2.0**53)
-    return ordinary, choose(nothing & counts, 0.0, steps)
+    return ordinary, choose(nothing & is_count(steps), 0.0, steps)
+
+
+def is_count(steps: Any) -> Any:
+    """Returns where a number is one of runs: whole, at least 0, and at most what float64 holds every one of."""
+    floor = np.floor(steps) if is_concrete(steps) else jnp.floor(steps)
+    return (steps >= 0) & (steps == floor) & (steps <= float(validation.MOST_STEPS))
 
 
 def choose(condition: Any, first: Any, second: Any) -> Any:

@@ -17,8 +17,15 @@ from jaxtyping import Array, Bool, Float
 
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.mechanisms.protocol import is_count
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, log_complement
 from jaxacct.prv.composition import Part
+
+NEGLIGIBLE = 1e-9
+"""Relative width below which a bracket has converged by any standard, and its middle is an estimate.
+
+So has one below the smallest normal float64, within which XLA tells no numbers apart.
+"""
 
 
 class Known(NamedTuple):
@@ -68,8 +75,7 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
 def _all_valid(known: Sequence[Known], counts: Sequence[Array]) -> Array:
     valid = jnp.asarray(True)
     for of_pairs, steps in zip(known, counts, strict=True):
-        whole = (steps >= 0) & (steps == jnp.floor(steps)) & (steps <= 2.0**53)
-        valid &= jnp.all(of_pairs.is_valid & whole)
+        valid &= jnp.all(of_pairs.is_valid & is_count(steps))
     return valid
 
 
@@ -88,13 +94,6 @@ def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Arr
     own = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
     off = own + jnp.where(single, 0.0, (40 + 2 * len(steps)) * UNIT_ROUNDOFF)
     return jnp.maximum(total * (1 - off), 0.0), jnp.minimum(total * (1 + off), 1.0)
-
-
-NEGLIGIBLE = 1e-9
-"""Relative width below which a bracket has converged by any standard, and its middle is an estimate.
-
-So has one below the smallest normal float64, within which XLA tells no numbers apart.
-"""
 
 
 def _supremum(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array]:

@@ -43,7 +43,7 @@ def hockey_stick(p, q, epsilon, places):
     return mp.quad(lambda x: max(gap(x), 0), sorted({*places, *zeros}))
 
 
-def contains(ball, value, digits=18):
+def assert_contains(ball, value, digits=18):
     assert abs(float(ball) / float(value) - 1) < 1e-12
     wider = arb(ball.mid(), ball.rad() + abs(ball.mid()) * arb(10) ** -digits)
     assert wider.contains(arb(mp.nstr(value, 28)))
@@ -79,7 +79,7 @@ def test_one_run_is_the_hockey_stick_of_the_mixtures(kind, name):
     p, q = density(kind, scale, p), density(kind, scale, q)
     edge = 16 if kind == "gaussian" else 50
     truth = hockey_stick(p, q, mp.mpf(epsilon), [-edge, -2, -1, 0, 1, 2, 3, edge])
-    contains(law.single(arb(epsilon)), truth, 13 if kind == "gaussian" else 12)
+    assert_contains(law.single(arb(epsilon)), truth, 13 if kind == "gaussian" else 12)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
@@ -91,7 +91,7 @@ def test_without_replacement_is_one_mixture_above_zero_and_the_other_below(kind)
     mixed, base = density(kind, 2, [(0, 1 - Q), (2, Q)]), density(kind, 2, ONE)
     edge = 40 if kind == "gaussian" else 140
     truth = hockey_stick(mixed, base, mp.mpf(0.05), [-edge, -2, 0, 1, 2, 4, edge])
-    contains(law.single(arb(0.05)), truth, 12)
+    assert_contains(law.single(arb(0.05)), truth, 12)
     # Below 0, H(A || (1-q) A + q B): delta(-e) = 1 - e^-e + e^-e delta(e), for the pair is its own mirror image.
     below = law.single(arb(-0.05))
     mirrored = 1 - (-arb(0.05)).exp() + (-arb(0.05)).exp() * law.single(arb(0.05))
@@ -106,7 +106,7 @@ def test_a_truncated_batch_is_a_known_coin():
         for s in (0.8, 0.4)
     )
     w = mp.mpf(0.01)
-    contains(law.single(arb(0.3)), (1 - w) * one + w * two, 12)
+    assert_contains(law.single(arb(0.3)), (1 - w) * one + w * two, 12)
 
 
 def test_a_known_number_of_examples_makes_a_coin_of_three_sides():
@@ -120,7 +120,7 @@ def test_a_known_number_of_examples_makes_a_coin_of_three_sides():
             pair = (mixed, density("gaussian", s, ONE))
             p, q = pair if sign > 0 else pair[::-1]
             truth += weight * hockey_stick(p, q, mp.mpf(0.03), [-14, -2, -1, 0, 1, 2, 14])
-        contains(law.single(arb(0.03)), truth, 12)
+        assert_contains(law.single(arb(0.03)), truth, 12)
     everywhere = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25, 0.25, 0.1, 0.5)  # no slack is left
     whole = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25)  # nor is any known to overflow: the same pair
     one, other = (statements.stated(m, "remove")[0].single(arb(0.3)) for m in (everywhere, whole))
@@ -133,7 +133,7 @@ def test_discrete_noise_is_summed_over_the_integers():
     whole = mp.fsum(masses.values())
     truth = mp.fsum(max(masses[n - 2] - mp.exp(epsilon) * masses[n], mp.mpf(0)) / whole for n in range(-50, 50))
     (law,) = statements.stated(ja.DiscreteGaussian(1.25, 2), "remove")
-    contains(law.single(arb(0.5)), truth)
+    assert_contains(law.single(arb(0.5)), truth)
     a = mp.exp(-1 / s)
     truth = (
         (1 - a)
@@ -141,7 +141,7 @@ def test_discrete_noise_is_summed_over_the_integers():
         * mp.fsum(max(a ** abs(n - 2) - mp.exp(epsilon) * a ** abs(n), mp.mpf(0)) for n in range(-200, 200))
     )
     (law,) = statements.stated(ja.DiscreteLaplace(1.25, 2), "remove")
-    contains(law.single(arb(0.5)), truth)
+    assert_contains(law.single(arb(0.5)), truth)
 
 
 def test_finite_pairs_are_listed_by_fractions():
@@ -151,7 +151,7 @@ def test_finite_pairs_are_listed_by_fractions():
     for outcome in itertools.product(range(3), repeat=5):
         a, b = (np.prod([Fraction(side[i]) for i in outcome]) for side in (p, q))
         truth += max(mp.mpf(a.numerator) / a.denominator - mp.exp(1) * mp.mpf(b.numerator) / b.denominator, mp.mpf(0))
-    contains(enumeration.delta([(law, 5)], arb(1), 1.0), truth)
+    assert_contains(enumeration.delta([(law, 5)], arb(1), 1.0), truth)
 
 
 @pytest.mark.parametrize(
