@@ -25,7 +25,7 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.protocol import directions
+from jaxacct.mechanisms.mechanism import directions
 from jaxacct.precision import FUNCTION, TINY, as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.rounded_sum import LEAST_COST
 

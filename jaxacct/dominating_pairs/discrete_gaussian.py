@@ -21,7 +21,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.finite import LOSS_ROUNDING, FinitePair
 from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
 
 SELF_DUAL = 1 / math.sqrt(2 * math.pi)

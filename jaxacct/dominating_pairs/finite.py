@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import LARGEST_EXPONENT, QUADRATURE_NODES, exp_remainder
 from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
 
 LOSS_ROUNDING = 8 * UNIT_ROUNDOFF

@@ -17,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses
 from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64
 

@@ -16,7 +16,7 @@ from jaxtyping import Array
 from jaxacct.precision import TINY, UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
-    from jaxacct.dominating_pairs.protocol import DominatingPair
+    from jaxacct.dominating_pairs.pair import DominatingPair
 
 
 def one_run_by_masses(pair: DominatingPair, epsilon: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.cumulants import QUADRATURE_NODES
-from jaxacct.dominating_pairs.protocol import CellMasses, DominatingPair
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
 
 

@@ -15,7 +15,7 @@ from jaxacct.dominating_pairs.moments import log_excess, log_integral, log_momen
 from jaxacct.dominating_pairs.noises import NOISES, Noise
 from jaxacct.dominating_pairs.normal import log_upper_tail
 from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
-from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses
 from jaxacct.precision import UNIT_ROUNDOFF, as_real, log_complement
 
 PIECES = 24

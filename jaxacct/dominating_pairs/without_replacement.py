@@ -12,7 +12,7 @@ from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.protocol import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses
 from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 

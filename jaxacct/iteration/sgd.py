@@ -22,7 +22,7 @@ from jaxacct.iteration.contraction import (
     raised_epsilon,
 )
 from jaxacct.iteration.shifts import checked_orders
-from jaxacct.mechanisms.protocol import ScalarFields
+from jaxacct.mechanisms.mechanism import ScalarFields
 from jaxacct.precision import UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("renyi", "shifted")

@@ -9,8 +9,8 @@ from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
 from jaxacct.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism
 from jaxacct.mechanisms.mixture import GaussianMixture
-from jaxacct.mechanisms.protocol import DIRECTIONS, Mechanism
 from jaxacct.mechanisms.random_allocation import RandomAllocation
 from jaxacct.mechanisms.randomized_response import RandomizedResponse
 from jaxacct.mechanisms.truncated import TruncatedPoissonGaussian

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions, is_none
+from jaxacct.mechanisms.mechanism import DIRECTIONS, ScalarFields, directions, is_none
 from jaxacct.precision import UNIT_ROUNDOFF, exact_float64, in_float64, kept_positive, outside
 
 ROUNDING = 16 * UNIT_ROUNDOFF

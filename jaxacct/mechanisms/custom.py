@@ -14,7 +14,7 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributionPair
 from jaxacct.dominating_pairs.finite import SUM_TOLERANCE
 from jaxacct.dominating_pairs.loss_distribution import VALUE_ERROR, Distribution
-from jaxacct.mechanisms.protocol import DIRECTIONS, directions
+from jaxacct.mechanisms.mechanism import DIRECTIONS, directions
 from jaxacct.precision import as_float64, is_concrete
 
 

@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless
+from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 LARGEST_SENSITIVITY = 2**16

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import subsampled_pair
 from jaxacct.precision import as_float64, scope
 

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import shifted_pair, subsampled_pair
 
 

@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import directions, is_endless
+from jaxacct.mechanisms.mechanism import directions, is_endless
 from jaxacct.mechanisms.shifts import mixture_pair
 
 SUM_TOLERANCE = 1e-6

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.random_allocation import LEAST_NOISE, MOST_BATCHES, Allocated, allocated, allocation_pair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, is_endless
+from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless
 from jaxacct.precision import as_float64, in_float64, outside
 
 

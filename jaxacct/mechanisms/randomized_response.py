@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.approximate_dp import ROUNDING
-from jaxacct.mechanisms.protocol import DIRECTIONS, ScalarFields, directions, is_none
+from jaxacct.mechanisms.mechanism import DIRECTIONS, ScalarFields, directions, is_none
 from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
 
 

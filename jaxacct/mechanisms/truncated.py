@@ -16,7 +16,7 @@ from jaxacct import validation
 from jaxacct.binomial import binomial_tail
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.public_coin import PublicCoinPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.mechanism import ScalarFields, directions, nothing_sampled
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, WithoutReplacementPair
-from jaxacct.mechanisms.protocol import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.mechanism import ScalarFields, directions, nothing_sampled
 
 
 @jax.tree_util.register_dataclass

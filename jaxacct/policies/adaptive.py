@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
 
 from jaxacct import validation
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
-from jaxacct.policies.protocol import Setting
+from jaxacct.policies.policy import Setting
 from jaxacct.precision import as_float64, in_float64
 
 SIGNIFICANT = 3.0

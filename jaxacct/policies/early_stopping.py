@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
 from jaxacct import validation
 from jaxacct.mechanisms import Gaussian
 from jaxacct.policies.adaptive import SIGNIFICANT
-from jaxacct.policies.protocol import Setting
+from jaxacct.policies.policy import Setting
 
 
 @jax.tree_util.register_dataclass

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.policies.protocol import Setting
+from jaxacct.policies.policy import Setting
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32
 from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.odometers import RenyiOdometer, VilleOdometer
-from jaxacct.policies.protocol import Setting
+from jaxacct.policies.policy import Setting
 
 
 @dataclass(frozen=True)

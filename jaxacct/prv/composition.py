@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import check_mechanism, sequence, without_noops
+from jaxacct.mechanisms.mechanism import check_mechanism, sequence, without_noops
 from jaxacct.precision import exact_real, is_concrete, is_zero
 from jaxacct.validation import MOST_STEPS
 

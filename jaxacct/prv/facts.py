@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.protocol import is_count
+from jaxacct.mechanisms.mechanism import is_count
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, log_complement
 from jaxacct.prv.composition import Part
 

@@ -22,7 +22,7 @@ from jaxacct.convert.renyi import (
     least_epsilon,
 )
 from jaxacct.mechanisms import Mechanism
-from jaxacct.mechanisms.protocol import check_mechanism, directions
+from jaxacct.mechanisms.mechanism import check_mechanism, directions
 from jaxacct.precision import as_float64, first_index, is_concrete
 from jaxacct.rdp.divergence import composed, largest_losses, total
 from jaxacct.rdp.edges import tried_orders

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
 from jaxacct.mechanisms import Gaussian, Laplace, Mechanism, RandomAllocation
-from jaxacct.mechanisms.protocol import directions
+from jaxacct.mechanisms.mechanism import directions
 from jaxacct.precision import as_float64
 from jaxacct.rdp.random_allocation import random_allocation
 

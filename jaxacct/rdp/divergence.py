@@ -15,7 +15,7 @@ from jaxacct.batching import stack
 from jaxacct.convert.kernels import kernel
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian, RandomAllocation
-from jaxacct.mechanisms.protocol import directions, sequence
+from jaxacct.mechanisms.mechanism import directions, sequence
 from jaxacct.precision import as_float64
 from jaxacct.rdp.closed_forms import CLOSED_FORMS
 from jaxacct.rdp.edges import supremum, tried_orders

@@ -31,7 +31,7 @@ from jaxtyping import Array
 
 from jaxacct.dominating_pairs.random_allocation import Allocated, allocation_pair
 from jaxacct.mechanisms import RandomAllocation
-from jaxacct.mechanisms.protocol import directions
+from jaxacct.mechanisms.mechanism import directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 LARGEST_ORDER = 256

@@ -16,7 +16,7 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.protocol import sequence
+from jaxacct.mechanisms.mechanism import sequence
 from jaxacct.precision import UNIT_ROUNDOFF, in_float64
 
 mp.mp.dps = 40

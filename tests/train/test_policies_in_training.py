@@ -16,7 +16,7 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, Schedule, SpendRemaining
-from jaxacct.policies.protocol import Setting
+from jaxacct.policies.policy import Setting
 from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile
 from jaxacct.train.sources import IndexedSource

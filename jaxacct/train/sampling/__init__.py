@@ -14,7 +14,7 @@ from jaxacct.train.sampling.allocation import RandomAllocationSampler
 from jaxacct.train.sampling.overflow import log_binomial_tail, log_overflow_bound
 from jaxacct.train.sampling.packing import Batch, pack
 from jaxacct.train.sampling.poisson import ALLOWANCE, PoissonSampler
-from jaxacct.train.sampling.protocol import Sampler, runs_of
+from jaxacct.train.sampling.sampler import Sampler, runs_of
 from jaxacct.train.sampling.truncated import TruncatedPoissonSampler
 from jaxacct.train.sampling.without_replacement import WithoutReplacementSampler
 

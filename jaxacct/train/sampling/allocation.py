@@ -23,7 +23,7 @@ from jaxacct.mechanisms import RandomAllocation
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import Batch, pack
 from jaxacct.train.sampling.poisson import ALLOWANCE
-from jaxacct.train.sampling.protocol import check_num_examples
+from jaxacct.train.sampling.sampler import check_num_examples
 
 MOST_BATCHES = 2**16
 """Most batches of an epoch: 64 random bits modulo t are then formed in 32-bit arithmetic, without overflow."""

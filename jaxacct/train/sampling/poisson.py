@@ -35,7 +35,7 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
-from jaxacct.train.sampling.protocol import check_num_examples, drawn_rate
+from jaxacct.train.sampling.sampler import check_num_examples, drawn_rate
 
 ALLOWANCE = 1e-3
 """Share of delta that overflows may cost, by default. The batch grows by the logarithm of its inverse only."""

@@ -19,7 +19,7 @@ from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import TruncatedPoissonGaussian
 from jaxacct.train.sampling.overflow import cut_cost, log_tie
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, random_order
-from jaxacct.train.sampling.protocol import check_num_examples, drawn_rate
+from jaxacct.train.sampling.sampler import check_num_examples, drawn_rate
 
 
 @dataclass(frozen=True)

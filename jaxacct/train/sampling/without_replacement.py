@@ -13,7 +13,7 @@ from jaxacct import validation
 from jaxacct.mechanisms import GaussianWithoutReplacement
 from jaxacct.train.sampling.overflow import cut_cost, log_tie
 from jaxacct.train.sampling.packing import Batch, random_order
-from jaxacct.train.sampling.protocol import check_num_examples
+from jaxacct.train.sampling.sampler import check_num_examples
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
 
-DIRECTIONS: dict[str, tuple[str, ...]] = {
+Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace"]
+"""Which data sets are neighbours: one example more or less, one less, one more, or one replaced by another."""
+
+Direction: TypeAlias = Literal["remove", "add", "replace"]
+"""One of the ways a relation is walked: from the data set with the example to the one without, or back."""
+
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
     "add_or_remove": ("remove", "add"),
     "remove": ("remove",),
     "add": ("add",),
@@ -47,6 +55,13 @@ class Mechanism(Protocol):
     def releases_nothing(self) -> Any:
         """Returns where the fields say that a run releases nothing: a boolean, or several, of ``batch_shape``."""
         ...
+
+
+Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+"""What accountants compose: one mechanism (whose fields may have a leading axis), or several."""
+
+Steps: TypeAlias = ArrayLike | Sequence[ArrayLike]
+"""How often each is run: one number, an array of them beside a leading axis, or one entry for each mechanism."""
 
 
 def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
