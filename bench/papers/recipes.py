@@ -16,11 +16,12 @@ from flax import nnx
 from jaxtyping import ArrayLike
 
 from bench.papers import cifar, ratings, reviews
+from bench.papers.algorithms import noisy_adam, noisy_sgd
 from bench.papers.convolution import TwoConvolutions
 from bench.papers.networks import CollaborativeFilter, PooledEmbedding, root_mean_squared_error
 from bench.papers.residual import ResNet9
 from jaxacct import train
-from jaxacct.train import MLP, Dataset, DPTrainer, accuracy, noisy_adam, noisy_sgd
+from jaxacct.train import MLP, Dataset, DPTrainer, accuracy
 from jaxacct.train.datasets import LOADERS as OWN
 from jaxacct.train.recipes import UNTUNED
 

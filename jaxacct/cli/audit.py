@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None and arguments.seed < 0:
         raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
     inputs, labels, classes = _examples(arguments.dataset)
-    found = audit.run(_model(inputs.shape[1:], classes), cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
+    model = _model(inputs.shape[1:], classes)
+    found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
     record = _record(arguments, found, len(labels))
     if arguments.json:
         print(strict_json.dumps(record))

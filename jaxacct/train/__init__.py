@@ -15,7 +15,6 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from jaxacct.train.accounting import certified_epsilon, guarantee
-from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
@@ -66,8 +65,6 @@ __all__ = [
     "guarantee",
     "load",
     "make_trainer",
-    "noisy_adam",
-    "noisy_sgd",
     "planned_epsilon",
     "privatize",
     "run_key",
