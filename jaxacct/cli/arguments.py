@@ -20,7 +20,8 @@ class Parser(argparse.ArgumentParser):
         """Refuses what it does not know here, where the options are known that may have been meant."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
-            known = [name for name in self._option_string_actions if name.startswith("--")]
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            known = [name for action in shown for name in action.option_strings if name.startswith("--")]
             self.error(f"{rest[0]} is unknown{nearest(rest[0].split('=')[0], known)}")
         return found, rest
 
