@@ -1,13 +1,145 @@
-"""Figures. They are drawn on figure objects of their own: nothing global of matplotlib changes."""
+"""Pictures and their numbers. They are drawn on figure objects of their own: nothing global of matplotlib changes."""
 
 from __future__ import annotations
 
+import csv
+import itertools
 import os
 import pathlib
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 INK, FAINT = "#26323f", "#d9dee3"
 ACCURACY, SPENT, BUDGET = "#2a6f97", "#c8553d", "#7a8794"
+COLORS = (ACCURACY, SPENT, "#5b8e4a", "#8a5fa8", "#c29a2b", "#4d5a66")
+LINES = {"bound": "-", "estimate": ":", "reference": "--"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column of numbers that is drawn.
+
+    Attributes:
+        name: the column's name in the CSV.
+        label: what the legend calls it; it says whether it is a bound or an estimate.
+        values (points,): float64, NumPy's or JAX's; what is not finite is written, and left out of the picture.
+        style: "bound" (solid), "estimate" (dotted), "reference" (dashed; a formula as printed elsewhere) or "band" (the
+            lower edge of a band whose upper edge is the next curve).
+    """
+
+    name: str
+    label: str
+    values: Any
+    style: str = "bound"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure: curves over one abscissa.
+
+    Attributes:
+        title: what it shows, with its setting.
+        x_name: the abscissa's column; ``x_label`` and ``y_label`` stand at the axes.
+        x (points,): its values.
+        curves: what is drawn and written.
+        notes: sentences below the picture: what was chosen, what a curve is not.
+        log_x: whether the abscissa is logarithmic; ``log_y`` likewise.
+    """
+
+    title: str
+    x_name: str
+    x_label: str
+    y_label: str
+    x: np.ndarray
+    curves: Sequence[Curve]
+    notes: Sequence[str] = ()
+    log_x: bool = False
+    log_y: bool = False
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the CSV's columns."""
+        return [self.x_name, *(curve.name for curve in self.curves)]
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """The CSV's lines."""
+        columns = [np.asarray(self.x, np.float64), *(np.asarray(curve.values, np.float64) for curve in self.curves)]
+        return [[float(value) for value in line] for line in zip(*columns, strict=True)]
+
+
+def require_matplotlib() -> tuple[Any, Any]:
+    """Returns matplotlib's figure and canvas classes; raises ModuleNotFoundError, with the remedy, where missing.
+
+    >>> new_figure, new_canvas = require_matplotlib()
+    >>> new_canvas(new_figure(figsize=(2, 1), dpi=100)).get_width_height()
+    (200, 100)
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError('pictures need matplotlib, which is missing: pip install "jaxacct[plot]".') from None
+    return Figure, FigureCanvasAgg
+
+
+def write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float | None]], path: pathlib.Path) -> None:
+    """Writes numbers under their names, floats so that they read back exactly."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        for row in rows:
+            writer.writerow(["" if cell is None else repr(cell) if isinstance(cell, float) else cell for cell in row])
+
+
+def draw(chart: Chart, path: pathlib.Path) -> None:
+    """Writes the chart to ``path``; its suffix says the format."""
+    new_figure, new_canvas = require_matplotlib()
+    figure = new_figure(figsize=(6.4, 4.8), dpi=150, layout="constrained")
+    new_canvas(figure)
+    axes = figure.subplots()
+    curves, index = list(chart.curves), 0
+    for color in itertools.cycle(COLORS):
+        if index >= len(curves):
+            break
+        curve = curves[index]
+        if curve.style == "band":
+            axes.fill_between(
+                chart.x, _drawn(curve.values), _drawn(curves[index + 1].values), color=color, alpha=0.35, linewidth=0.8,
+                label=curve.label,
+            )  # fmt: skip
+            index += 2
+            continue
+        axes.plot(
+            chart.x, _drawn(curve.values), LINES[curve.style], color=color, linewidth=1.6, label=curve.label,
+            marker="o" if len(chart.x) < 20 else None, markersize=3, zorder=3 if curve.style == "reference" else 2,
+        )  # fmt: skip
+        index += 1
+    if chart.log_x:
+        axes.set_xscale("log")
+    if chart.log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    axes.set_title(chart.title, loc="left", color=INK, fontsize=10)
+    axes.grid(color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK)
+    axes.legend(frameon=False, fontsize=8)
+    if chart.notes:
+        figure.supxlabel(textwrap.fill(" ".join(chart.notes), 110), fontsize=6.5, color=INK, x=0.02, ha="left")
+    figure.savefig(path)
+
+
+def _drawn(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -30,11 +162,7 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     ...     pathlib.Path(f"{folder}/training.png").read_bytes()[1:4]
     b'PNG'
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError('figures need matplotlib, which is missing: pip install "jaxacct[train]".') from None
+    new_figure, new_canvas = require_matplotlib()
     history = report["history"]
     if not history:
         raise ValueError("the report has no history: nothing was trained, so there is nothing to draw.")
@@ -42,8 +170,8 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     budget, metric = config["budget"]["epsilon"], config.get("metric", "accuracy")
     steps = [entry["step"] for entry in history]
     marker = "o" if len(steps) < 40 else None
-    figure = Figure(figsize=(6.4, 5.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(figsize=(6.4, 5.2), dpi=150, layout="constrained")
+    new_canvas(figure)
     top, bottom = figure.subplots(2, 1, sharex=True)
 
     if history[-1]["accuracy"] is not None:

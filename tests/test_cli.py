@@ -298,7 +298,7 @@ def test_every_example_of_every_help_text_is_understood(command, jaxacct):
 
 @pytest.mark.parametrize(
     ("command", "number"), [("epsilon", 0), ("epsilon", 1), ("delta", 0), ("delta", 1), ("calibrate", 0),
-                            ("curve", 1), ("figures", 0)],
+                            ("curve", 1)],
 )  # fmt: skip
 def test_examples_run(command, number, jaxacct):
     done = jaxacct(*examples(command, jaxacct)[number])

@@ -71,8 +71,6 @@ RECORDS = {
     "verify": ["verify", str(pathlib.Path(__file__).parent / "verify" / "claim.json")],
     "train": ["train", "--epochs", "5", "--seed", "3", "--out", "run"],
     "audit": ["audit"],
-    "figures": ["figures", "--only", "asoodeh-stopped-5", "--data-only"],
-    "figures --list": ["figures", "--list"],
 }
 
 

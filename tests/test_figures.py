@@ -1,8 +1,8 @@
 """The command that computes the papers' figures and tables: its list, its files, and numbers against arithmetic."""
 
 import csv
-import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -10,15 +10,17 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from jaxacct import figures
-from jaxacct.figures import Chart, Curve, Table
-from jaxacct.figures.exhibits import write_csv, write_markdown
+from bench import papers
+from bench.papers.exhibits import Table, write_markdown
+from jaxacct.plot import Chart, Curve, write_csv
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
-def jaxacct(*arguments):
+def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "jaxacct.cli", "figures", *arguments],
-        capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "80"},
+        [sys.executable, "-m", "bench.papers", *arguments],
+        capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"COLUMNS": "80"},
     )  # fmt: skip
 
 
@@ -32,9 +34,9 @@ def corollary(epsilon, rate, noise):
 
 
 def test_one_figure_from_the_command_line(tmp_path):
-    done = jaxacct("--out", str(tmp_path / "new"), "--only", "asoodeh-stopped-5", "--json")
+    done = command("--out", str(tmp_path / "new"), "--only", "asoodeh-stopped-5")
     assert done.returncode == 0, done.stderr
-    numbers, picture = json.loads(done.stdout)["written"]["asoodeh-stopped-5"]
+    numbers, picture = done.stdout.splitlines()
     with open(numbers, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 50
@@ -54,7 +56,7 @@ def test_one_figure_from_the_command_line(tmp_path):
 
 def test_odometers_in_the_papers_order_and_above_planning():
     # The comparison's claim: both new odometers improve on the original one, each best at another time.
-    chart = figures.EXHIBITS["whitehouse-odometers"].build()
+    chart = papers.EXHIBITS["whitehouse-odometers"].build()
     values = {curve.name: np.asarray(curve.values) for curve in chart.curves}
     for name in ("stitched", "mixture", "filter", "ville"):
         assert np.all(values[name][59:] < values["rogers"][59:])
@@ -65,14 +67,14 @@ def test_odometers_in_the_papers_order_and_above_planning():
 
 
 def test_list_names_every_exhibit_in_80_columns():
-    done = jaxacct("--list")
+    done = command("--list")
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in figures.EXHIBITS)
+    assert all(name in done.stdout for name in papers.EXHIBITS)
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_an_unknown_name_is_an_error():
-    done = jaxacct("--only", "figure-99")
+    done = command("--only", "figure-99")
     assert done.returncode == 2
     assert "figure-99" in done.stderr
     assert "asoodeh-stopped-5" in done.stderr
@@ -81,7 +83,7 @@ def test_an_unknown_name_is_an_error():
 
 def test_numbers_read_back_exactly_and_tables_round_bounds_up(tmp_path):
     chart = Chart("t", "x", "x", "y", np.array([0.1, 2.0]), [Curve("a", "a", np.array([1 / 3, np.inf]))])
-    write_csv(chart, tmp_path / "c.csv")
+    write_csv(chart.header, chart.rows, tmp_path / "c.csv")
     assert (tmp_path / "c.csv").read_text() == "x,a\n0.1,0.3333333333333333\n2.0,inf\n"
     table = Table(
         "T", ("name", "upper", "mu"), [("m", 1.23401, 0.12349), (None, np.inf, 2.0)], {"upper": 2, "mu": 2}, ("upper",)

@@ -15,7 +15,7 @@ ROOMS = (
     *("cumulants", "dominating_pairs", "mechanisms", "convert"),
     *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
-    *("train", "audit", "adapters", "plot", "figures", "sweep", "verify", "cli"),
+    *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
 
@@ -88,7 +88,7 @@ def test_the_picture_shows_every_import():
 
 def test_only_what_draws_imports_the_plots():
     users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
-    assert users == {"cli", "figures", "sweep"}
+    assert users == {"cli", "sweep"}
 
 
 def test_files_are_small():
@@ -125,7 +125,7 @@ def named_files():
         for name in re.findall(r"`((?:jaxacct|bench|docs|tests|notebooks|\.ci)/[\w./-]*)`", page.read_text()):
             yield page, name
     papers = ROOT / "docs" / "papers.md"
-    for name in re.findall(r"`([\w/]+\.py)`", papers.read_text()):
+    for name in re.findall(r"`(?!bench/)([\w/]+\.py)`", papers.read_text()):
         yield papers, f"jaxacct/{name}"
 
 

@@ -34,10 +34,6 @@ WITHOUT_DOCTEST = {
     "jaxacct.gdp.GaussianSummary": "what certified_mu returns",
     "jaxacct.prv.Curve": "what curve returns",
     "jaxacct.prv.Diagnostics": "what epsilon and delta return beside the bounds, if asked",
-    "jaxacct.figures.Chart": "made inside an exhibit; write shows a table",
-    "jaxacct.figures.Curve": "likewise",
-    "jaxacct.figures.Exhibit": "write shows one",
-    "jaxacct.figures.Table": "write shows one",
 }
 
 WITHOUT_GUARANTEE: dict[str, str] = {}

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, curve, figures, sweep, training, verify
+from jaxacct.cli import accounting, audit, calibration, curve, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, verify, training, audit, figures):
+    for group in (accounting, calibration, sweep, curve, verify, training, audit):
         group.add_parser(commands)
     return parser
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 RELATIONS = ("add_or_remove", "add", "remove")
-
-CHOICES = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL)
-"""How argparse says that a word is none of those it knows."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,16 +20,18 @@ class Parser(argparse.ArgumentParser):
         """Refuses what it does not know here, where the options are known that may have been meant."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
-            known = re.findall(r"--[a-z][a-z-]*", self.format_usage())
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            known = [name for action in shown for name in action.option_strings if name.startswith("--")]
             self.error(f"{rest[0]} is unknown{nearest(rest[0].split('=')[0], known)}")
         return found, rest
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse calls it for every argument with choices, commands included; its own says no nearest word.
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"{value!r} is unknown{nearest(value, list(action.choices))}")
+
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2."""
-        choice = CHOICES.search(message)
-        if choice:
-            known = [name.strip("' ") for name in choice[2].split(",")]
-            message = message[: choice.start()] + f"{choice[1]!r} is unknown{nearest(choice[1], known)}"
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help)\n")
 
 

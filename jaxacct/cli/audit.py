@@ -57,10 +57,8 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audits, prints the result, and returns the exit code."""
-    from flax import nnx
-
     from jaxacct import audit, strict_json
-    from jaxacct.train import Linear, cross_entropy
+    from jaxacct.train import cross_entropy
 
     settings = audit.Settings(
         **{name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in DEFAULTS}
@@ -68,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None and arguments.seed < 0:
         raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
     inputs, labels, classes = _examples(arguments.dataset)
-    model = Linear(inputs.shape[1:], classes, rngs=nnx.Rngs(0))
+    model = _model(inputs.shape[1:], classes)
     found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
     record = _record(arguments, found, len(labels))
     if arguments.json:
@@ -76,6 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(record)
     return EXCEEDED if found.exceeded else 0
+
+
+def _model(shape: tuple[int, ...], classes: int) -> Any:
+    from flax import nnx
+
+    from jaxacct.train import Linear
+
+    return Linear(shape, classes, rngs=nnx.Rngs(0))
 
 
 def _examples(name: str) -> tuple[Any, Any, int]:

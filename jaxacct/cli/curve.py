@@ -104,7 +104,7 @@ def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
 
         check_suffix(out)
     if plot is not None:
-        from jaxacct.figures import require_matplotlib
+        from jaxacct.plot import require_matplotlib
         from jaxacct.sweep.draw import FORMATS
 
         require_matplotlib()
@@ -203,11 +203,12 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     """Writes the numbers in full: columns (.csv, .npz), or what ``--json`` prints."""
     import numpy as np
 
-    from jaxacct.figures.exhibits import write_csv
+    from jaxacct.plot import write_csv
     from jaxacct.whole_file import write_whole
 
     if path.suffix == ".csv":
-        write_csv(_chart(record, found), path)
+        chart = _chart(record, found)
+        write_csv(chart.header, chart.rows, path)
     elif path.suffix == ".json":
         write_whole(path, lambda file: file.write((strict_json.dumps(record) + "\n").encode()))
     else:
@@ -217,10 +218,10 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
 
 
 def _chart(record: dict[str, Any], found: Found) -> Any:
-    """Returns the curve as the figures of papers are kept."""
+    """Returns the curve as it is drawn."""
     import numpy as np
 
-    from jaxacct.figures import Chart, Curve
+    from jaxacct.plot import Chart, Curve
 
     styles = {"upper": "bound", "lower": "bound", "estimate": "estimate"}
     curves = [
@@ -244,7 +245,7 @@ def _chart(record: dict[str, Any], found: Found) -> Any:
 
 
 def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
-    from jaxacct.figures.draw import draw
+    from jaxacct.plot import draw
 
     draw(_chart(record, found), path)
 

@@ -79,7 +79,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
-    from jaxacct.figures import require_matplotlib
+    from jaxacct.plot import require_matplotlib
     from jaxacct.sweep import draw
     from jaxacct.sweep.quantities import quantity_of
     from jaxacct.sweep.result import check_suffix

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.cli.arguments import add_json, examples, number
+from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
 from jaxacct.cli.shown import print_facts
-from jaxacct.whole_file import PRIVATE
+from jaxacct.whole_file import PRIVATE, write_whole
 
-DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "adult", "adult-uci", "imdb", "movielens")
+DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 
@@ -35,28 +35,26 @@ def add_parser(commands: Any) -> None:
         epilog=examples(
             "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
             "jaxacct train --epochs 20 --checkpoint-every 10 --out runs/kept",
-            "jaxacct train --recipe bu-mnist-1 --data-dir data/mnist --json",
+            "jaxacct train --dataset mnist --data-dir data/mnist --json",
         ),
     )
-    command.add_argument("--dataset", choices=DATASETS, help="default: the recipe's, or digits, which needs no files")
+    command.add_argument("--dataset", choices=DATASETS, default="digits", help="default: digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
     command.add_argument(
-        "--recipe", metavar="NAME", help="settings by name, such as bu-mnist-1 (default: those of the data set)"
+        "--recipe", action=Elsewhere, const="published settings are trained by python -m bench.papers.train"
     )
-    command.add_argument(
-        "--epsilon", type=number, metavar="E", help="budget (default 3; of a recipe with epochs: what those cost)"
-    )
-    command.add_argument("--delta", type=number, metavar="D", help="budget (default: the recipe's, or 1e-5)")
+    command.add_argument("--epsilon", type=number, default=3.0, metavar="E", help="budget (default 3)")
+    command.add_argument("--delta", type=number, default=1e-5, metavar="D", help="budget (default 1e-5)")
     command.add_argument(
         "--noise-multiplier", type=number, metavar="S",
         help="standard deviation of the noise over the clipping norm; more noise pays for more steps",
     )  # fmt: skip
     command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
     command.add_argument("--clip-norm", type=number, metavar="C", help="bound on each example's gradient norm")
-    command.add_argument("--learning-rate", type=number, metavar="R", help="of the recipe's optimizer")
+    command.add_argument("--learning-rate", type=number, metavar="R", help="of the optimizer")
     command.add_argument(
         "--epochs", type=number, metavar="N",
-        help="most expected passes over the data (default: the recipe's, or what the budget pays for)",
+        help="most expected passes over the data (default: what the budget pays for)",
     )  # fmt: skip
     command.add_argument(
         "--trainable", action="append", metavar="PATH",
@@ -71,7 +69,7 @@ def add_parser(commands: Any) -> None:
         "--seed", type=int, metavar="N",
         help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
     )  # fmt: skip
-    command.add_argument("--out", metavar="DIR", help="where to write (default runs/RECIPE)")
+    command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
     add_json(command, "print the report as one JSON object instead of a table")
     _add_policies(command.add_argument_group("what the steps spend"))
     kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
@@ -102,23 +100,21 @@ def _add_policies(group: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
     from jaxacct import plot
-    from jaxacct.train.checkpoints import Checkpoints
-    from jaxacct.train.report import build_report, write_report
+    from jaxacct.train import Checkpoints, build_report, load, write_report
 
-    name, recipe = _recipe(arguments)
     if arguments.resume and arguments.checkpoint_every is None:
         raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
-    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
+    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / arguments.dataset)
     keeper = None
     if arguments.checkpoint_every is not None:
         keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
         keeper.check(resume=arguments.resume)
     folder.mkdir(parents=True, exist_ok=True)  # a bad path should fail before the training, not after it
-    dataset = recipe.load(arguments.data_dir)
-    trainer, steps, config = _trainer(arguments, name, recipe, dataset)
+    dataset = load(arguments.dataset, arguments.data_dir)
+    trainer, steps, config = _trainer(arguments, dataset)
     try:
         record = None if keeper is None else _History(keeper.folder / HISTORY, config)
-        history = _fit(trainer, steps, recipe, dataset, keeper, record, arguments.resume)
+        history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
     except KeyboardInterrupt:
         if keeper is not None:
             print("jaxacct train: give --resume to go on.", file=sys.stderr)
@@ -139,42 +135,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _recipe(arguments: argparse.Namespace) -> tuple[str, Any]:
-    from jaxacct import validation
-    from jaxacct.train import RECIPES
-
-    name = arguments.recipe or arguments.dataset or "digits"
-    validation.check_one_of(name, "recipe", tuple(sorted(RECIPES)))
-    recipe = RECIPES[name]
-    if arguments.dataset not in (None, recipe.dataset):
-        raise ValueError(f"--recipe {name} is for the data set {recipe.dataset}: leave --dataset out.")
-    return name, recipe
-
-
-def _trainer(arguments: argparse.Namespace, name: str, recipe: Any, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
+def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
     """Returns the trainer, for how many steps to fit it, and what the report says of both."""
-    from jaxacct.train import make_trainer
+    from jaxacct.train import RECIPES, make_trainer
 
-    given = vars(arguments)
-    settings = {
-        "epsilon": 3.0 if arguments.epsilon is None and recipe.epochs is None else arguments.epsilon,
-        "delta": 1e-5 if arguments.delta is None and recipe.delta is None else arguments.delta,
-        "learning_rate": recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate,
-        **{key: given[key] for key in ("noise_multiplier", "batch_size", "clip_norm", "epochs", "seed")},
-    }
-    options = {key: given[key] for key in ("trainable", "microbatch_size", "ghost") if given[key] is not None}
-    if recipe.metric == "accuracy":
-        options["correct"] = _correct
+    given, recipe = vars(arguments), RECIPES[dataset.name]
+    rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
+    asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
+    settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
+    optional = {name: given[name] for name in ("trainable", "microbatch_size", "ghost") if given[name] is not None}
     policy = _policy(arguments, len(dataset.train_labels))
-    trainer, steps = make_trainer(dataset, recipe=recipe, policy=policy, ledger=arguments.ledger, **settings, **options)
+    trainer, steps = make_trainer(dataset, policy=policy, **settings, **optional)
     config = {
         "dataset": dataset.name,
-        "recipe": name,
+        "recipe": dataset.name,
         "source": recipe.source,
-        "metric": recipe.metric,
+        "metric": "accuracy",
         "optimizer": recipe.optimizer_name,
-        "learning_rate": settings["learning_rate"],
-        "epochs": recipe.epochs if arguments.epochs is None else arguments.epochs,
+        "learning_rate": rate,
+        "epochs": arguments.epochs,
         "trainable": arguments.trainable or "all",
     }
     return trainer, steps, config
@@ -241,11 +220,9 @@ class _History:
 
     def until(self, steps: int) -> list[Any]:
         """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
-        from jaxacct.train.write_ahead import write_private
-
         kept = [entry for entry in self._read()[1] if entry.step <= steps]
         lines = [strict_json.dumps(entry) + "\n" for entry in (self.config, *kept)]
-        write_private(self.path, "".join(lines).encode())
+        write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
         return kept
 
     def _read(self) -> tuple[dict[str, Any], list[Any]]:
@@ -263,14 +240,15 @@ def _evaluation(step: Any, reached: Any, epsilon: Any) -> Any:
     return Evaluation(int(step), None if reached is None else float(reached), float(epsilon))
 
 
-def _fit(
-    trainer: Any, steps: int, recipe: Any, dataset: Any, keeper: Any, record: _History | None, resume: bool
-) -> list[Any]:
+def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History | None, resume: bool) -> list[Any]:
     """Trains under a progress bar on standard error; the test set is public, what it measures costs no budget."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from jaxacct.train.state import Evaluation
+    from jaxacct.train import Evaluation, accuracy
+
+    def reached(model: Any) -> float:
+        return accuracy(model, dataset.test_inputs, dataset.test_labels)
 
     planned = min(steps, trainer.remaining_steps)
     every = max(1, min(round(trainer.sampler.num_examples / trainer.sampler.expected_batch_size), planned // 20))
@@ -282,7 +260,7 @@ def _fit(
         history = record.until(trainer.steps)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn(recipe.metric + " {task.fields[reached]}  epsilon {task.fields[epsilon]}"), TimeRemainingColumn(),
+        TextColumn("accuracy {task.fields[reached]}  epsilon {task.fields[epsilon]}"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(dataset.name, total=planned, reached="-", epsilon="0.00")
@@ -301,10 +279,8 @@ def _fit(
 
         unseen = trainer.steps > (history[-1].step if history else 0)
         if unseen and (trainer.steps % every == 0 or left == 0):  # interrupted between a checkpoint and its evaluation
-            keep(Evaluation(trainer.steps, recipe.evaluate(trainer.model, dataset), trainer.spent_epsilon))
-        trainer.fit(
-            left, every=every, evaluate=lambda model: recipe.evaluate(model, dataset), on_evaluation=keep, keeper=keeper
-        )
+            keep(Evaluation(trainer.steps, reached(trainer.model), trainer.spent_epsilon))
+        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper)
     return history
 
 
@@ -320,7 +296,7 @@ def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
             f"{final['steps']}, each on about {config['expected_batch_size']:.6g} of {config['num_examples']} examples",
         ),
         ("noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"),
-        (f"test {config['metric']}", f"{final['test_accuracy']:.4f} (public test set)"),
+        ("test accuracy", f"{final['test_accuracy']:.4f} (public test set)"),
         ("epsilon, certified", proved),
         (f"epsilon, Rényi {config['ledger']}", f"{final['epsilon_renyi']:.4f} of {config['budget']['epsilon']:g}"),
         ("delta", f"{final['delta']:g}"),

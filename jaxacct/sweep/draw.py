@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxacct.figures import require_matplotlib
-from jaxacct.plot import ACCURACY, BUDGET, FAINT, INK
+from jaxacct.plot import ACCURACY, BUDGET, FAINT, INK, require_matplotlib
 from jaxacct.sweep.result import Sweep
 
 MOST_PANELS = 12

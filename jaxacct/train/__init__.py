@@ -5,24 +5,21 @@
 0.5
 """
 
+try:
+    import flax as _flax  # noqa: F401
+    import optax as _optax  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        'jaxacct.train, and audits of it, need flax, optax and orbax-checkpoint: pip install "jaxacct[train]"',
+        name=missing.name,
+    ) from missing
+
 from jaxacct.train.accounting import certified_epsilon, guarantee
-from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.keys import run_key
-from jaxacct.train.models import (
-    MLP,
-    CollaborativeFilter,
-    Linear,
-    PatchCNN,
-    PooledEmbedding,
-    ResNet9,
-    TwoConvolutions,
-    accuracy,
-    cross_entropy,
-    root_mean_squared_error,
-)
+from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
@@ -44,7 +41,6 @@ __all__ = [
     "AdaptiveQuantile",
     "Automatic",
     "Checkpoints",
-    "CollaborativeFilter",
     "DPTrainer",
     "Dataset",
     "Evaluation",
@@ -54,13 +50,10 @@ __all__ = [
     "PatchCNN",
     "PerLayer",
     "PoissonSampler",
-    "PooledEmbedding",
     "RandomAllocationSampler",
     "Recipe",
-    "ResNet9",
     "TrainState",
     "TruncatedPoissonSampler",
-    "TwoConvolutions",
     "WithoutReplacementSampler",
     "accuracy",
     "add_noise",
@@ -72,11 +65,8 @@ __all__ = [
     "guarantee",
     "load",
     "make_trainer",
-    "noisy_adam",
-    "noisy_sgd",
     "planned_epsilon",
     "privatize",
-    "root_mean_squared_error",
     "run_key",
     "split_params",
     "write_report",

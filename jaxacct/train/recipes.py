@@ -1,14 +1,13 @@
-"""Ready-made configurations: one for each data set, which the command line starts from, and those of published tables.
+"""Ready-made configurations, one for each data set, which the command line starts from.
 
 A recipe's choice looked at the test accuracy of public data sets. On private data, tuning costs budget of its own.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import optax
@@ -17,21 +16,9 @@ from flax import nnx
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Policy
-from jaxacct.train.algorithms import noisy_adam, noisy_sgd
-from jaxacct.train.datasets import Dataset, load, ratings, reviews
+from jaxacct.train.datasets import Dataset
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
-from jaxacct.train.models import (
-    MLP,
-    CollaborativeFilter,
-    Linear,
-    PatchCNN,
-    PooledEmbedding,
-    ResNet9,
-    TwoConvolutions,
-    accuracy,
-    cross_entropy,
-    root_mean_squared_error,
-)
+from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
 from jaxacct.train.settings import affordable_steps, rate_of
 from jaxacct.train.trainer import DPTrainer
@@ -58,18 +45,6 @@ def adam_decaying(learning_rate: float, steps: int) -> optax.GradientTransformat
     return optax.adam(decaying_in_the_second_half(learning_rate, steps))
 
 
-def constant_sgd(learning_rate: float, steps: int) -> optax.GradientTransformation:
-    """Returns NoisySGD at a constant rate, as in Bu et al.'s tables."""
-    del steps
-    return noisy_sgd(learning_rate)
-
-
-def constant_adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
-    """Returns NoisyAdam at a constant rate, as in Bu et al.'s tables."""
-    del steps
-    return noisy_adam(learning_rate)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Settings of a run.
@@ -84,17 +59,12 @@ class Recipe:
         optimizer: makes the Optax transformation.
         optimizer_name: in words, for a report.
         microbatch_size: examples whose gradients are in memory at a time.
-        epochs: expected passes over the data. None: as many as the budget pays for.
-        delta: at which the source states its epsilon. None: the user's choice.
-        test_size: examples held out of the training files, where the source does that.
-        metric: "accuracy", a share of the test examples, or "rmse", in stars.
-        reported: what the source reached in that metric; None without a source.
         source: where the settings come from.
 
     >>> import dataclasses
     >>> larger = dataclasses.replace(RECIPES["digits"], batch_size=512)
-    >>> larger.dataset, larger.batch_size, larger.metric
-    ('digits', 512, 'accuracy')
+    >>> larger.dataset, larger.batch_size
+    ('digits', 512)
     """
 
     dataset: str
@@ -106,21 +76,7 @@ class Recipe:
     optimizer: Optimizer = adam_decaying
     optimizer_name: str = "adam, rate falling over the second half"
     microbatch_size: int | None = None
-    epochs: float | None = None
-    delta: float | None = None
-    test_size: int | None = None
-    metric: Literal["accuracy", "rmse"] = "accuracy"
-    reported: float | None = None
     source: str = "tuned at epsilon = 3, delta = 1e-5"
-
-    def load(self, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-        """Returns the recipe's data set, split as its source splits it. Errors as of ``datasets.load``."""
-        return load(self.dataset, data_dir, test_size=self.test_size)
-
-    def evaluate(self, model: nnx.Module, dataset: Dataset) -> float:
-        """Returns the recipe's metric of ``model`` on the test part, which is public."""
-        measure = accuracy if self.metric == "accuracy" else root_mean_squared_error
-        return measure(model, dataset.test_inputs, dataset.test_labels)
 
 
 UNTUNED = "a starting point that no run has tuned"
@@ -142,84 +98,21 @@ def _adult(name: str) -> Recipe:
     )  # fmt: skip
 
 
-BU = 'Bu et al. (2020), "Deep learning with Gaussian differential privacy"'
-
-
-def _bu_mnist(row: int, rate: float, clip: float, noise: float, epochs: float, reported: float) -> Recipe:
-    return Recipe(
-        dataset="mnist", module=lambda shape, classes, rngs: TwoConvolutions(shape, classes, rngs=rngs),
-        noise_multiplier=noise, batch_size=256, clip_norm=clip, learning_rate=rate, epochs=epochs, delta=1e-5,
-        optimizer=constant_sgd, optimizer_name="NoisySGD, constant rate", microbatch_size=24,
-        reported=reported, source=f"{BU}, Table 1, row {row}",
-    )  # fmt: skip
-
-
-def _reviews(**settings: object) -> Recipe:
-    shared: dict = {
-        "dataset": "imdb",
-        "module": lambda shape, classes, rngs: PooledEmbedding(reviews.VOCABULARY, classes, rngs=rngs),
-        "batch_size": 512, "clip_norm": 1.0, "learning_rate": 0.02, "microbatch_size": 16,
-    }  # fmt: skip
-    return Recipe(**{**shared, **settings})
-
-
-def _ratings(**settings: object) -> Recipe:
-    shared: dict = {
-        "dataset": "movielens",
-        "module": lambda shape, classes, rngs: CollaborativeFilter(ratings.USERS, ratings.MOVIES, classes, rngs=rngs),
-        "clip_norm": 5.0, "learning_rate": 0.01, "microbatch_size": 16, "metric": "rmse",
-    }  # fmt: skip
-    return Recipe(**{**shared, **settings})
-
-
-MOVIELENS_TEST = 200_042
-"""A fifth of the 1,000,209 ratings, to the next whole one."""
-
 RECIPES: dict[str, Recipe] = {
     "digits": Recipe(
-        dataset="digits", module=lambda shape, classes, rngs: Linear(shape, classes, center=0.3, rngs=rngs),
-        noise_multiplier=10.0, batch_size=1024, clip_norm=1.0, learning_rate=0.1,
+        dataset="digits",
+        module=lambda shape, classes, rngs: Linear(shape, classes, center=0.3, rngs=rngs),
+        noise_multiplier=10.0,
+        batch_size=1024,
+        clip_norm=1.0,
+        learning_rate=0.1,
     ),
     "mnist": _mnist("mnist"),
     "fashion-mnist": _mnist("fashion-mnist"),
     "adult": _adult("adult"),
     "adult-uci": _adult("adult-uci"),
-    "cifar10": Recipe(
-        dataset="cifar10", module=lambda shape, classes, rngs: ResNet9(shape, classes, width=16, rngs=rngs),
-        noise_multiplier=1.5, batch_size=2048, clip_norm=1.0, learning_rate=0.002, microbatch_size=16, source=UNTUNED,
-    ),
-    "imdb": _reviews(noise_multiplier=1.0, source=UNTUNED),
-    "movielens": _ratings(noise_multiplier=1.0, batch_size=10_000, source=UNTUNED),
-    "bu-mnist-1": _bu_mnist(1, 0.25, 1.5, 1.3, 15, 0.950),
-    "bu-mnist-2": _bu_mnist(2, 0.15, 1.0, 1.1, 60, 0.966),
-    "bu-mnist-3": _bu_mnist(3, 0.25, 1.5, 0.7, 45, 0.970),
-    "bu-mnist-4": _bu_mnist(4, 0.25, 1.5, 0.6, 62, 0.976),
-    "bu-mnist-5": _bu_mnist(5, 0.25, 1.5, 0.55, 68, 0.978),
-    "bu-mnist-6": _bu_mnist(6, 0.25, 1.5, 0.5, 100, 0.980),
-    "bu-adult": Recipe(
-        dataset="adult",
-        module=lambda shape, classes, rngs: MLP(shape, classes, width=16, activation=nnx.relu, rngs=rngs),
-        noise_multiplier=0.55, batch_size=256, clip_norm=1.0, learning_rate=0.15, epochs=18, delta=1e-5,
-        optimizer=constant_sgd, optimizer_name="NoisySGD, constant rate", microbatch_size=128, test_size=3256,
-        reported=0.840, source=f"{BU}, Table 2",
-    ),
-    "bu-imdb": _reviews(
-        noise_multiplier=0.56, epochs=9, delta=1e-5, optimizer=constant_adam,
-        optimizer_name="NoisyAdam, constant rate", reported=0.838, source=f"{BU}, Table 3",
-    ),
-    "bu-movielens": _ratings(
-        noise_multiplier=0.6, batch_size=(1_000_209 - MOVIELENS_TEST) / 80, epochs=20, delta=1e-6,
-        optimizer=constant_adam, optimizer_name="NoisyAdam, constant rate", test_size=MOVIELENS_TEST,
-        reported=0.915, source=f"{BU}, Table 4",
-    ),
-    "lecuyer-cifar10": Recipe(
-        dataset="cifar10", module=lambda shape, classes, rngs: ResNet9(shape, classes, norm="layer", rngs=rngs),
-        noise_multiplier=1.0, batch_size=512, clip_norm=1.0, learning_rate=0.05, epochs=100, delta=1e-6,
-        optimizer=constant_sgd, optimizer_name="NoisySGD, constant rate", microbatch_size=8,
-        source='Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", section 5.1',
-    ),
-}  # fmt: skip
-"""By name: a data set's own, which :func:`make_trainer` takes by default, and those of published experiments."""
+}
+"""By the name of the data set, which :func:`make_trainer` goes by unless it is given one."""
 
 
 def make_trainer(
@@ -243,15 +136,15 @@ def make_trainer(
     training have their own keys.
 
     Args:
-        dataset: from :meth:`Recipe.load` or :func:`~jaxacct.train.datasets.load`.
+        dataset: from :func:`~jaxacct.train.datasets.load`.
         epsilon: of the budget. None: what the planned epochs cost, by :func:`planned_epsilon`.
-        delta: of the budget. None: the recipe's.
+        delta: of the budget.
         recipe: a :class:`Recipe`, or a name in :data:`RECIPES`. None: the one named like the data set.
         noise_multiplier: standard deviation of the noise over ``clip_norm``.
         batch_size: the expected one.
         clip_norm: bound on each example's gradient norm.
         learning_rate: of the recipe's optimizer.
-        epochs: most expected passes over the data; None: the recipe's, or what the budget pays for.
+        epochs: most expected passes over the data; None: what the budget pays for.
         seed: None for the operating system's entropy; a number makes the run repeatable, and its noise known.
         policy: makes a policy from the noise multiplier, the sampling rate and the planned number of steps. None: these
             throughout.
@@ -267,13 +160,8 @@ def make_trainer(
     """
     recipe = _recipe_for(dataset, recipe)
     size = len(dataset.train_labels)
-    delta = recipe.delta if delta is None else delta
-    epochs = recipe.epochs if epochs is None else epochs
     if delta is None or (epsilon is None and epochs is None):
-        raise ValueError(
-            f"epsilon = {epsilon}, delta = {delta}, epochs = {epochs}: this recipe has no plan of its own. "
-            "Give delta, and epsilon or epochs."
-        )
+        raise ValueError(f"epsilon = {epsilon}, delta = {delta}, epochs = {epochs}. Give delta, and epsilon or epochs.")
     noise_multiplier = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
     clip_norm = recipe.clip_norm if clip_norm is None else clip_norm
     learning_rate = recipe.learning_rate if learning_rate is None else learning_rate

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
+from bench.papers.bu_tables import SECTION_4_2, TABLES
 from jaxacct import gdp, rdp
-from jaxacct.figures.bu_tables import SECTION_4_2, TABLES
 from jaxacct.precision import outside
 from jaxacct.tradeoff.profile import certified
 

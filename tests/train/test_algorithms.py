@@ -7,8 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
+from bench.papers.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train import DPTrainer
-from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 
 STEPS = 30
 

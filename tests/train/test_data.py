@@ -8,13 +8,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from jaxacct.train import Dataset, load
-from jaxacct.train.datasets import LOADERS, cifar
+from bench.papers import cifar
+from bench.papers.cifar import read_cifar
+from bench.papers.ratings import read_ratings
+from bench.papers.recipes import LOADERS, load
+from jaxacct.train import Dataset
 from jaxacct.train.datasets.adult import read_libsvm
-from jaxacct.train.datasets.cifar import read_cifar
 from jaxacct.train.datasets.dataset import hold_out
 from jaxacct.train.datasets.idx import FILES, read_idx
-from jaxacct.train.datasets.ratings import read_ratings
 
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "data"
 

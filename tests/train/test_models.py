@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxacct.train.models import (
-    MLP,
-    CollaborativeFilter,
-    Linear,
-    PatchCNN,
-    PooledEmbedding,
-    ResNet9,
-    TwoConvolutions,
-    accuracy,
-    convolve_by_patches,
-    cross_entropy,
-    root_mean_squared_error,
-)
-from jaxacct.train.models.residual import ConvolutionBlock
+from bench.papers.convolution import TwoConvolutions, convolve_by_patches
+from bench.papers.networks import CollaborativeFilter, PooledEmbedding, root_mean_squared_error
+from bench.papers.residual import ConvolutionBlock, ResNet9
+from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import check_module, split_params
 
 

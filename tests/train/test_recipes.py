@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxacct.train import RECIPES, Dataset, make_trainer
-from jaxacct.train.datasets import LOADERS, ratings, reviews
-from jaxacct.train.models import PooledEmbedding
-from jaxacct.train.recipes import planned_epsilon
+from bench.papers import ratings, recipes, reviews
+from bench.papers.networks import PooledEmbedding, root_mean_squared_error
+from jaxacct import train
+from jaxacct.train import Dataset, accuracy, planned_epsilon
+from jaxacct.train.datasets import LOADERS
+
+RECIPES = train.RECIPES | recipes.RECIPES
 
 SHAPES = {
     "digits": ((8, 8, 1), jnp.float32, 10),
@@ -43,8 +46,9 @@ PRINTED = {
 
 
 def test_every_data_set_has_a_recipe_of_its_own_name():
-    assert set(LOADERS) <= set(RECIPES)
-    for name in LOADERS:
+    assert set(LOADERS) == set(train.RECIPES)
+    assert set(recipes.LOADERS) <= set(RECIPES)
+    for name in recipes.LOADERS:
         assert RECIPES[name].dataset == name
 
 
@@ -56,7 +60,11 @@ def test_a_module_fits_its_data(name):
         lambda example: recipe.module(shape, classes, nnx.Rngs(0))(example), jax.ShapeDtypeStruct(shape, dtype)
     )
     assert outputs.shape == (classes,)
-    assert recipe.metric == ("rmse" if recipe.dataset == "movielens" else "accuracy")
+    if isinstance(recipe, recipes.Recipe):
+        stars = recipe.dataset == "movielens"
+        assert (recipe.metric, recipe.measure) == (
+            ("rmse", root_mean_squared_error) if stars else ("accuracy", accuracy)
+        )
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))
@@ -96,12 +104,12 @@ def test_a_recipe_splits_its_data_as_its_source_does(tmp_path):
     (tmp_path / "a9a").write_text("".join(f"{i % 2} {i % 100 + 1}:1\n" for i in range(4000)))
     dataset = RECIPES["bu-adult"].load(tmp_path)
     assert (len(dataset.train_labels), len(dataset.test_labels)) == (744, 3256)
-    assert len(RECIPES["adult"].load(tmp_path).test_labels) == 800
+    assert len(train.load("adult", tmp_path).test_labels) == 800
 
 
 def test_a_trainer_by_name_keeps_to_its_plan():
     dataset = small("adult")
-    trainer, steps = make_trainer(dataset, recipe="bu-adult", batch_size=20, epochs=2, seed=0)
+    trainer, steps = recipes.make_trainer(dataset, recipe="bu-adult", batch_size=20, epochs=2, seed=0)
     assert steps == 28  # two passes of 280 examples, 20 at a time
     assert trainer.remaining_steps in (steps, steps + 1)
     assert (trainer.noise_multiplier, trainer.clip_norm, trainer.delta) == (0.55, 1.0, 1e-5)
@@ -113,8 +121,8 @@ def test_a_trainer_by_name_keeps_to_its_plan():
 
 def test_a_budget_stops_short_of_the_recipes_epochs():
     dataset = small("adult")
-    _, whole = make_trainer(dataset, recipe="bu-adult", batch_size=20, seed=0)
-    trainer, fewer = make_trainer(dataset, recipe="bu-adult", batch_size=20, epsilon=20.0, seed=0)
+    _, whole = recipes.make_trainer(dataset, recipe="bu-adult", batch_size=20, seed=0)
+    trainer, fewer = recipes.make_trainer(dataset, recipe="bu-adult", batch_size=20, epsilon=20.0, seed=0)
     assert 0 < fewer < whole == 252
     assert trainer.epsilon == 20.0
 
@@ -125,7 +133,7 @@ def test_words_train():
         RECIPES["bu-imdb"], module=lambda shape, classes, rngs: PooledEmbedding(1000, classes, width=4, rngs=rngs)
     )
     dataset = small("imdb")
-    trainer, steps = make_trainer(dataset, recipe=recipe, batch_size=20, epochs=0.1, seed=0)
+    trainer, steps = recipes.make_trainer(dataset, recipe=recipe, batch_size=20, epochs=0.1, seed=0)
     before = [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
     trainer.fit(steps)
     after = [np.asarray(leaf) for leaf in jax.tree.leaves(trainer.state.params)]
@@ -153,4 +161,4 @@ def test_bad_input(options, words):
     if options == {"recipe": "bu-adult"}:  # a batch above the data is cut to it by default, not where it is given
         options = {**options, "batch_size": 21}
     with pytest.raises(ValueError, match=words):
-        make_trainer(dataset, **options)
+        (recipes if "recipe" in options else train).make_trainer(dataset, **options)

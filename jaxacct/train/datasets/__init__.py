@@ -1,46 +1,53 @@
 """Public data sets as arrays: scikit-learn's digits, and others from files that the user has.
 
 Nothing here is computed from the examples: pixels and numbers are scaled by constants of the format, categories and
-sizes are those that the format's documentation lists, words are numbered by a hash. A mean, a list of the words that
-occur, a number of users would be a release of its own, outside the budget.
+sizes are those that the format's documentation lists. A mean or a number of users would be a release of its own,
+outside the budget.
 
 >>> sorted(LOADERS)
-['adult', 'adult-uci', 'cifar10', 'digits', 'fashion-mnist', 'imdb', 'mnist', 'movielens']
+['adult', 'adult-uci', 'digits', 'fashion-mnist', 'mnist']
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from jaxacct.train.datasets import adult, cifar, digits, idx, ratings, reviews
+from jaxacct.train.datasets import adult, digits, idx
 from jaxacct.train.datasets.dataset import Dataset
 
 __all__ = ["LOADERS", "Dataset", "load"]
 
-LOADERS: dict[str, tuple[Callable[[pathlib.Path, int | None], Dataset], str]] = {
+Loader = tuple[Callable[[pathlib.Path, int | None], Dataset], str]
+"""What reads a data set from a folder, with a number of examples to hold out; where to get its files, or ""."""
+
+LOADERS: dict[str, Loader] = {
     "mnist": (partial(idx.load, "mnist", idx.MNIST_SOURCE), idx.MNIST_SOURCE),
     "fashion-mnist": (partial(idx.load, "fashion-mnist", idx.FASHION_SOURCE), idx.FASHION_SOURCE),
-    "cifar10": (cifar.load, cifar.SOURCE),
     "adult": (adult.load_libsvm, adult.LIBSVM_SOURCE),
     "adult-uci": (adult.load_uci, adult.UCI_SOURCE),
-    "imdb": (reviews.load, reviews.SOURCE),
-    "movielens": (ratings.load, ratings.SOURCE),
     "digits": (digits.load, ""),
 }
-"""What reads each data set from a folder, and where to get its files."""
+"""The data sets by name."""
 
 
-def load(name: str, data_dir: str | os.PathLike[str] | None = None, *, test_size: int | None = None) -> Dataset:
+def load(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    test_size: int | None = None,
+    loaders: Mapping[str, Loader] = LOADERS,
+) -> Dataset:
     """Returns a data set by its name.
 
     Args:
-        name: one of :data:`LOADERS`. "digits" needs no files; the others read ``data_dir``.
+        name: one of ``loaders``. "digits" needs no files; the others read ``data_dir``.
         data_dir: folder of the files.
         test_size: examples to hold out of the training files by a fixed permutation; test files are then not read.
             None: the data set's own test files, and where it has none, 360 digits, or a fifth of the others.
+        loaders: what is read by which name; more of them where you have data sets of your own.
 
     Raises:
         ValueError: an unknown name, no ``data_dir`` where one is needed, a ``test_size`` that leaves a part empty, or a
@@ -51,9 +58,9 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, *, test_size
     >>> load("digits").train_inputs.shape
     (1437, 8, 8, 1)
     """
-    if name not in LOADERS:
-        raise ValueError(f"dataset = {name!r} is not known: give one of {', '.join(sorted(LOADERS))}.")
-    loader, source = LOADERS[name]
+    if name not in loaders:
+        raise ValueError(f"dataset = {name!r} is not known: give one of {', '.join(sorted(loaders))}.")
+    loader, source = loaders[name]
     if not source:
         return loader(pathlib.Path(), test_size)
     if data_dir is None:

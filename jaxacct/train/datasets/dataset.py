@@ -21,7 +21,7 @@ class Dataset:
 
     Attributes:
         name: as the command line calls it.
-        train_inputs, test_inputs (examples, ...): float32 features, or int32 numbers of words, users and movies.
+        train_inputs, test_inputs (examples, ...): float32 features, or int32 numbers of what is embedded.
         train_labels, test_labels (examples,): int32, in [0, num_classes).
         num_classes: number of classes.
 

@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 
+from bench.papers.exhibits import Exhibit
 from jaxacct import prv
-from jaxacct.figures.exhibits import Chart, Curve, Exhibit
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.plot import Chart, Curve
 
 NOISE, SAMPLING_RATE, DELTA = 1.0, 0.01, 1e-5
 """A common setting of DP-SGD; the reference's is not in its text."""

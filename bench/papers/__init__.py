@@ -1,6 +1,7 @@
-"""The figures and tables of the papers that this library builds on, computed anew.
+"""The figures, tables and trainings of the papers that the library builds on, computed anew.
 
-Each paper has a file with a tuple ``EXHIBITS``; a new one is added to :data:`PAPERS`.
+Each paper has a file with a tuple ``EXHIBITS``; a new one is added to :data:`PAPERS`. ``python -m bench.papers`` writes
+figures and tables, ``python -m bench.papers.train`` trains the recipes of ``recipes.py``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+from bench.papers import asoodeh, bu, ghazi, lecuyer, whitehouse
+from bench.papers.exhibits import Exhibit, Table, write_markdown
 from jaxacct import validation
-from jaxacct.figures import asoodeh, bu, ghazi, lecuyer, whitehouse
-from jaxacct.figures.draw import draw, require_matplotlib
-from jaxacct.figures.exhibits import Chart, Curve, Exhibit, Table, write_csv, write_markdown
-
-__all__ = ["EXHIBITS", "Chart", "Curve", "Exhibit", "Table", "require_matplotlib", "selected", "write"]
+from jaxacct.plot import draw, require_matplotlib, write_csv
 
 PAPERS = (bu, asoodeh, ghazi, lecuyer, whitehouse)
 
@@ -36,10 +35,7 @@ def selected(names: Sequence[str] | None = None) -> list[Exhibit]:
 def write(exhibit: Exhibit, folder: str | os.PathLike[str], *, pictures: bool = True) -> list[pathlib.Path]:
     """Computes an exhibit, writes its files into ``folder``, which is made if missing, and returns their paths.
 
-    Args:
-        exhibit: one of :data:`EXHIBITS`.
-        folder: where to; the files are ``NAME.csv``, and ``NAME.md`` for a table, ``NAME.png`` for a figure.
-        pictures: whether to draw; without, matplotlib is not needed.
+    The files are ``NAME.csv``, and ``NAME.md`` for a table, ``NAME.png`` for a figure where ``pictures`` are wanted.
 
     Raises ModuleNotFoundError, before anything is computed, where a picture is wanted and matplotlib is missing.
 
@@ -55,7 +51,7 @@ def write(exhibit: Exhibit, folder: str | os.PathLike[str], *, pictures: bool = 
     content = exhibit.build()
     folder.mkdir(parents=True, exist_ok=True)
     numbers = folder / f"{exhibit.name}.csv"
-    write_csv(content, numbers)
+    write_csv(content.header, content.rows, numbers)
     if isinstance(content, Table):
         text = folder / f"{exhibit.name}.md"
         write_markdown(content, text)

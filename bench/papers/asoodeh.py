@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from bench.papers.exhibits import Exhibit
 from jaxacct import convert, iteration, prv
-from jaxacct.figures.exhibits import Chart, Curve, Exhibit
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.plot import Chart, Curve
 
 SAMPLING_RATE, NOISE, DELTA = 0.04, 4.0, 1e-5
 """Setting of the moments accountant's figure."""

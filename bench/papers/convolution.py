@@ -1,4 +1,4 @@
-"""Convolutional networks for small images, and a convolution as a matrix product."""
+"""The network of Bu et al. (2020) for MNIST, and a convolution as a matrix product."""
 
 from __future__ import annotations
 
@@ -10,24 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-
-def patches(
-    image: Float[Array, "height width channels"], *, size: int | tuple[int, int], stride: int | tuple[int, int]
-) -> Float[Array, "rows columns area"]:
-    """Returns the patches of an image, flattened: what a convolution without padding sees.
-
-    >>> patches(jnp.arange(9.0).reshape(3, 3, 1), size=2, stride=1)[0, 1].tolist()
-    [1.0, 2.0, 4.0, 5.0]
-    """
-    (height, width), (down, across) = (pair if isinstance(pair, tuple) else (pair, pair) for pair in (size, stride))
-    rows, columns = (image.shape[0] - height) // down + 1, (image.shape[1] - width) // across + 1
-    # Slices, not a gather: the gradient of a gather is a scatter, which is slow.
-    shifted = [
-        image[i : i + down * (rows - 1) + 1 : down, j : j + across * (columns - 1) + 1 : across]
-        for i in range(height)
-        for j in range(width)
-    ]
-    return jnp.stack(shifted, axis=2).reshape(rows, columns, -1)
+from jaxacct.train.models import patches
 
 
 def convolve_by_patches(
@@ -70,30 +53,6 @@ def convolve_by_patches(
     cut = jax.vmap(lambda image: patches(image, size=(height, width), stride=stride))(padded)
     # The kernel enters as it is, so that what looks for linear maps by a parameter finds one.
     return jnp.tensordot(cut.reshape(*cut.shape[:3], *kernel.shape[:3]), kernel, axes=3, precision=precision)
-
-
-class PatchCNN(nnx.Module):
-    """Two strided convolutions with tanh, then a hidden layer: 34,778 parameters for 28 x 28 images.
-
-    A convolution is written as a linear layer on patches.
-
-    >>> nnx.eval_shape(lambda: PatchCNN((28, 28, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((28, 28, 1)))).shape
-    (10,)
-    """
-
-    def __init__(self, shape: tuple[int, ...], num_classes: int, *, rngs: nnx.Rngs) -> None:
-        height, width, channels = shape
-        rows, columns = ((side - 6) // 2 + 1 for side in (height, width))
-        rows, columns = ((side - 4) // 2 + 1 for side in (rows, columns))
-        self.first = nnx.Linear(6 * 6 * channels, 16, rngs=rngs)
-        self.second = nnx.Linear(4 * 4 * 16, 32, rngs=rngs)
-        self.hidden = nnx.Linear(rows * columns * 32, 32, rngs=rngs)
-        self.output = nnx.Linear(32, num_classes, kernel_init=nnx.initializers.zeros, rngs=rngs)
-
-    def __call__(self, example: Float[Array, "height width channels"]) -> Float[Array, " classes"]:
-        features = nnx.tanh(self.first(patches(example, size=6, stride=2)))
-        features = nnx.tanh(self.second(patches(features, size=4, stride=2)))
-        return self.output(nnx.tanh(self.hidden(features.reshape(-1))))
 
 
 class TwoConvolutions(nnx.Module):

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.papers.exhibits import Exhibit
 from jaxacct import rdp
 from jaxacct.certified import epsilon
-from jaxacct.figures.exhibits import Chart, Curve, Exhibit
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.odometers import RenyiOdometer, VilleOdometer
+from jaxacct.plot import Chart, Curve
 
 ORDERS = (*(2 + i / 4 for i in range(1, 33)), 16.0, 32.0)
 """The orders of the authors' code for these figures."""

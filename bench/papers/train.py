@@ -1,6 +1,6 @@
 """Published experiments again: trains named recipes and writes what each reached to bench/results/RECIPE.json.
 
-    python bench/train_papers.py --data-dir DIR [--runs N] [--seed S] RECIPE ...
+    python -m bench.papers.train --data-dir DIR [--runs N] [--seed S] RECIPE ...
 
 Not a test: a run takes from half a minute (bu-adult) to half an hour. The time of a run includes its compilation.
 Exits 1 where the mean over the runs misses the published figure by more than the recipe's line in TOLERANCE.
@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 
-from jaxacct.train.recipes import RECIPES, Recipe, make_trainer
+from bench.papers.recipes import RECIPES, Recipe, make_trainer
 from jaxacct.train.report import build_report, write_report
 
-RESULTS = pathlib.Path(__file__).parent / "results"
+RESULTS = pathlib.Path(__file__).parents[1] / "results"
 TOLERANCE = {"bu-adult": 0.007}
 OTHERS = 0.005
 """Half a point of accuracy: about three standard errors of 10,000 test images at 97 %."""

@@ -6,10 +6,11 @@ import functools
 
 import numpy as np
 
+from bench.papers.bu_tables import TABLES, Row
+from bench.papers.exhibits import Cell, Exhibit, Table
 from jaxacct import gdp, prv, rdp, tradeoff
-from jaxacct.figures.bu_tables import TABLES, Row
-from jaxacct.figures.exhibits import Cell, Chart, Curve, Exhibit, Table
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.plot import Chart, Curve
 
 SECOND, THIRD = (row for row in TABLES if row.name in ("MNIST 2", "MNIST 3"))
 """Rows of Table 1: Figures 3 and A.1 discuss the second one, Figure 2 has the third one's setting."""

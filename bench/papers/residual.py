@@ -7,8 +7,8 @@ from typing import Literal
 from flax import nnx
 from jaxtyping import Array, Float
 
+from bench.papers.convolution import convolve_by_patches
 from jaxacct import validation
-from jaxacct.train.models.convolution import convolve_by_patches
 
 NORMS = ("group", "layer")
 GROUPS = 4

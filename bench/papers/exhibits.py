@@ -1,8 +1,7 @@
-"""What a figure or a table is made of: named columns of numbers, and how they are written."""
+"""What the figures and tables of papers are: charts, or tables of named columns; and how tables are written."""
 
 from __future__ import annotations
 
-import csv
 import decimal
 import math
 import pathlib
@@ -10,62 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from jaxacct.plot import Chart
 
 Cell = str | int | float | None
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A column of numbers that is drawn.
-
-    Attributes:
-        name: the column's name in the CSV.
-        label: what the legend calls it; it says whether it is a bound or an estimate.
-        values (points,): float64, NumPy's or JAX's; what is not finite is written, and left out of the picture.
-        style: "bound" (solid), "estimate" (dotted), "reference" (dashed; a formula of the paper as printed) or "band"
-            (the lower edge of a band whose upper edge is the next curve).
-    """
-
-    name: str
-    label: str
-    values: Any
-    style: str = "bound"
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A figure: curves over one abscissa.
-
-    Attributes:
-        title: what it shows, with its setting.
-        x_name: the abscissa's column; ``x_label`` and ``y_label`` stand at the axes.
-        x (points,): its values.
-        curves: what is drawn and written.
-        notes: sentences below the picture: what was chosen, what a curve is not.
-        log_x: whether the abscissa is logarithmic; ``log_y`` likewise.
-    """
-
-    title: str
-    x_name: str
-    x_label: str
-    y_label: str
-    x: np.ndarray
-    curves: Sequence[Curve]
-    notes: Sequence[str] = ()
-    log_x: bool = False
-    log_y: bool = False
-
-    @property
-    def header(self) -> list[str]:
-        """The names of the CSV's columns."""
-        return [self.x_name, *(curve.name for curve in self.curves)]
-
-    @property
-    def rows(self) -> list[list[Cell]]:
-        """The CSV's lines."""
-        columns = [np.asarray(self.x, np.float64), *(np.asarray(curve.values, np.float64) for curve in self.curves)]
-        return [[float(value) for value in line] for line in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -105,15 +51,6 @@ class Exhibit:
     source: str
     summary: str
     build: Callable[[], Chart | Table]
-
-
-def write_csv(content: Chart | Table, path: pathlib.Path) -> None:
-    """Writes the numbers, floats so that they read back exactly."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(content.header)
-        for row in content.rows:
-            writer.writerow(["" if cell is None else repr(cell) if isinstance(cell, float) else cell for cell in row])
 
 
 def write_markdown(table: Table, path: pathlib.Path) -> None:

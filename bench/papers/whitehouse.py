@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.papers.exhibits import Exhibit
 from jaxacct import convert
-from jaxacct.figures.exhibits import Chart, Curve, Exhibit
 from jaxacct.mechanisms import PureDP
 from jaxacct.odometers import (
     FilterOdometer,
@@ -17,6 +17,7 @@ from jaxacct.odometers import (
     StitchedOdometer,
     VilleOdometer,
 )
+from jaxacct.plot import Chart, Curve
 
 EPSILON, ALGORITHMS = 0.1, 100
 DELTA, EXAMPLES = 1e-6, 1000

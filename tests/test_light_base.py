@@ -1,0 +1,57 @@
+"""The base is light: accountants and their command without what the extras bring, and a word on what is missing."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import jaxacct
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+EXTRAS = ("flax", "optax", "orbax", "sklearn", "matplotlib", "flint", "shtab")
+"""What is not there without an extra."""
+
+SCRIPT = f"""
+import json, sys
+
+sys.modules.update(dict.fromkeys({EXTRAS!r}))  # None: as if it were not installed
+import jax
+before = set(sys.modules)
+import jaxacct as ja
+ja.epsilon
+found = {{"imported": sorted({{name.split(".")[0] for name in set(sys.modules) - before}}), "refused": {{}}}}
+for name in ja.__all__:
+    try:
+        getattr(ja, name)
+    except ModuleNotFoundError as error:
+        found["refused"][name] = str(error)
+print(json.dumps(found))
+"""
+
+
+def test_what_is_imported_and_what_is_refused_without_the_extras():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert set(found["imported"]) - sys.stdlib_module_names <= {"jaxacct", "jax", "jaxlib", "numpy", "jaxtyping"}
+    assert set(found["refused"]) == {"train", "audit", "verify"}
+    for name, message in found["refused"].items():
+        assert f'pip install "jaxacct[{"verify" if name == "verify" else "train"}]"' in message
+
+
+def test_a_command_says_what_to_install():
+    script = "import sys; sys.modules['flax'] = None; from jaxacct.cli import main; sys.exit(main([sys.argv[1]]))"
+    for command in ("train", "audit"):
+        done = subprocess.run([sys.executable, "-c", script, command], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert 'pip install "jaxacct[train]"' in done.stderr
+
+
+def test_the_base_depends_on_four_packages_and_says_that_it_is_typed():
+    names = {line.split(">=")[0] for line in PROJECT["dependencies"]}
+    assert names == {"jax", "jaxlib", "numpy", "jaxtyping", "rich"}
+    assert {"train", "plot", "verify", "completion"} <= set(PROJECT["optional-dependencies"])
+    assert (pathlib.Path(jaxacct.__file__).parent / "py.typed").exists()
