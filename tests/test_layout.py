@@ -12,8 +12,8 @@ PACKAGE = ROOT / "jaxacct"
 ROOMS = (
     *("elementary", "processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
     *("rounded_sum", "binomial", "ledger"),
-    *("cumulants", "dominating_pairs", "mechanisms", "convert"),
-    *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
+    *("cumulants", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
+    *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "figures", "sweep", "verify", "cli"),
 )

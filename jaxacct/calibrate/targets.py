@@ -19,9 +19,11 @@ from jaxacct.calibrate.by_mesh import search_by_mesh
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
+from jaxacct.composition import check
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, is_concrete, outside, scope
-from jaxacct.prv.composition import check
+from jaxacct.question import ForDelta, ForEpsilon, Kind
 
 TOLERANCE = 1e-6
 """Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
@@ -33,7 +35,7 @@ def noise_multiplier(
     sampling_rate: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the least noise multiplier for (epsilon, delta)-DP of a Poisson-subsampled Gaussian run for some steps.
@@ -74,7 +76,7 @@ def sampling_rate(
     noise_multiplier: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
@@ -95,7 +97,7 @@ def steps(
     noise_multiplier: ArrayLike,
     sampling_rate: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the largest whole number of steps for (epsilon, delta)-DP, as float64; up to 2^53 are considered.
@@ -147,7 +149,7 @@ def scale(
     delta: ArrayLike,
     steps: Any,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
     least: float = 1e-2,
     most: float = 1e4,
@@ -181,7 +183,7 @@ def scale(
     if not least < most:
         raise ValueError(f"least = {least} is not below most = {most}: give the range of the scale that is searched.")
     check(make(np.float64(least)), steps)
-    config = Config("scale", "epsilon", relation, float(tolerance))
+    config = Config("scale", ForEpsilon, relation, float(tolerance))
     ends = (math.log(least), math.log(most))
     with scope():
         given = Given(as_float64(epsilon), as_float64(delta), 1.0, 1.0, 1.0)
@@ -197,7 +199,7 @@ def noise_multiplier_for_advantage(
     sampling_rate: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the least noise multiplier with which no membership test has more than some advantage.
@@ -217,7 +219,7 @@ def noise_multiplier_for_advantage(
     validation.check_positive(advantage, "advantage")
     _check_below_one(advantage, "advantage")
     given = Given(0.0, advantage, 1.0, sampling_rate, steps)
-    return _calibrated("noise_multiplier", given, relation, tolerance, "delta")
+    return _calibrated("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
 def noise_multiplier_for_tpr(
@@ -226,7 +228,7 @@ def noise_multiplier_for_tpr(
     sampling_rate: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns about the least noise multiplier with which no membership test reaches ``tpr`` at ``fpr``.
@@ -262,7 +264,7 @@ def noise_multiplier_for_tpr(
         numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
         at, allowed = outside(tangent(relation, *numbers))
     given = Given(at, allowed, 1.0, sampling_rate, steps)
-    return _calibrated("noise_multiplier", given, relation, tolerance, "delta")
+    return _calibrated("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
 def _check_below_one(value: Any, name: str) -> None:
@@ -277,7 +279,9 @@ def _check_run(noise_multiplier: Any, sampling_rate: Any, steps: Any) -> None:
     validation.check_steps(steps)
 
 
-def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, quantity: str = "epsilon") -> Calibrated:
+def _calibrated(
+    unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon
+) -> Calibrated:
     validation.check_epsilon(given.epsilon)
     validation.check_delta(given.delta)
     _check_run(given.noise_multiplier, given.sampling_rate, given.steps)
@@ -285,7 +289,7 @@ def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, qua
     validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
     for name, value in given._asdict().items():
         validation.check_scalar(value, name)
-    config = Config(unknown, quantity, relation, float(tolerance))
+    config = Config(unknown, budget, relation, float(tolerance))
     result, start = solved(config, given)
     if not is_concrete(result):
         return result
@@ -304,8 +308,7 @@ def _settled(
 ) -> Calibrated:
     """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
     result = outside(result)
-    unknown, quantity = config.unknown, config.quantity
-    target = given.epsilon if quantity == "epsilon" else given.delta
+    unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
         result = _by_mesh(config, compose, result, float(start), given, ends)
     if result.status == Status.INFEASIBLE:
@@ -313,8 +316,8 @@ def _settled(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
         )
         raise ValueError(
-            f"{quantity} = {float(target):g} cannot be met by any {unknown}: even {end} costs more; allow a larger "
-            f"{quantity}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
+            f"{budgeted} = {float(given.allowed(config.budget)):g} cannot be met by any {unknown}: even {end} costs "
+            f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result
 
@@ -335,7 +338,7 @@ def _by_mesh(
         return math.exp(u) if rises else float(round(math.exp(-u))) if whole else math.exp(-u)
 
     def delta_at(u: float, gap: float) -> Bounds:
-        return prv.delta(*compose(value_of(u)), epsilon, relation=config.relation, tolerance=gap)
+        return certified.delta(*compose(value_of(u)), epsilon, relation=config.relation, tolerance=gap)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", prv.ToleranceWarning)
@@ -344,7 +347,7 @@ def _by_mesh(
         worse = not found.satisfied or (found.value > before.value if rises else found.value < before.value)
         if status == Status.UNKNOWN or (before.satisfied and worse):
             return before
-        if config.quantity == "epsilon" and found.satisfied:
-            bounds = prv.epsilon(*compose(found.value), delta, relation=config.relation)
+        if config.budget is ForEpsilon and found.satisfied:
+            bounds = certified.epsilon(*compose(found.value), delta, relation=config.relation)
             found = outside(with_epsilon(found, bounds, np.float64(epsilon)))
     return found

@@ -13,14 +13,15 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, Parts, check, directed_parts
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
-from jaxacct.prv.composition import Part, check, directed_parts
-from jaxacct.prv.facts import Facts, close_delta
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE, composed, delta_at, infinite_share
+from jaxacct.prv.kernel import composed, delta_at, infinite_share
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.refine import COARSE
+from jaxacct.question import ForDelta
 
 REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
@@ -43,11 +44,11 @@ class Curve:
 
 @in_float64
 def curve(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike | None = None,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     points: int = accountant.DEFAULT_POINTS,
     method: str = "recursive",
 ) -> Curve:
@@ -91,12 +92,12 @@ Range = tuple[Array, Array]
 """Lower and upper bounds on delta, (n,) each."""
 
 
-def _profile(parts: tuple[Part, ...], epsilons: Any, points: int, method: str) -> tuple[list[Range], Facts]:
+def _profile(parts: Parts, epsilons: Any, points: int, method: str) -> tuple[list[Range], Facts]:
     """Returns bounds on delta at ``epsilons``, all of which hold: of compositions tilted for several of them."""
     places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
 
     def bounded(reference: Array) -> tuple[Range, Facts]:
-        sum_ = composed(parts, reference, "delta", points, method)
+        sum_ = composed(parts, ForDelta(reference), points, method)
         return _deltas(sum_.lattices, sum_.facts, sum_.lost, epsilons), sum_.facts
 
     if is_concrete(parts, epsilons):
@@ -125,7 +126,7 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
         upper = functools.reduce(jnp.minimum, [upper for _, upper in ranges])
         upper = jnp.where(facts.is_valid & ~jnp.isnan(upper), upper, 1.0)
         lower = jnp.where(facts.is_valid, lower, 0.0)
-        closed = close_delta(Bounds(lower, upper, upper), facts, jnp.maximum(epsilons, 0.0))
+        closed = ForDelta(jnp.maximum(epsilons, 0.0)).close(Bounds(lower, upper, upper), facts)
         idle = facts.is_valid & facts.is_idle
         return (
             jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(epsilons < 0, lower, closed.lower)),
@@ -135,16 +136,16 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
     found = [of_one(*direction) for direction in directions]
     lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
     bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
-    return replace(bounds, converged=bounds.gap <= DEFAULT_TOLERANCE["delta"])
+    return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)
 
 
 @in_float64
 def tradeoff(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     false_positive_rate: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     points: int = accountant.DEFAULT_POINTS,
 ) -> Bounds:
     """Returns certified bounds on the least false-negative rate of an attack, at each false-positive rate: f-DP.
