@@ -129,7 +129,7 @@ def curve(
     if not is_concrete(mechanism, steps, questions):
         return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(questions)
     if isinstance(questions, ForEpsilon):
-        return stack(*(answer(mechanism, steps, ForEpsilon(delta), relation) for delta in questions.delta))
+        return outside(stack(*(answer(mechanism, steps, ForEpsilon(delta), relation) for delta in questions.delta)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
     mesh = functools.partial(prv.curve, mechanism, steps, questions.epsilon, relation=relation)
     return with_mesh(exact, lambda: mesh().delta, questions.tolerance)
@@ -172,9 +172,9 @@ def answer(
     return with_mesh(exact, mesh, tolerance or question.tolerance)
 
 
-def is_settled(exact: Bounds, tolerance: float) -> Any:
-    """Returns where the exact accountant's bracket has converged, or is as narrow as is wanted."""
-    return exact.converged | (exact.gap <= tolerance)
+def is_settled(bounds: Bounds, tolerance: ArrayLike) -> Any:
+    """Returns where a bracket has converged, or is as narrow as is wanted."""
+    return bounds.converged | (bounds.gap <= tolerance)
 
 
 @in_float64
@@ -184,21 +184,23 @@ def with_mesh(exact: Bounds, mesh: Callable[[], Bounds] | None, tolerance: float
     Numbers, or concrete arrays of one shape. This is the one place that says when a mesh is asked: once, where anything
     is open; never where ``mesh`` is None.
     """
-    settled = is_settled(exact, tolerance)
-    # By JAX, which does not warn of inf - inf. Where the bracket is narrow, its middle is an estimate.
-    middle = exact.lower + jnp.subtract(exact.upper, exact.lower) / 2
-    estimate = jnp.where(settled & jnp.isnan(exact.estimate), middle, exact.estimate)
-    enough = outside(replace(exact, estimate=estimate, converged=settled))
+    enough = outside(_judged(exact, tolerance))
+    if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
+        return enough
 
     def both() -> Bounds:
-        found = enough.intersection(mesh())  # type: ignore[misc]
-        return replace(found, converged=found.converged | (found.gap <= tolerance))
+        return outside(_judged(enough.intersection(mesh()), tolerance))
 
-    if mesh is None or (is_concrete(settled) and np.all(settled)):
-        return enough
-    if is_concrete(settled):
-        return both()
-    return jax.lax.cond(settled, lambda: enough, both)
+    return both() if is_concrete(enough) else jax.lax.cond(enough.converged, lambda: enough, both)
+
+
+@jax.jit
+def _judged(bounds: Bounds, tolerance: ArrayLike) -> Bounds:
+    """Returns the bracket, converged where it is settled, with its middle for an estimate where it has none."""
+    settled = is_settled(bounds, tolerance)
+    middle = bounds.lower + (bounds.upper - bounds.lower) / 2
+    estimate = jnp.where(settled & jnp.isnan(bounds.estimate), middle, bounds.estimate)
+    return replace(bounds, estimate=estimate, converged=settled)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,12 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import certified, prv, validation
-from jaxacct.bounds import Bounds
+from jaxacct import validation
 from jaxacct.calibrate.attack import tangent
-from jaxacct.calibrate.by_mesh import search_by_mesh
+from jaxacct.calibrate.by_mesh import improved
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
+from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
 from jaxacct.composition import check
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
@@ -109,38 +107,6 @@ def steps(
     np.float64(10000.0)
     """
     return _calibrated("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
-
-
-def epsilon(
-    noise_multiplier: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike, delta: ArrayLike, **options
-) -> Any:
-    """Returns the certified upper bound on epsilon of a setting, float64 (); ``options`` of :func:`jaxacct.epsilon`.
-
-    Formal guarantee: an upper bound for Poisson sampling under ``relation`` (adding or removing one example, unless the
-    options say otherwise), rounding included; ``inf`` where nothing is known, as for invalid traced arguments.
-
-    Errors and source are those of :func:`jaxacct.epsilon`.
-
-    >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.2)
-    True
-    """
-    return certified.epsilon(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, **options).upper
-
-
-def delta(
-    noise_multiplier: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike, epsilon: ArrayLike, **options
-) -> Any:
-    """Returns the certified upper bound on delta of a setting, float64 (); ``options`` of :func:`jaxacct.delta`.
-
-    Formal guarantee: an upper bound for Poisson sampling under ``relation`` (adding or removing one example, unless the
-    options say otherwise), rounding included; 1 where nothing is known, as for invalid traced arguments.
-
-    Errors and source are those of :func:`jaxacct.delta`.
-
-    >>> bool(delta(noise_multiplier=3.8129, sampling_rate=0.01, steps=10_000, epsilon=1.0) < 1.01e-5)
-    True
-    """
-    return certified.delta(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, epsilon, **options).upper
 
 
 def scale(
@@ -310,7 +276,7 @@ def _settled(
     result = outside(result)
     unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
-        result = _by_mesh(config, compose, result, float(start), given, ends)
+        result = improved(config, compose, result, float(start), given, ends)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
@@ -320,34 +286,3 @@ def _settled(
             f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result
-
-
-def _by_mesh(
-    config: Config,
-    compose: Callable[[Any], tuple[Any, Any]],
-    before: Calibrated,
-    start: float,
-    given: Given,
-    ends: tuple[float, float],
-) -> Calibrated:
-    """Returns what the mesh accountant certifies, or ``before`` where that satisfies the budget and is no worse."""
-    whole, rises = config.unknown == "steps", config.unknown in ("noise_multiplier", "scale")
-    epsilon, delta = float(given.epsilon), float(given.delta)
-
-    def value_of(u: float) -> float:
-        return math.exp(u) if rises else float(round(math.exp(-u))) if whole else math.exp(-u)
-
-    def delta_at(u: float, gap: float) -> Bounds:
-        return certified.delta(*compose(value_of(u)), epsilon, relation=config.relation, tolerance=gap)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", prv.ToleranceWarning)
-        u, reached, status = search_by_mesh(delta_at, delta, start, ends, whole=whole, tolerance=config.tolerance)
-        found = Calibrated(np.float64(value_of(u)), reached, int(status))
-        worse = not found.satisfied or (found.value > before.value if rises else found.value < before.value)
-        if status == Status.UNKNOWN or (before.satisfied and worse):
-            return before
-        if config.budget is ForEpsilon and found.satisfied:
-            bounds = certified.epsilon(*compose(found.value), delta, relation=config.relation)
-            found = outside(with_epsilon(found, bounds, np.float64(epsilon)))
-    return found

@@ -1,4 +1,4 @@
-"""Whole curves of a composition: delta over epsilon, and the trade-off between the two errors of any attack."""
+"""Delta over epsilon of a composition: few compositions, each tilted for a part of the curve."""
 
 from __future__ import annotations
 
@@ -25,12 +25,6 @@ from jaxacct.question import ForDelta
 
 REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
-
-TIGHT = 1e-2
-"""Width up to which a bracket of a false-negative rate counts as converged."""
-
-GRID = 512
-"""Epsilons by which a trade-off curve is bounded."""
 
 
 @jax.tree_util.register_dataclass
@@ -137,59 +131,3 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
     lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
     bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
     return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)
-
-
-@in_float64
-def tradeoff(
-    mechanism: Mechanisms,
-    steps: Steps,
-    false_positive_rate: ArrayLike,
-    *,
-    relation: Relation = "add_or_remove",
-    points: int = accountant.DEFAULT_POINTS,
-) -> Bounds:
-    """Returns certified bounds on the least false-negative rate of an attack, at each false-positive rate: f-DP.
-
-    Args:
-        mechanism: as of :func:`~jaxacct.prv.epsilon`, concrete.
-        steps: likewise.
-        false_positive_rate (n,): in [0, 1].
-        relation: as of :func:`~jaxacct.prv.epsilon`.
-        points: likewise.
-
-    Returns:
-        :class:`~jaxacct.bounds.Bounds` of shape (n,). Here ``lower`` is what protects: no attack has fewer false
-        negatives. For both directions it is that of the symmetric, convex trade-off function of the relation.
-
-    Formal guarantee: f(a) = sup over real eps of 1 - delta(eps) - e^eps a (Dong, Roth and Su 2022, Proposition 6). Any
-    eps with delta from above gives a lower bound. From above, between two neighbours of a grid delta is at least that
-    of the right one, and e^eps a at least that of the left one; beyond the grid's ends delta is at least 0 and at least
-    that of the first.
-
-    Raises:
-        ValueError: a concrete argument out of range.
-
-    >>> from jaxacct import Gaussian
-    >>> rates = tradeoff(Gaussian(noise_multiplier=10.0), 100, [0.1, 0.5])
-    >>> [bool(a <= truth <= b) for a, truth, b in zip(rates.lower, (0.61086, 0.158655), rates.upper)]
-    [True, True]
-    """
-    rates = np.asarray(false_positive_rate, np.float64)
-    if rates.ndim != 1 or not np.all((rates >= 0) & (rates <= 1)):
-        raise ValueError(f"false_positive_rate = {false_positive_rate} is not a list of probabilities in [0, 1].")
-    far = accountant.epsilon(mechanism, steps, 1e-9, relation=relation, points=COARSE).upper
-    if not np.isfinite(far):
-        nothing = np.zeros_like(rates)
-        return Bounds(lower=nothing, estimate=nothing, upper=1 - rates, converged=np.zeros(rates.shape, bool))
-    # Dense about 0, where f bends, and out to where delta is nothing on one side and all on the other.
-    grid = float(far) * np.linspace(-1.0, 1.0, GRID) ** 3
-    delta = curve(mechanism, steps, grid, relation=relation, points=points).delta
-    with np.errstate(over="ignore", invalid="ignore"):
-        # e^eps a; of a = 0 nothing, however large the factor.
-        weighed = np.where(rates[:, None] == 0, 0.0, np.exp(grid) * rates[:, None])
-    lower = np.max(1 - delta.upper - weighed - 8 * UNIT_ROUNDOFF * (1 + weighed), axis=1)
-    left, right = np.pad(weighed, ((0, 0), (1, 0))), np.append(delta.lower, 0.0)
-    upper = np.max(1 - right - left, axis=1) + 16 * UNIT_ROUNDOFF
-    # Guessing blindly gives 1 - a.
-    lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1 - rates)
-    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper - lower <= TIGHT)

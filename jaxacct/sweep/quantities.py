@@ -129,7 +129,7 @@ class Quantity:
             arguments = self._arguments(mechanism, entry)
             mesh = functools.partial(prv.accountant.answer, *arguments, self.relation, self.tolerance)
             bounds = certified.with_mesh(exact, mesh, self.tolerance)
-        if certified.is_settled(exact, self.tolerance):
+        if certified.is_settled(exact, self.tolerance):  # no mesh was asked
             return _answer(bounds, bounds.converged, before["accountant"])
         says = bounds.upper < self.worst or bounds.lower > 0
         return _answer(bounds, bounds.converged, Accountant.PRV if says else Accountant.NONE)

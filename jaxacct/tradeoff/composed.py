@@ -13,12 +13,14 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
-from jaxacct.prv.curve import TIGHT
 from jaxacct.tradeoff.closed import checked_rates
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon, lines_below
 
 LEAST_DELTA = 1e-9
 """Delta up to which the grid of epsilons goes, times the least false-positive rate if that is below 1."""
+
+TIGHT = 1e-2
+"""Width up to which a bracket of a false-negative rate counts as converged."""
 
 REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
 """The relation whose pair is the other way round; all others are their own."""
