@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxacct import prv, saddlepoint
 from jaxacct.bounds import Bounds
-from jaxacct.certified import delta, epsilon
+from jaxacct.certified import curve, delta, epsilon
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -73,6 +73,7 @@ __all__ = [
     "audit",
     "calibrate",
     "convert",
+    "curve",
     "delta",
     "epsilon",
     "filters",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Tree = TypeVar("Tree")
 Result = TypeVar("Result")
@@ -19,6 +20,18 @@ def stack(*trees: Tree) -> Tree:
     [1.0, 2.0]
     """
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+
+
+def rows(values: Any, size: int) -> list[Any]:
+    """Returns numbers (n,) in rows of one size, the last of them repeated; traced ones, of a known number, in one.
+
+    >>> [row.tolist() for row in rows([1.0, 2.0, 3.0], 2)]
+    [[1.0, 2.0], [3.0, 3.0]]
+    """
+    if isinstance(values, jax.core.Tracer):
+        return [values]
+    values = np.asarray(values, np.float64)
+    return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
 
 
 def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -49,6 +49,14 @@ class Bounds:
         """Returns the same bracket in float32, ``lower`` rounded down and ``upper`` rounded up."""
         return _outward_float32(self)
 
+    @in_float64
+    def intersection(self, other: Bounds) -> Bounds:
+        """Returns what two brackets of one number prove together; of one shape.
+
+        It has converged where either has. The estimate is this one's where that has converged, else the other's.
+        """
+        return outside(_intersection(self, other))
+
 
 def zero() -> Bounds:
     """Returns the bracket of what is exactly 0."""
@@ -60,6 +68,13 @@ def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
     lower, upper = as_float64(lower), as_float64(upper)
     relative = (upper - lower) / jnp.where(upper == 0, 1.0, upper)
     return outside(jnp.where(upper == 0, 0.0, jnp.where(jnp.isfinite(upper), relative, jnp.inf)))
+
+
+@jax.jit
+def _intersection(first: Bounds, second: Bounds) -> Bounds:
+    lower, upper = jnp.maximum(first.lower, second.lower), jnp.minimum(first.upper, second.upper)
+    estimate = jnp.where(first.converged, first.estimate, jnp.clip(second.estimate, lower, upper))
+    return Bounds(lower, estimate, upper, first.converged | second.converged)
 
 
 @in_float64

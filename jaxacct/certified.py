@@ -7,29 +7,31 @@ one is asked first: its brackets are a million times narrower and cost less. The
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import prv, saddlepoint
-from jaxacct.batching import one_by_one
+from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
-from jaxacct.precision import in_float64, is_concrete, outside, scope
-from jaxacct.prv.accountant import check_options
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE
-from jaxacct.saddlepoint.accountant import has_closed_form, unchecked
-from jaxacct.saddlepoint.one_run import is_single
+from jaxacct.composition import check
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
+from jaxacct.saddlepoint.accountant import Asked, unchecked
 
 
 def epsilon(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     delta: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
 ) -> Bounds:
@@ -65,15 +67,15 @@ def epsilon(
     >>> f"{bounds.upper:.7f}", bool(bounds.gap < 1e-9)
     ('4.3771781', True)
     """
-    return _best("epsilon", mechanism, steps, delta, relation, tolerance, points)
+    return answer(mechanism, steps, ForEpsilon(delta), relation, tolerance, points)
 
 
 def delta(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
 ) -> Bounds:
@@ -86,102 +88,139 @@ def delta(
     >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).upper:.7f}"
     '0.1269367'
     """
-    return _best("delta", mechanism, steps, epsilon, relation, tolerance, points)
+    return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points)
 
 
 @in_float64
-def _best(
-    quantity: str,
-    mechanism: Any,
-    steps: Any,
-    value: ArrayLike,
-    relation: str,
-    tolerance: float | None,
-    points: int | None,
+def curve(
+    mechanism: Mechanisms,
+    steps: Steps,
+    *,
+    epsilons: ArrayLike | None = None,
+    deltas: ArrayLike | None = None,
+    relation: Relation = "add_or_remove",
 ) -> Bounds:
-    concrete = is_concrete(mechanism, steps, value)
-    check_options(tolerance, points, concrete=concrete)
-    exact = getattr(saddlepoint, quantity)(mechanism, steps, value, relation=relation)
-    if concrete:
-        if exact.converged and tolerance is None:
-            return exact
-        wanted = DEFAULT_TOLERANCE[quantity] if tolerance is None else tolerance
-        is_narrow = exact.gap <= wanted
-        if exact.converged or is_narrow:
-            return _shown(replace(exact, converged=is_narrow))
-        mesh = getattr(prv, quantity)(mechanism, steps, value, relation=relation, tolerance=tolerance, points=points)
-        return narrower(exact, mesh, wanted)
-    leaves, structure = jax.tree.flatten((mechanism, steps, value))
-    single = is_single(mechanism, steps)
-    closed = has_closed_form(mechanism, steps, relation, single=single)
-    return _traced(_Asked(quantity, relation, points, single, closed, structure), tuple(leaves))
+    """Returns certified bounds on delta at many epsilons of a composition, or on epsilon at many deltas: its profile.
+
+    Args:
+        mechanism: as of :func:`epsilon`.
+        steps: likewise. May be traced.
+        epsilons (n,): at least 0, in any order; or else
+        deltas (n,): in [0, 1), in any order. Either may be traced.
+        relation: neighbouring relation, one that the mechanisms support.
+
+    Returns :class:`~jaxacct.bounds.Bounds` of shape (n,): on delta at each of the ``epsilons``, or on epsilon at each
+    of the ``deltas``. Many epsilons share a program and, where a mesh is needed, its few compositions.
+
+    Formal guarantee: that of :func:`delta`, or of :func:`epsilon`, for each entry; errors and source are theirs.
+
+    Raises:
+        ValueError: as they do; both or neither of ``epsilons`` and ``deltas``; one that is no list.
+
+    >>> from jaxacct import Gaussian
+    >>> profile = curve(Gaussian(noise_multiplier=10.0), 100, epsilons=[0.0, 1.0, 4.0])
+    >>> profile.upper.round(7).tolist()
+    [0.3829249, 0.1269367, 4.64e-05]
+    >>> curve(Gaussian(noise_multiplier=10.0), 100, deltas=[1e-5, 1e-3]).upper.round(7).tolist()
+    [4.3771781, 3.2376899]
+    """
+    questions = _questions(epsilons, deltas)
+    check(mechanism, steps)
+    if not is_concrete(mechanism, steps, questions):
+        return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(questions)
+    if isinstance(questions, ForEpsilon):
+        return outside(stack(*(answer(mechanism, steps, ForEpsilon(delta), relation) for delta in questions.delta)))
+    exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
+    mesh = functools.partial(prv.curve, mechanism, steps, questions.epsilon, relation=relation)
+    return with_mesh(exact, lambda: mesh().delta, questions.tolerance)
 
 
-def _shown(bounds: Bounds) -> Bounds:
-    """Returns the bracket with its middle for an estimate where there is none, though it is narrow enough."""
-    # By JAX, which does not warn of inf - inf.
-    middle = bounds.lower + jnp.subtract(bounds.upper, bounds.lower) / 2
-    return outside(replace(bounds, estimate=jnp.where(jnp.isnan(bounds.estimate), middle, bounds.estimate)))
+def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question:
+    """Returns the questions (n,) that two optional lists ask; raises where they are not one list, or out of range."""
+    if (epsilons is None) == (deltas is None):
+        raise ValueError(f"epsilons = {epsilons} and deltas = {deltas}: give the one at which the other is wanted.")
+    asked: Question = ForDelta(epsilons) if deltas is None else ForEpsilon(deltas)
+    values = asked.value if isinstance(asked.value, jax.core.Tracer) else np.asarray(asked.value, np.float64)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"{asked.given}s of shape {values.shape}: give a list, one axis with at least one entry.")
+    asked.at(values).check()
+    return asked.at(values)
 
 
 @in_float64
-def narrower(exact: Bounds, mesh: Bounds, tolerance: float) -> Bounds:
-    """Returns what both brackets prove together, of numbers or of arrays of one shape.
+def answer(
+    mechanism: Mechanisms,
+    steps: Steps,
+    question: Question,
+    relation: Relation,
+    tolerance: float | None = None,
+    points: int | None = None,
+) -> Bounds:
+    """Returns what :func:`epsilon` or :func:`delta` does."""
+    check_asked(mechanism, steps, question)
+    asked, leaves = saddlepoint.accountant.asked(mechanism, steps, question, relation)
+    concrete = is_concrete(leaves)
+    prv.accountant.check_options(tolerance, points, concrete=concrete)
+    if not concrete:
+        # Beside a closed form a mesh has nothing to say.
+        closed = asked.has_closed_form(leaves)
+        return _traced(asked, None if closed else points or prv.accountant.DEFAULT_POINTS, leaves)
+    exact = unchecked(asked, leaves)
+    if exact.converged:
+        return exact if tolerance is None else replace(exact, converged=exact.gap <= tolerance)
+    mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, relation, tolerance, points)
+    return with_mesh(exact, mesh, tolerance or question.tolerance)
 
-    It has converged where one of them has, or where their common gap is within the tolerance.
+
+def is_settled(bounds: Bounds, tolerance: ArrayLike) -> Any:
+    """Returns where a bracket has converged, or is as narrow as is wanted."""
+    return bounds.converged | (bounds.gap <= tolerance)
+
+
+@in_float64
+def with_mesh(exact: Bounds, mesh: Callable[[], Bounds] | None, tolerance: float) -> Bounds:
+    """Returns the exact accountant's brackets, and where they are not settled what the mesh's prove besides.
+
+    Numbers, or concrete arrays of one shape. This is the one place that says when a mesh is asked: once, where anything
+    is open; never where ``mesh`` is None.
     """
-    lower, upper = jnp.maximum(exact.lower, mesh.lower), jnp.minimum(exact.upper, mesh.upper)
-    narrowed = Bounds(
-        lower=lower,
-        estimate=jnp.where(exact.converged, exact.estimate, jnp.clip(mesh.estimate, lower, upper)),
-        upper=upper,
-        converged=exact.converged | mesh.converged,
-    )
-    return outside(replace(narrowed, converged=narrowed.converged | (narrowed.gap <= tolerance)))
+    enough = outside(_judged(exact, tolerance))
+    if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
+        return enough
+
+    def both() -> Bounds:
+        return outside(_judged(enough.intersection(mesh()), tolerance))
+
+    return both() if is_concrete(enough) else jax.lax.cond(enough.converged, lambda: enough, both)
 
 
-class _Asked(NamedTuple):
-    """What is asked of traced numbers, all of it static."""
-
-    quantity: str
-    relation: str
-    points: int | None
-    single: bool
-    """Whether one mechanism is run once: its count is traced from here on."""
-    closed: bool
-    """Whether the exact accountant has a closed form, beside which a mesh has nothing to say."""
-    structure: Any
+@jax.jit
+def _judged(bounds: Bounds, tolerance: ArrayLike) -> Bounds:
+    """Returns the bracket, converged where it is settled, with its middle for an estimate where it has none."""
+    settled = is_settled(bounds, tolerance)
+    middle = bounds.lower + (bounds.upper - bounds.lower) / 2
+    estimate = jnp.where(settled & jnp.isnan(bounds.estimate), middle, bounds.estimate)
+    return replace(bounds, estimate=estimate, converged=settled)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _traced(asked: _Asked, leaves: tuple[Any, ...]) -> Bounds:
-    return _with_mesh(asked, _exact(asked, leaves), leaves)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _traced(asked: Asked, points: int | None, leaves: tuple[Any, ...]) -> Bounds:
+    return _narrowed(asked, points, unchecked(asked, leaves), leaves)
 
 
 @_traced.defjvp
-def _traced_jvp(asked: _Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
-    exact, tangent = jax.jvp(functools.partial(_exact, asked), primals, tangents)
-    return _with_mesh(asked, exact, *primals), tangent
+def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
+    # Derivatives are the exact accountant's: a mesh has none.
+    exact, tangent = jax.jvp(functools.partial(unchecked, asked), primals, tangents)
+    return _narrowed(asked, points, exact, *primals), tangent
 
 
-def _exact(asked: _Asked, leaves: tuple[Any, ...]) -> Bounds:
-    mechanism, steps, value = jax.tree.unflatten(asked.structure, leaves)
-    return unchecked(asked.quantity, mechanism, steps, value, asked.relation, single=asked.single)
-
-
-def _with_mesh(asked: _Asked, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    """Returns the exact accountant's bracket, narrowed by the mesh where that has not converged."""
+def _narrowed(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+    """Returns the exact accountant's bracket with that of a mesh of so many points; None asks for no mesh."""
 
     def narrowed(exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-        def both() -> Bounds:
-            arguments = jax.tree.unflatten(asked.structure, leaves)
-            mesh = getattr(prv, asked.quantity)(*arguments, relation=asked.relation, points=asked.points)
-            return narrower(exact, mesh, wanted)
-
-        wanted = DEFAULT_TOLERANCE[asked.quantity]
-        with scope():
-            is_narrow = exact.gap <= wanted
-            enough = _shown(replace(exact, converged=exact.converged | is_narrow))
-            return enough if asked.closed else jax.lax.cond(enough.converged, lambda: enough, both)
+        mechanism, steps, question = asked.arguments(leaves)
+        mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, asked.relation, points=points)
+        return with_mesh(exact, mesh if points else None, question.tolerance)
 
     return one_by_one(narrowed)(exact, leaves)

@@ -30,7 +30,6 @@ ROOMS = (
 
 ELSEWHERE = {
     "jaxacct.prv.curve": "the mesh is here by epsilon and delta",
-    "jaxacct.prv.tradeoff": "likewise",
     "jaxacct.tradeoff.advantage": "the profile is here by curve",
     "jaxacct.tradeoff.bayes_risk": "likewise",
     "jaxacct.gdp.certified_mu": "likewise",

@@ -12,8 +12,8 @@ PACKAGE = ROOT / "jaxacct"
 ROOMS = (
     *("elementary", "processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
     *("rounded_sum", "binomial", "ledger"),
-    *("cumulants", "dominating_pairs", "mechanisms", "convert"),
-    *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
+    *("cumulants", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
+    *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
 )
@@ -84,6 +84,27 @@ def test_the_picture_shows_every_import():
         files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
         used = {room_of(name) for path in files for name in imported(path)} & shown - {room}
         assert used <= reached(room, picture), room
+
+
+def roads() -> list[list[tuple[pathlib.Path, str]]]:
+    """The roads that CONTRIBUTING.md describes: files with the functions that are passed, in order."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("## From `ja.epsilon`")[1].split("\n## ")[0]
+    found: list[list[tuple[pathlib.Path, str]]] = []
+    for number, path, functions in re.findall(r"^(\d+)\. `([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", text, re.M):
+        if number == "1":
+            found.append([])
+        found[-1] += [(ROOT / path, name) for name in re.findall(r"\w+", functions)]
+    return found
+
+
+@pytest.mark.parametrize("road", roads(), ids=("mesh", "contour"))
+def test_the_road_to_the_transform_is_as_it_is_told(road):
+    """Each function is where it is said to be, and names the next one."""
+    assert len({path for path, _ in road}) <= 12
+    for (path, name), (_, following) in zip(road, [*road[1:], ("", "")], strict=True):
+        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        bodies = [ast.unparse(node) for node in functions if node.name == name]
+        assert any(following in body.partition(":")[2] for body in bodies), (path, name)
 
 
 def test_only_what_draws_imports_the_plots():

@@ -10,8 +10,6 @@ Every setting returned satisfies its budget by a certified upper bound, and says
 
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.targets import (
-    delta,
-    epsilon,
     noise_multiplier,
     noise_multiplier_for_advantage,
     noise_multiplier_for_tpr,
@@ -23,8 +21,6 @@ from jaxacct.calibrate.targets import (
 __all__ = [
     "Calibrated",
     "Status",
-    "delta",
-    "epsilon",
     "noise_multiplier",
     "noise_multiplier_for_advantage",
     "noise_multiplier_for_tpr",

@@ -25,8 +25,9 @@ from jaxtyping import Array
 
 from jaxacct.calibrate.guess import gaussian_mu, guess
 from jaxacct.calibrate.solve import ENDS, Given, composition, gaussian_start
+from jaxacct.composition import directed_parts
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import FUNCTION, in_float64
-from jaxacct.prv.composition import directed_parts
 
 CHOICES, ZOOMS = 7, 3
 """Values of eps compared, evenly spaced over those that leave delta room, and how often around the best of them, ever
@@ -40,7 +41,9 @@ def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
 
 @in_float64
 @functools.partial(jax.jit, static_argnums=0)
-def tangent(relation: str, rate: Array, false_rate: Array, sampling_rate: Array, steps: Array) -> tuple[Array, Array]:
+def tangent(
+    relation: Relation, rate: Array, false_rate: Array, sampling_rate: Array, steps: Array
+) -> tuple[Array, Array]:
     """Returns the epsilon and the delta that rule a target out with about the least noise, and each suffice for it.
 
     ``rate`` () and ``false_rate`` () are the true- and false-positive rates. NaN where they are no rates.

@@ -1,120 +1,91 @@
-"""The same search by the mesh accountant, for concrete targets that the exact one cannot certify.
+"""The same search outside of JAX, for concrete targets that the exact accountant cannot certify: it may ask the mesh.
 
-It is certified everywhere and slow, tens of milliseconds an evaluation, so this runs outside of JAX.
+A mesh takes tens of milliseconds, and longer the narrower its bracket is wanted. So the search is made twice: first to
+about the setting, by rough bounds, then from there, by bounds that blur the setting by a share of the tolerance.
 """
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.result import Status
-from jaxacct.calibrate.search import PROBE
-
-ROUNDS = 60
-"""Most evaluations of a stage; about ten are usual."""
+from jaxacct.calibrate.result import Calibrated, Status
+from jaxacct.calibrate.search import PROBE, Aim, State, advanced, begun, goes_on
+from jaxacct.calibrate.solve import Config, Given, aimed, graded, with_epsilon
+from jaxacct.precision import in_float64, outside
+from jaxacct.question import ForEpsilon
 
 CLOSE, GAP = 5e-5, 2e-4
-"""First a bracket of u so wide, by bounds on delta so far apart, relative; then what the tolerance asks for."""
+"""Tolerance of the first search, and the relative gap of the bounds on delta that it takes."""
+
+SHARE = 0.25
+"""Tolerance of the second search, as a share of what is asked for: blurred bounds need room to refute within it."""
+
+BLUR = 0.2
+"""Share of the tolerance by which the second one's bounds may blur the setting."""
 
 LEAST_GAP = 1e-9
 """Least gap that is asked for."""
 
-FIRST_STEP = 0.02
+SLOPE = -20.0
+"""Of log delta in u, before two settings tell."""
+
+_begun, _advanced, _graded = jax.jit(begun), jax.jit(advanced), jax.jit(graded)
 
 
-class _Search:
-    """The settings looked at so far, and what they reach: bounds on delta at the epsilon of the budget."""
-
-    def __init__(
-        self, delta_at: Callable[[float, float], Bounds], target: float, ends: tuple[float, float], whole: bool
-    ):
-        self.delta_at, self.target, self.whole = delta_at, target, whole
-        self.least, self.most = ends
-        self.found: dict[float, Bounds] = {}
-        self.refuted = -math.inf
-        self.gap = GAP
-
-    def snapped(self, u: float) -> float:
-        """Returns a setting in the range, of a whole value where values are whole."""
-        u = min(max(u, self.least), self.most)
-        return -math.log(max(round(math.exp(-u)), 1)) if self.whole else u
-
-    def excess(self, u: float) -> float:
-        """Returns how far the upper bound is above the target, in logarithms."""
-        if u not in self.found:
-            self.found[u] = self.delta_at(u, self.gap)
-            if float(self.found[u].lower) > self.target:
-                self.refuted = max(self.refuted, u)
-        return _log(float(self.found[u].upper)) - _log(self.target)
-
-    def bracket(self, start: float, step: float, close: float) -> tuple[float, float]:
-        """Returns a setting that fails and one that passes, ``close`` to one another; equal ones at the range's end.
-
-        First outward from ``start`` by steps that double, then by regula falsi, with bisection every third time.
-        """
-        u = self.snapped(start)
-        passes = self.excess(u) <= 0
-        low = high = u
-        while passes == (self.excess(u) <= 0):
-            if (passes and u <= self.least) or (not passes and u >= self.most):
-                return u, u
-            low, high = (low, u) if passes else (u, high)
-            u = self.snapped(u - step if passes else u + step)
-            step *= 2 if u not in self.found else 4
-        low, high = (u, high) if passes else (low, u)
-        for i in range(ROUNDS):
-            if round(math.exp(-low)) - round(math.exp(-high)) <= 1 if self.whole else high - low <= close:
-                break
-            below, above = self.excess(low), self.excess(high)
-            share = below / (below - above) if math.isfinite(below - above) and i % 3 < 2 else 0.5
-            u = low + share * (high - low)
-            # A little to the side where the bracket is wide, so that both ends move.
-            u = self._inside(u + math.copysign(close / 3, share - 0.5), low, high, close)
-            low, high = (low, u) if self.excess(u) <= 0 else (u, high)
-        return low, high
-
-    def _inside(self, u: float, low: float, high: float, close: float) -> float:
-        if not self.whole:
-            return min(max(u, low + 0.1 * close), high - 0.1 * close)
-        fewest, most = round(math.exp(-high)), round(math.exp(-low))
-        return -math.log(min(max(round(math.exp(-u)), fewest + 1), most - 1))
-
-
-def search_by_mesh(
-    delta_at: Callable[[float, float], Bounds],
-    target: float,
+@in_float64
+def improved(
+    config: Config,
+    compose: Callable[[Any], tuple[Any, Any]],
+    before: Calibrated,
     start: float,
+    given: Given,
     ends: tuple[float, float],
-    *,
-    whole: bool,
-    tolerance: float,
-) -> tuple[float, Bounds, Status]:
-    """Returns about the least u in ``ends`` at which at most ``target`` is certified, what is reached there, a status.
+) -> Calibrated:
+    """Returns what is certified with the mesh's help, or ``before`` where that satisfies the budget and is no worse.
 
-    ``delta_at(u, gap)`` bounds delta, by the mesh, to about that relative gap. The answer is CONVERGED where a setting
-    no more than ``tolerance`` below it is refuted by its lower bound.
+    ``compose`` gives the mechanism and the steps for a value of what is looked for.
     """
-    search = _Search(delta_at, target, ends, whole)
-    low, high = search.bracket(start, FIRST_STEP, CLOSE)
-    if low < high and not whole and high - search.refuted > tolerance:
-        # Delta's bounds blur u by their gap over its slope.
-        rise = (search.excess(low) - search.excess(high)) / (high - low)
-        search.gap = min(max(0.2 * tolerance * rise, LEAST_GAP), GAP) if math.isfinite(rise) else GAP
-        search.found.clear()
-        low, high = search.bracket(high, max(0.5 * CLOSE, 2 * tolerance), 0.4 * tolerance)
-        if low < high and high - search.refuted > tolerance:
-            search.excess(max(high - PROBE * tolerance, search.least))
-    reached = search.found[high]
-    if search.excess(high) > 0:
-        return high, reached, Status.INFEASIBLE if float(reached.lower) > target else Status.UNKNOWN
-    if high <= search.least:
-        return high, reached, Status.NOT_BINDING
-    allowed = tolerance + (math.exp(high) if whole else 0.0)
-    return high, reached, Status.CONVERGED if high - search.refuted <= allowed else Status.LOOSE
+    aim = aimed(config, given, ends)
+
+    def delta_at(value: Any, gap: float) -> Bounds:
+        return certified.delta(*compose(value), given.epsilon, relation=config.relation, tolerance=gap)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", prv.ToleranceWarning)
+        rough = _searched(delta_at, aim._replace(tolerance=max(CLOSE, config.tolerance)), start, None, GAP)
+        found = rough.found
+        if np.isfinite(found.setting):
+            gap = float(np.clip(-BLUR * config.tolerance * rough.slope, LEAST_GAP, GAP))
+            fine = aim._replace(tolerance=SHARE * config.tolerance)
+            finer = _searched(delta_at, fine, found.setting + 2 * fine.tolerance, rough.slope, gap).found
+            found = finer if np.isfinite(finer.setting) else found
+            if found.distance > config.tolerance and not aim.whole:
+                undercut = found.setting - PROBE * config.tolerance
+                if delta_at(outside(aim.value(undercut)), gap).lower > aim.target:
+                    found = found._replace(distance=found.setting - undercut)
+        result = outside(_graded(aim, found))
+        worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
+        if result.status == Status.UNKNOWN or (before.satisfied and worse):
+            return before
+        if config.budget is ForEpsilon and result.satisfied:
+            bounds = certified.epsilon(*compose(result.value), given.delta, relation=config.relation)
+            result = outside(with_epsilon(result, bounds, np.float64(given.epsilon)))
+    return result
 
 
-def _log(x: float) -> float:
-    # Finite at 0, so that regula falsi can use it.
-    return math.log(max(x, 1e-300)) if x < math.inf else math.inf
+def _searched(delta_at: Callable[[Any, float], Bounds], aim: Aim, start: Any, slope: Any, gap: float) -> State:
+    """Returns the last state of :func:`.search.search`, by bounds of about a relative gap; None is no known slope."""
+    known = slope is not None
+    state = outside(_begun(aim, jnp.float64(start), jnp.float64(slope if known else SLOPE), jnp.asarray(known)))
+    while goes_on(state):
+        value = outside(aim.value(state.setting))
+        state = outside(_advanced(aim, state, value, delta_at(value, gap)))
+    return state

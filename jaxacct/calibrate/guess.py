@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array
 
-from jaxacct.prv.composition import Part
+from jaxacct.composition import Part
 from jaxacct.saddlepoint.contour import largest_order, saddle_point, total
 from jaxacct.saddlepoint.solve import scanned
 

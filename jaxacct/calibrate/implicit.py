@@ -18,8 +18,9 @@ from jaxtyping import Array
 from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import Config, Given, bounds_of, calibrated, composition
+from jaxacct.calibrate.solve import Config, Given, calibrated, composition
 from jaxacct.precision import as_float64, in_float64, is_concrete
+from jaxacct.saddlepoint.accountant import answer
 
 Answer = tuple[Calibrated, Array]
 """The result, and the setting u that was guessed."""
@@ -52,19 +53,18 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     moves = Given(*(as_float64(move) if is_move else jnp.zeros(()) for move, is_move in zip(moves, moved, strict=True)))
     found, start = _traced(config, given)
     # What is looked for is no argument of its own search, nor is the target of the accountant.
-    target = "epsilon" if config.quantity == "epsilon" else "delta"
-    still = moves._replace(**{config.unknown: jnp.zeros(()), target: jnp.zeros(())})
+    still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 
     def reached(given: Given, value: Array) -> Array:
         mechanism, steps = composition(config.unknown, given, value)
-        return jnp.asarray(bounds_of(config.quantity, mechanism, steps, given, config.relation).estimate)
+        return jnp.asarray(answer(mechanism, steps, given.asked(config.budget), config.relation).estimate)
 
     is_fixed = found.status == Status.NOT_BINDING if config.unknown != "steps" else jnp.asarray(True)
     # Slopes there are multiplied by 0, which must not meet a NaN: they are taken of a run that has them.
     at = jax.tree.map(lambda known, number: jnp.where(is_fixed, known, number), KNOWN, given)
-    _, change = jax.linearize(reached, at, jnp.where(is_fixed, getattr(KNOWN, config.unknown), found.value))
+    _, change = jax.linearize(reached, at, jnp.where(is_fixed, KNOWN._asdict()[config.unknown], found.value))
     by_value, by_given = change(jax.tree.map(jnp.zeros_like, at), jnp.ones(())), change(still, jnp.zeros(()))
-    sought = getattr(moves, target)
+    sought = moves.allowed(config.budget)
     slope = jnp.where(found.status == Status.CONVERGED, 1 / by_value, jnp.nan)
     move = jnp.where(is_fixed, 0.0, slope) * (sought - by_given)
     flat = np.zeros(np.shape(found.status), jax.dtypes.float0)

@@ -87,7 +87,9 @@ class Aim(NamedTuple):
         return jnp.where(self.rises, jnp.exp(setting), jnp.where(self.whole, jnp.round(falling), falling))
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
+    """Of a search after so many evaluations: the next setting, what is known of the curve, and the best setting."""
+
     round: Array
     setting: Array
     slope: Array
@@ -112,6 +114,16 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
         slope (): derivative in u of the logarithm of what is compared, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
     """
+
+    def once(state: State) -> State:
+        value = aim.value(state.setting)
+        return advanced(aim, state, value, evaluate(value))
+
+    return jax.lax.while_loop(goes_on, once, begun(aim, start, slope, is_slope)).found
+
+
+def begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
+    """Returns the state before anything is evaluated."""
     nothing = jnp.full_like(start, jnp.inf)
     unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=jnp.zeros(start.shape, bool))
     never = jnp.zeros(start.shape, bool)
@@ -119,16 +131,15 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
     first = _snapped(jnp.clip(start, aim.least, aim.most), aim.whole)
     zero = jnp.zeros(start.shape, int)
     height = jnp.nan * start
-    state = _State(zero, first, slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never)
-
-    def once(state: _State) -> _State:
-        value = aim.value(state.setting)
-        return _advanced(aim, state, value, evaluate(value))
-
-    return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
+    return State(zero, first, slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never)
 
 
-def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
+def goes_on(state: State) -> Array:
+    """Returns whether there is more to evaluate."""
+    return ~state.is_done & (state.round < ROUNDS)
+
+
+def advanced(aim: Aim, state: State, value: Array, bounds: Bounds) -> State:
     """Returns the state after one more evaluation, at ``value``."""
     target, least, most, whole = aim.target, aim.least, aim.most, aim.whole
     wanted, u, found = measured(target), state.setting, state.found
@@ -169,7 +180,7 @@ def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
     is_done = is_done | jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH) & ~whole
     is_done = is_done | at_end | (retreats > RETREATS) | is_adjacent | (ahead == u)
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, near, best, is_done)
+    return State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, near, best, is_done)
 
 
 def _snapped(setting: Array, whole: Array) -> Array:

@@ -11,14 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct import saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
+from jaxacct.composition import directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, log_complement
-from jaxacct.prv.composition import directed_parts
+from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
+from jaxacct.question import unknown as unknown_of
+from jaxacct.saddlepoint.accountant import answer
 from jaxacct.saddlepoint.contour import total
 from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.solve import scanned
@@ -34,11 +37,11 @@ SCALES = 33
 
 
 class Config(NamedTuple):
-    """What is static about a search: which argument is looked for, what is compared, and how closely."""
+    """What is static about a search: which argument is looked for, what is budgeted, and how closely."""
 
     unknown: str
-    quantity: str
-    relation: str
+    budget: Kind
+    relation: Relation
     tolerance: float
 
 
@@ -50,6 +53,14 @@ class Given(NamedTuple):
     noise_multiplier: Any
     sampling_rate: Any
     steps: Any
+
+    def asked(self, budget: Kind) -> Question:
+        """Returns the question whose answer is budgeted."""
+        return budget(self.delta if budget is ForEpsilon else self.epsilon)
+
+    def allowed(self, budget: Kind) -> Any:
+        """Returns the budget."""
+        return self.epsilon if budget is ForEpsilon else self.delta
 
 
 ENDS: dict[str, tuple[float, float]] = {
@@ -87,8 +98,8 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
 def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     """Returns the result of one target, and the setting u that was guessed.
 
-    Two programs serve all concrete targets of one quantity, whatever is looked for: one guesses, which is the same for
-    all quantities, and one searches. Inside a trace all is one program.
+    Two programs serve all concrete targets, whatever is looked for and budgeted: one guesses and one searches. Inside a
+    trace all is one program.
     """
     if is_concrete(given):
         return _calibrated(config, Given(*(np.asarray(number, np.float64) for number in given)))
@@ -100,20 +111,20 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     aim = aimed(config, given, ENDS[config.unknown])
     near = _guessed(config.relation, unknown, given, aim)
     found = _answered(config.relation, unknown, given, aim, near)
-    if config.quantity == "epsilon":
+    if config.budget is ForEpsilon:
         if is_concrete(found) and not found.satisfied:
             bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)
         else:
-            bounds = bounds_of("epsilon", *_composition(unknown, given, found.value), given, config.relation)
+            bounds = answer(*_composition(unknown, given, found.value), ForEpsilon(given.delta), config.relation)
         found = with_epsilon(found, bounds, given.epsilon)
-    return _with_covered(config.quantity, unknown, given, found), near.setting
+    return _with_covered(config.budget, unknown, given, found), near.setting
 
 
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
+def _guessed(relation: Relation, unknown: Array, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
 
     def parts_at(setting: Array) -> Any:
@@ -126,9 +137,9 @@ def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _answered(relation: str, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
+def _answered(relation: Relation, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
     def evaluate(value: Array) -> Bounds:
-        return bounds_of("delta", *_composition(unknown, given, value), given, relation)
+        return answer(*_composition(unknown, given, value), ForDelta(given.epsilon), relation)
 
     return graded(aim, searched(evaluate, near, aim))
 
@@ -150,13 +161,6 @@ def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsamp
     return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
 
-def bounds_of(quantity: str, mechanism: Any, steps: Any, given: Given, relation: str) -> Bounds:
-    """Returns the exact accountant's bounds on what is budgeted."""
-    if quantity == "epsilon":
-        return saddlepoint.epsilon(mechanism, steps, given.delta, relation=relation)
-    return saddlepoint.delta(mechanism, steps, given.epsilon, relation=relation)
-
-
 def searched(evaluate: Callable[[Array], Bounds], near: Guess, aim: Aim) -> Found:
     """Returns what the search from a guess found."""
     # Half the tolerance on the safe side: where the guess is that good, two evaluations will do.
@@ -172,13 +176,6 @@ def graded(aim: Aim, found: Found) -> Calibrated:
     status = jnp.where(found.setting <= aim.least, Status.NOT_BINDING, status)
     status = jnp.where(passed, status, jnp.where(found.infeasible, Status.INFEASIBLE, Status.UNKNOWN))
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
-
-
-def unanswered(like: Any) -> Calibrated:
-    """Returns the result for mechanisms that the exact accountant does not know."""
-    nothing = jnp.full_like(like, jnp.inf)
-    bounds = Bounds(jnp.zeros_like(like), jnp.full_like(like, jnp.nan), nothing, jnp.zeros(nothing.shape, bool))
-    return Calibrated(nothing, bounds, jnp.asarray(Status.UNKNOWN, jnp.int32))
 
 
 def gaussian_start(unknown: Any, given: Given) -> Guess:
@@ -207,7 +204,7 @@ def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _with_covered(quantity: str, unknown: Array, given: Given, result: Calibrated) -> Calibrated:
+def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated) -> Calibrated:
     """Returns a result that delta covers by itself, where there is none better: by what is sampled, whatever the noise.
 
     A run in which the example is never sampled releases nothing of it, so the total variation distance, which is delta
@@ -232,7 +229,7 @@ def _with_covered(quantity: str, unknown: Array, given: Given, result: Calibrate
     valid = valid & (is_noise | (s >= 0)) & (~is_steps | (k >= 1))
     value = jnp.where(is_noise, 0.0, jnp.where(is_rate, q, k))
     covered = valid & (sampled <= given.delta) & (is_noise | ~result.satisfied)
-    level = jnp.where(quantity == "epsilon", 0.0, jnp.maximum(sampled, TINY * (k > 0)))
+    level = jnp.where(budget is ForEpsilon, 0.0, jnp.maximum(sampled, TINY * (k > 0)))
     bounds = Bounds(lower=0.0 * level, estimate=level, upper=level, converged=covered)
     status = jnp.where(is_noise, Status.NOT_BINDING, jnp.where(s == 0, Status.CONVERGED, Status.LOOSE))
     better = Calibrated(value, bounds, status.astype(jnp.int32))
@@ -254,7 +251,8 @@ def scaled(
 
     low, high = ends
     if not all(has_law(pair) for pair, _ in parts_at(low)):
-        return unanswered(low), (low + high) / 2
+        nothing = unknown_of(ForEpsilon(low))
+        return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32)), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)
 
     def spread(setting: Array) -> Array:
@@ -269,9 +267,9 @@ def scaled(
     near = guess(parts_at, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
 
     def evaluate(scale: Array) -> Bounds:
-        return bounds_of("delta", make(scale), steps, given, config.relation)
+        return answer(make(scale), steps, ForDelta(given.epsilon), config.relation)
 
     aim = aimed(config, given, ends)
     found = graded(aim, searched(evaluate, near, aim))
-    reached = bounds_of("epsilon", make(jnp.asarray(found.value)), steps, given, config.relation)
+    reached = answer(make(jnp.asarray(found.value)), steps, ForEpsilon(given.delta), config.relation)
     return with_epsilon(found, reached, given.epsilon), near.setting

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +11,17 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import certified, prv, validation
-from jaxacct.bounds import Bounds
+from jaxacct import validation
 from jaxacct.calibrate.attack import tangent
-from jaxacct.calibrate.by_mesh import search_by_mesh
+from jaxacct.calibrate.by_mesh import improved
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
+from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
+from jaxacct.composition import check
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, is_concrete, outside, scope
-from jaxacct.prv.composition import check
+from jaxacct.question import ForDelta, ForEpsilon, Kind
 
 TOLERANCE = 1e-6
 """Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
@@ -33,7 +33,7 @@ def noise_multiplier(
     sampling_rate: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the least noise multiplier for (epsilon, delta)-DP of a Poisson-subsampled Gaussian run for some steps.
@@ -74,7 +74,7 @@ def sampling_rate(
     noise_multiplier: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
@@ -95,7 +95,7 @@ def steps(
     noise_multiplier: ArrayLike,
     sampling_rate: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the largest whole number of steps for (epsilon, delta)-DP, as float64; up to 2^53 are considered.
@@ -109,45 +109,13 @@ def steps(
     return _calibrated("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
 
 
-def epsilon(
-    noise_multiplier: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike, delta: ArrayLike, **options
-) -> Any:
-    """Returns the certified upper bound on epsilon of a setting, float64 (); ``options`` of :func:`jaxacct.epsilon`.
-
-    Formal guarantee: an upper bound for Poisson sampling under ``relation`` (adding or removing one example, unless the
-    options say otherwise), rounding included; ``inf`` where nothing is known, as for invalid traced arguments.
-
-    Errors and source are those of :func:`jaxacct.epsilon`.
-
-    >>> bool(6.187 < epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=10_000, delta=1e-5) < 6.2)
-    True
-    """
-    return certified.epsilon(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, delta, **options).upper
-
-
-def delta(
-    noise_multiplier: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike, epsilon: ArrayLike, **options
-) -> Any:
-    """Returns the certified upper bound on delta of a setting, float64 (); ``options`` of :func:`jaxacct.delta`.
-
-    Formal guarantee: an upper bound for Poisson sampling under ``relation`` (adding or removing one example, unless the
-    options say otherwise), rounding included; 1 where nothing is known, as for invalid traced arguments.
-
-    Errors and source are those of :func:`jaxacct.delta`.
-
-    >>> bool(delta(noise_multiplier=3.8129, sampling_rate=0.01, steps=10_000, epsilon=1.0) < 1.01e-5)
-    True
-    """
-    return certified.delta(PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, epsilon, **options).upper
-
-
 def scale(
     make: Callable[[Any], Any],
     epsilon: ArrayLike,
     delta: ArrayLike,
     steps: Any,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
     least: float = 1e-2,
     most: float = 1e4,
@@ -181,7 +149,7 @@ def scale(
     if not least < most:
         raise ValueError(f"least = {least} is not below most = {most}: give the range of the scale that is searched.")
     check(make(np.float64(least)), steps)
-    config = Config("scale", "epsilon", relation, float(tolerance))
+    config = Config("scale", ForEpsilon, relation, float(tolerance))
     ends = (math.log(least), math.log(most))
     with scope():
         given = Given(as_float64(epsilon), as_float64(delta), 1.0, 1.0, 1.0)
@@ -197,7 +165,7 @@ def noise_multiplier_for_advantage(
     sampling_rate: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns the least noise multiplier with which no membership test has more than some advantage.
@@ -217,7 +185,7 @@ def noise_multiplier_for_advantage(
     validation.check_positive(advantage, "advantage")
     _check_below_one(advantage, "advantage")
     given = Given(0.0, advantage, 1.0, sampling_rate, steps)
-    return _calibrated("noise_multiplier", given, relation, tolerance, "delta")
+    return _calibrated("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
 def noise_multiplier_for_tpr(
@@ -226,7 +194,7 @@ def noise_multiplier_for_tpr(
     sampling_rate: ArrayLike,
     steps: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
 ) -> Calibrated:
     """Returns about the least noise multiplier with which no membership test reaches ``tpr`` at ``fpr``.
@@ -262,7 +230,7 @@ def noise_multiplier_for_tpr(
         numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
         at, allowed = outside(tangent(relation, *numbers))
     given = Given(at, allowed, 1.0, sampling_rate, steps)
-    return _calibrated("noise_multiplier", given, relation, tolerance, "delta")
+    return _calibrated("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
 def _check_below_one(value: Any, name: str) -> None:
@@ -277,7 +245,9 @@ def _check_run(noise_multiplier: Any, sampling_rate: Any, steps: Any) -> None:
     validation.check_steps(steps)
 
 
-def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, quantity: str = "epsilon") -> Calibrated:
+def _calibrated(
+    unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon
+) -> Calibrated:
     validation.check_epsilon(given.epsilon)
     validation.check_delta(given.delta)
     _check_run(given.noise_multiplier, given.sampling_rate, given.steps)
@@ -285,7 +255,7 @@ def _calibrated(unknown: str, given: Given, relation: str, tolerance: float, qua
     validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
     for name, value in given._asdict().items():
         validation.check_scalar(value, name)
-    config = Config(unknown, quantity, relation, float(tolerance))
+    config = Config(unknown, budget, relation, float(tolerance))
     result, start = solved(config, given)
     if not is_concrete(result):
         return result
@@ -304,47 +274,15 @@ def _settled(
 ) -> Calibrated:
     """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
     result = outside(result)
-    unknown, quantity = config.unknown, config.quantity
-    target = given.epsilon if quantity == "epsilon" else given.delta
+    unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
-        result = _by_mesh(config, compose, result, float(start), given, ends)
+        result = improved(config, compose, result, float(start), given, ends)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
         )
         raise ValueError(
-            f"{quantity} = {float(target):g} cannot be met by any {unknown}: even {end} costs more; allow a larger "
-            f"{quantity}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
+            f"{budgeted} = {float(given.allowed(config.budget)):g} cannot be met by any {unknown}: even {end} costs "
+            f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result
-
-
-def _by_mesh(
-    config: Config,
-    compose: Callable[[Any], tuple[Any, Any]],
-    before: Calibrated,
-    start: float,
-    given: Given,
-    ends: tuple[float, float],
-) -> Calibrated:
-    """Returns what the mesh accountant certifies, or ``before`` where that satisfies the budget and is no worse."""
-    whole, rises = config.unknown == "steps", config.unknown in ("noise_multiplier", "scale")
-    epsilon, delta = float(given.epsilon), float(given.delta)
-
-    def value_of(u: float) -> float:
-        return math.exp(u) if rises else float(round(math.exp(-u))) if whole else math.exp(-u)
-
-    def delta_at(u: float, gap: float) -> Bounds:
-        return prv.delta(*compose(value_of(u)), epsilon, relation=config.relation, tolerance=gap)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", prv.ToleranceWarning)
-        u, reached, status = search_by_mesh(delta_at, delta, start, ends, whole=whole, tolerance=config.tolerance)
-        found = Calibrated(np.float64(value_of(u)), reached, int(status))
-        worse = not found.satisfied or (found.value > before.value if rises else found.value < before.value)
-        if status == Status.UNKNOWN or (before.satisfied and worse):
-            return before
-        if config.quantity == "epsilon" and found.satisfied:
-            bounds = prv.epsilon(*compose(found.value), delta, relation=config.relation)
-            found = outside(with_epsilon(found, bounds, np.float64(epsilon)))
-    return found

@@ -8,6 +8,7 @@ from typing import Any
 from jaxacct import strict_json
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
 from jaxacct.cli.shown import GUARANTEES, SCOPE, print_facts, rounded
+from jaxacct.mechanisms.mechanism import Relation
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 TARGETS = {
@@ -107,14 +108,18 @@ def _target(arguments: argparse.Namespace) -> dict[str, float]:
     return given
 
 
-def _solve(unknown: str, target: dict[str, float], known: dict[str, float], relation: str) -> Any:
+def _solve(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation) -> Any:
     from jaxacct import calibrate
 
     if "advantage" in target:
         return calibrate.noise_multiplier_for_advantage(target["advantage"], *known.values(), relation=relation)
     if "tpr" in target:
         return calibrate.noise_multiplier_for_tpr(target["tpr"], target["fpr"], *known.values(), relation=relation)
-    solve = getattr(calibrate, unknown.replace("-", "_"))
+    solve = {
+        "noise-multiplier": calibrate.noise_multiplier,
+        "sampling-rate": calibrate.sampling_rate,
+        "steps": calibrate.steps,
+    }[unknown]
     return solve(target["epsilon"], target["delta"], *known.values(), relation=relation)
 
 

@@ -10,7 +10,7 @@ from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import add_json, add_run, examples
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE
+from jaxacct.mechanisms.mechanism import Relation
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Which argument belongs to which kind."""
@@ -134,27 +134,18 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
     return None, None
 
 
-def _deltas(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
-    """Returns delta by the exact accountant, and by meshes where that has not converged: one composition for all."""
+def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
     import numpy as np
 
     import jaxacct as ja
-    from jaxacct import certified, validation
 
     if at is None:
         last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))  # about where, so any bound does
         if not np.isfinite(last):
             raise ValueError("--epsilon is missing: no range is known for this run; give the epsilons that you want.")
         at = np.arange(POINTS) * _round_up(last / (POINTS - 1))
-    validation.check_epsilon(at)
-    exact = [ja.saddlepoint.delta(mechanism, steps, epsilon, relation=relation) for epsilon in at]
-    bounds = _columns(exact)
-    converged = np.array([entry.converged for entry in exact], bool)
-    if not np.all(converged):
-        mesh = ja.prv.curve(mechanism, steps, at, relation=relation).delta
-        both = certified.narrower(ja.Bounds(**bounds, converged=converged), mesh, DEFAULT_TOLERANCE["delta"])
-        bounds = {name: getattr(both, name) for name in bounds}
-    return Found("delta", "epsilon", at, bounds)
+    found = ja.curve(mechanism, steps, epsilons=at, relation=relation)
+    return Found("delta", "epsilon", at, _columns(found))
 
 
 def _round_up(step: float) -> float:
@@ -162,27 +153,24 @@ def _round_up(step: float) -> float:
     return float(f"{1.05 * max(step, LEAST_STEP):.1e}")
 
 
-def _epsilons(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
     import jaxacct as ja
-    from jaxacct import validation
 
-    validation.check_delta(at)
-    found = [ja.epsilon(mechanism, steps, delta, relation=relation) for delta in at]
+    found = ja.curve(mechanism, steps, deltas=at, relation=relation)
     return Found("epsilon", "delta", at, _columns(found))
 
 
-def _tradeoff(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+def _tradeoff(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
     import numpy as np
 
     from jaxacct import tradeoff
 
     at = np.linspace(0.0, 1.0, POINTS) if at is None else at
     found = tradeoff.curve(mechanism, steps, at, relation=relation)
-    bounds = {name: np.asarray(getattr(found, name), np.float64) for name in ("lower", "estimate", "upper")}
-    return Found("false_negative_rate", "false_positive_rate", at, bounds)
+    return Found("false_negative_rate", "false_positive_rate", at, _columns(found))
 
 
-def _divergences(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
+def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
     import numpy as np
 
     from jaxacct import rdp
@@ -193,10 +181,8 @@ def _divergences(mechanism: Any, steps: float, at: Any, relation: str) -> Found:
     return Found("renyi_divergence", "order", at, {"upper": upper})
 
 
-def _columns(found: list[Any]) -> dict[str, Any]:
-    import numpy as np
-
-    return {name: np.array([float(getattr(b, name)) for b in found]) for name in ("lower", "estimate", "upper")}
+def _columns(found: Any) -> dict[str, Any]:
+    return {"lower": found.lower, "estimate": found.estimate, "upper": found.upper}
 
 
 def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:

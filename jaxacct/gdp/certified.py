@@ -12,11 +12,12 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.composition import check
 from jaxacct.dominating_pairs.gaussian_profile import solve_mu
 from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
 from jaxacct.mechanisms import Gaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
-from jaxacct.prv.composition import check
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon
 
 LEAST_RATE = 1e-10
@@ -47,7 +48,7 @@ def certified_mu(
     steps: Any,
     *,
     fpr: ArrayLike = LEAST_RATE,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> GaussianSummary:
     """Returns the least mu whose Gaussian trade-off curve lies below that of a composition, and its regret.
@@ -113,7 +114,7 @@ def certified_mu(
     return outside(summary)
 
 
-def _squares(mechanism: Any, steps: Any, relation: str) -> list[Array] | None:
+def _squares(mechanism: Any, steps: Any, relation: Relation) -> list[Array] | None:
     """Returns steps over squared noise multipliers of Gaussian mechanisms; None if another one is among them.
 
     A mechanism that is seen to release nothing is a Gaussian one of infinite noise.

@@ -13,12 +13,13 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.composition import check, directed_parts
 from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon
 from jaxacct.dominating_pairs.without_replacement import SHIFT
 from jaxacct.gdp.functionals import Functionals, functionals_of
 from jaxacct.mechanisms import GaussianWithoutReplacement, PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.prv.composition import check, directed_parts
 
 METHODS = ("small_rate", "functionals")
 
@@ -29,7 +30,9 @@ Shevtsova (2010), "An improvement of convergence rate estimates in the Lyapunov 
 """
 
 
-def mu(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", method: str | None = None) -> Float[Array, ""]:
+def mu(
+    mechanism: Any, steps: Any, *, relation: Relation = "add_or_remove", method: str | None = None
+) -> Float[Array, ""]:
     """Returns the mu of the Gaussian trade-off function that a composition tends to: an *estimate*, not a bound.
 
     Formal guarantee: none; it can under-report at any number of steps. What is certified is
@@ -70,7 +73,7 @@ def mu(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", method: s
 
 
 def epsilon(
-    mechanism: Any, steps: Any, delta: ArrayLike, *, relation: str = "add_or_remove", method: str | None = None
+    mechanism: Any, steps: Any, delta: ArrayLike, *, relation: Relation = "add_or_remove", method: str | None = None
 ) -> Float[Array, ""]:
     """Returns the central-limit *estimate* of a composition's epsilon at ``delta`` (): it can under-report.
 
@@ -88,7 +91,7 @@ def epsilon(
 
 
 def delta(
-    mechanism: Any, steps: Any, epsilon: ArrayLike, *, relation: str = "add_or_remove", method: str | None = None
+    mechanism: Any, steps: Any, epsilon: ArrayLike, *, relation: Relation = "add_or_remove", method: str | None = None
 ) -> Float[Array, ""]:
     """Returns the central-limit *estimate* of a composition's delta at ``epsilon`` (): it can under-report.
 
@@ -105,7 +108,7 @@ def delta(
     return gaussian_delta(mu(mechanism, steps, relation=relation, method=method), epsilon)
 
 
-def clt_error(mechanism: Any, steps: Any, *, relation: str = "add_or_remove") -> Float[Array, ""]:
+def clt_error(mechanism: Any, steps: Any, *, relation: Relation = "add_or_remove") -> Float[Array, ""]:
     """Returns about how far the composed trade-off function f may be from G_mu, mu by the functionals; float64 ().
 
     With g what is returned, V and V~ the sums of variances under P and under Q, their ratio r = sqrt(V/V~):
@@ -132,7 +135,7 @@ def clt_error(mechanism: Any, steps: Any, *, relation: str = "add_or_remove") ->
 
 
 @in_float64
-def _estimates(mechanism: Any, steps: Any, relation: str, method: str | None) -> tuple[Any, Any]:
+def _estimates(mechanism: Any, steps: Any, relation: Relation, method: str | None) -> tuple[Any, Any]:
     """Returns mu and the error of Berry and Esseen, each of the direction where it is largest."""
     leaves = jax.tree.map(_as_float64_leaf, (mechanism, steps))
     return outside(_compiled(*leaves, relation, method))
@@ -157,7 +160,7 @@ class Sums(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("relation", "method"))
-def _compiled(mechanism: Any, steps: Any, relation: str, method: str | None) -> tuple[Array, Array]:
+def _compiled(mechanism: Any, steps: Any, relation: Relation, method: str | None) -> tuple[Array, Array]:
     sums = _composed(mechanism, steps, relation, method)
     spread = jnp.sqrt((sums.variance + sums.reverse_variance) / 2)
     mus = jnp.where(sums.mean == 0, 0.0, sums.mean / spread)
@@ -170,7 +173,7 @@ def _compiled(mechanism: Any, steps: Any, relation: str, method: str | None) -> 
     return largest, farthest
 
 
-def _composed(mechanism: Any, steps: Any, relation: str, method: str | None) -> Sums:
+def _composed(mechanism: Any, steps: Any, relation: Relation, method: str | None) -> Sums:
     if isinstance(mechanism, (tuple, list)):
         parts = [_composed(m, k, relation, method) for m, k in zip(mechanism, steps, strict=True)]
         count = max(len(part.mean) for part in parts)
@@ -209,7 +212,7 @@ def _counts(steps: Array) -> Array:
     return jnp.where((steps >= 0) & (steps == jnp.floor(steps)), steps, jnp.inf)
 
 
-def _closed_form(mechanism: Any, relation: str) -> Array | None:
+def _closed_form(mechanism: Any, relation: Relation) -> Array | None:
     """Returns both functionals of one step to leading order in the rate, where they are known."""
     if isinstance(mechanism, PoissonSubsampledGaussian) and relation != "replace":
         s, q = jnp.broadcast_arrays(as_float64(mechanism.noise_multiplier), as_float64(mechanism.sampling_rate))

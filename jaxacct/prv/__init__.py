@@ -10,8 +10,8 @@ measures a lower bound, by construction. Floating-point errors are measures too,
 """
 
 from jaxacct.prv.accountant import delta, epsilon
-from jaxacct.prv.curve import Curve, curve, tradeoff
+from jaxacct.prv.curve import Curve, curve
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.refine import ToleranceWarning
 
-__all__ = ["Curve", "Diagnostics", "ToleranceWarning", "curve", "delta", "epsilon", "tradeoff"]
+__all__ = ["Curve", "Diagnostics", "ToleranceWarning", "curve", "delta", "epsilon"]

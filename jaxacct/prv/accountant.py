@@ -10,22 +10,23 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import zero
+from jaxacct.composition import directed_parts, runs_nothing
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
-from jaxacct.prv.composition import check, directed_parts, runs_nothing
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE
+from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 
 DEFAULT_POINTS = 2**13
 """Mesh points inside a trace, where no gap can be looked at."""
 
 
 def epsilon(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     delta: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
     method: str = "recursive",
@@ -68,16 +69,15 @@ def epsilon(
     >>> bool(bounds.lower <= 4.377178 <= bounds.upper), bool(bounds.gap < 1e-3)
     (True, True)
     """
-    validation.check_delta(delta, pure=True)
-    return _bounds("epsilon", mechanism, steps, delta, relation, tolerance, points, method, return_diagnostics)
+    return answer(mechanism, steps, ForEpsilon(delta), relation, tolerance, points, method, return_diagnostics)
 
 
 def delta(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
     method: str = "recursive",
@@ -94,8 +94,7 @@ def delta(
     >>> bool(bounds.lower <= 0.12693674 <= bounds.upper), bool(bounds.gap < 1e-2)
     (True, True)
     """
-    validation.check_epsilon(epsilon)
-    return _bounds("delta", mechanism, steps, epsilon, relation, tolerance, points, method, return_diagnostics)
+    return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points, method, return_diagnostics)
 
 
 def check_points(points: int) -> None:
@@ -124,32 +123,30 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
 
 
 @in_float64
-def _bounds(
-    quantity: str,
-    mechanism: Any,
-    steps: Any,
-    value: ArrayLike,
-    relation: str,
-    tolerance: float | None,
-    points: int | None,
-    method: str,
-    return_diagnostics: bool,
+def answer(
+    mechanism: Mechanisms,
+    steps: Steps,
+    question: Question,
+    relation: Relation,
+    tolerance: float | None = None,
+    points: int | None = None,
+    method: str = "recursive",
+    return_diagnostics: bool = False,
 ) -> Any:
-    check(mechanism, steps)
+    """Returns what :func:`epsilon` or :func:`delta` does."""
+    check_asked(mechanism, steps, question)
     validation.check_one_of(method, "method", METHODS)
-    validation.check_scalar(value, "delta or epsilon")
-    concrete = is_concrete(mechanism, steps, value)
+    concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)
     directions = directed_parts(mechanism, steps, relation)
     if concrete and runs_nothing(directions) and not return_diagnostics:
         return zero()
-    if concrete:
-        value = np.asarray(value, np.float64)
-        if points is not None:
-            answer = refine.at_points(directions, value, quantity, points, method)
-        else:
-            wanted = DEFAULT_TOLERANCE[quantity] if tolerance is None else tolerance
-            answer = refine.within(directions, value, quantity, wanted, method)
+    if not concrete:
+        found = refine.traced(directions, question.at(as_float64(question.value)), points or DEFAULT_POINTS, method)
     else:
-        answer = refine.traced(directions, as_float64(value), quantity, points or DEFAULT_POINTS, method)
-    return outside(answer) if return_diagnostics else answer[0]
+        question = question.at(np.asarray(question.value, np.float64))
+        if points is None:
+            found = refine.within(directions, question, tolerance or question.tolerance, method)
+        else:
+            found = refine.at_points(directions, question, points, method)
+    return outside(found) if return_diagnostics else found[0]

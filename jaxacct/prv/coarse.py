@@ -11,18 +11,15 @@ Q)^(1-a): of a product of laws, a product. By Hölder's inequality a cell contri
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
+from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_complement
-from jaxacct.prv.composition import Part
-from jaxacct.prv.facts import Facts, facts_of
+from jaxacct.question import ForEpsilon, Question
 
 POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
 """Values of a."""
@@ -51,15 +48,15 @@ def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
     return jax.vmap(of)(pairs)
 
 
-def without_composing(parts: tuple[Part, ...], value: ArrayLike, quantity: str) -> tuple[Array, Array]:
-    """Returns bounds (lower, upper) on delta at an epsilon, or on epsilon at a delta, for one direction."""
+def without_composing(parts: Parts, question: Question) -> tuple[Array, Array]:
+    """Returns bounds (lower, upper) that answer a question, for one direction."""
     every = [logs_of(pairs) for pairs, _ in parts]
-    return _bracket([steps for _, steps in parts], every, facts_of(parts), value, quantity)
+    return _bracket([steps for _, steps in parts], every, facts_of(parts), question)
 
 
-@functools.partial(jax.jit, static_argnames="quantity")
+@jax.jit
 def _bracket(
-    counts: list[Array], every: list[tuple[Array, Array]], facts: Facts, value: Any, quantity: str
+    counts: list[Array], every: list[tuple[Array, Array]], facts: Facts, question: Question
 ) -> tuple[Array, Array]:
     run = [steps > 0 for steps in counts]
     noticed = [jnp.sum(jnp.where(r, k * log, 0.0)) for r, k, (log, _) in zip(run, counts, every, strict=True)]
@@ -73,16 +70,14 @@ def _bracket(
     log_overlap = sum(sums, jnp.zeros(len(POWERS)))
     log_overlap = log_overlap + rounding * jnp.abs(log_overlap)
     rest = 1 - POWERS
-    if quantity == "epsilon":
+    if isinstance(question, ForEpsilon):
         # delta exceeds its value as long as e^((1-a) eps) times the overlap is below one less it.
-        lower = jnp.max((log_complement(value) - log_overlap) / rest)
-        lower, upper = lower - rounding * jnp.abs(lower), jnp.where(most <= value, 0.0, jnp.inf)
-        worst = jnp.inf
+        lower = jnp.max((log_complement(question.delta) - log_overlap) / rest)
+        lower, upper = lower - rounding * jnp.abs(lower), jnp.where(most <= question.delta, 0.0, jnp.inf)
     else:
-        log_missed = jnp.min(rest * value + log_overlap)
+        log_missed = jnp.min(rest * question.epsilon + log_overlap)
         # What is missed may be less than a unit of 1.
-        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + value)) * (1 - 2 * UNIT_ROUNDOFF)
+        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon)) * (1 - 2 * UNIT_ROUNDOFF)
         upper = most
-        worst = 1.0
     known = facts.is_valid & ~jnp.isnan(lower)
-    return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, worst)
+    return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, question.worst)

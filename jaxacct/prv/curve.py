@@ -1,4 +1,4 @@
-"""Whole curves of a composition: delta over epsilon, and the trade-off between the two errors of any attack."""
+"""Delta over epsilon of a composition: few compositions, each tilted for a part of the curve."""
 
 from __future__ import annotations
 
@@ -13,23 +13,18 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, Parts, check, directed_parts
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
-from jaxacct.prv.composition import Part, check, directed_parts
-from jaxacct.prv.facts import Facts, close_delta
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE, composed, delta_at, infinite_share
+from jaxacct.prv.kernel import composed, delta_at, infinite_share
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.refine import COARSE
+from jaxacct.question import ForDelta
 
 REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
-
-TIGHT = 1e-2
-"""Width up to which a bracket of a false-negative rate counts as converged."""
-
-GRID = 512
-"""Epsilons by which a trade-off curve is bounded."""
 
 
 @jax.tree_util.register_dataclass
@@ -43,11 +38,11 @@ class Curve:
 
 @in_float64
 def curve(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike | None = None,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     points: int = accountant.DEFAULT_POINTS,
     method: str = "recursive",
 ) -> Curve:
@@ -91,12 +86,12 @@ Range = tuple[Array, Array]
 """Lower and upper bounds on delta, (n,) each."""
 
 
-def _profile(parts: tuple[Part, ...], epsilons: Any, points: int, method: str) -> tuple[list[Range], Facts]:
+def _profile(parts: Parts, epsilons: Any, points: int, method: str) -> tuple[list[Range], Facts]:
     """Returns bounds on delta at ``epsilons``, all of which hold: of compositions tilted for several of them."""
     places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
 
     def bounded(reference: Array) -> tuple[Range, Facts]:
-        sum_ = composed(parts, reference, "delta", points, method)
+        sum_ = composed(parts, ForDelta(reference), points, method)
         return _deltas(sum_.lattices, sum_.facts, sum_.lost, epsilons), sum_.facts
 
     if is_concrete(parts, epsilons):
@@ -125,7 +120,7 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
         upper = functools.reduce(jnp.minimum, [upper for _, upper in ranges])
         upper = jnp.where(facts.is_valid & ~jnp.isnan(upper), upper, 1.0)
         lower = jnp.where(facts.is_valid, lower, 0.0)
-        closed = close_delta(Bounds(lower, upper, upper), facts, jnp.maximum(epsilons, 0.0))
+        closed = ForDelta(jnp.maximum(epsilons, 0.0)).close(Bounds(lower, upper, upper), facts)
         idle = facts.is_valid & facts.is_idle
         return (
             jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(epsilons < 0, lower, closed.lower)),
@@ -135,60 +130,4 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
     found = [of_one(*direction) for direction in directions]
     lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
     bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
-    return replace(bounds, converged=bounds.gap <= DEFAULT_TOLERANCE["delta"])
-
-
-@in_float64
-def tradeoff(
-    mechanism: Any,
-    steps: Any,
-    false_positive_rate: ArrayLike,
-    *,
-    relation: str = "add_or_remove",
-    points: int = accountant.DEFAULT_POINTS,
-) -> Bounds:
-    """Returns certified bounds on the least false-negative rate of an attack, at each false-positive rate: f-DP.
-
-    Args:
-        mechanism: as of :func:`~jaxacct.prv.epsilon`, concrete.
-        steps: likewise.
-        false_positive_rate (n,): in [0, 1].
-        relation: as of :func:`~jaxacct.prv.epsilon`.
-        points: likewise.
-
-    Returns:
-        :class:`~jaxacct.bounds.Bounds` of shape (n,). Here ``lower`` is what protects: no attack has fewer false
-        negatives. For both directions it is that of the symmetric, convex trade-off function of the relation.
-
-    Formal guarantee: f(a) = sup over real eps of 1 - delta(eps) - e^eps a (Dong, Roth and Su 2022, Proposition 6). Any
-    eps with delta from above gives a lower bound. From above, between two neighbours of a grid delta is at least that
-    of the right one, and e^eps a at least that of the left one; beyond the grid's ends delta is at least 0 and at least
-    that of the first.
-
-    Raises:
-        ValueError: a concrete argument out of range.
-
-    >>> from jaxacct import Gaussian
-    >>> rates = tradeoff(Gaussian(noise_multiplier=10.0), 100, [0.1, 0.5])
-    >>> [bool(a <= truth <= b) for a, truth, b in zip(rates.lower, (0.61086, 0.158655), rates.upper)]
-    [True, True]
-    """
-    rates = np.asarray(false_positive_rate, np.float64)
-    if rates.ndim != 1 or not np.all((rates >= 0) & (rates <= 1)):
-        raise ValueError(f"false_positive_rate = {false_positive_rate} is not a list of probabilities in [0, 1].")
-    far = accountant.epsilon(mechanism, steps, 1e-9, relation=relation, points=COARSE).upper
-    if not np.isfinite(far):
-        nothing = np.zeros_like(rates)
-        return Bounds(lower=nothing, estimate=nothing, upper=1 - rates, converged=np.zeros(rates.shape, bool))
-    # Dense about 0, where f bends, and out to where delta is nothing on one side and all on the other.
-    grid = float(far) * np.linspace(-1.0, 1.0, GRID) ** 3
-    delta = curve(mechanism, steps, grid, relation=relation, points=points).delta
-    with np.errstate(over="ignore", invalid="ignore"):
-        # e^eps a; of a = 0 nothing, however large the factor.
-        weighed = np.where(rates[:, None] == 0, 0.0, np.exp(grid) * rates[:, None])
-    lower = np.max(1 - delta.upper - weighed - 8 * UNIT_ROUNDOFF * (1 + weighed), axis=1)
-    left, right = np.pad(weighed, ((0, 0), (1, 0))), np.append(delta.lower, 0.0)
-    upper = np.max(1 - right - left, axis=1) + 16 * UNIT_ROUNDOFF
-    # Guessing blindly gives 1 - a.
-    lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1 - rates)
-    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper - lower <= TIGHT)
+    return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)

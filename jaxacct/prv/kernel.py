@@ -7,7 +7,7 @@ It is compiled in stages, each of which depends on as little as can be, for comp
 * :func:`~jaxacct.prv.discretize.cells_of` on the kind of pair and the number of mesh points;
 * the powers, their merging and the evaluation on the number of mesh points.
 
-So concrete arguments of another kind, size, method or quantity compile only what is new. Inside somebody else's trace
+So concrete arguments of another kind, size, method or question compile only what is new. Inside somebody else's trace
 all is one program.
 """
 
@@ -24,21 +24,17 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, Parts, combined
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
 from jaxacct.prv import plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
-from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.discretize import Cells, cells_of, measures
 from jaxacct.prv.evaluate import delta_of, epsilon_of, slack_effect
-from jaxacct.prv.facts import Facts, close_delta, close_epsilon, combined
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.placing import Placed, place
 from jaxacct.prv.sketch import Sketch, sketched
-
-DEFAULT_TOLERANCE = {"epsilon": 1e-3, "delta": 1e-2}
-"""Relative gap that is aimed at where none is asked for; delta moves about ten times faster than epsilon."""
-
+from jaxacct.question import ForEpsilon, Question
 
 FARTHEST = 1e9
 """Largest epsilon, of either sign, that a mesh is chosen for."""
@@ -58,16 +54,15 @@ class Composed(NamedTuple):
     facts: Facts
 
 
-def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, method: str) -> Composed:
+def composed(parts: Parts, question: Question, points: int, method: str) -> Composed:
     """Returns the composition on lattices of ``points`` points.
 
-    ``value`` is the delta or epsilon, as ``quantity`` says, by which the tilt is chosen; others may be asked for after.
+    The tilt is chosen for ``question``; others may be asked after.
     """
-    value = _ordinary(value, quantity)
     counts = tuple(steps for _, steps in parts)
     total = functools.reduce(operator.add, [steps.sum() for steps in counts])
     size, index = np.float64(points), np.int64(METHODS.index(method))
-    asked = value, np.bool_(quantity == "epsilon"), size
+    asked = _ordinary(question), np.bool_(isinstance(question, ForEpsilon)), size
     sketches = tuple(sketched(pairs, total, *asked) for pairs, _ in parts)
     chosen, facts = _planned(sketches, counts, *asked, index)
 
@@ -104,9 +99,10 @@ def composed(parts: tuple[Part, ...], value: Any, quantity: str, points: int, me
     return Composed(lattices, stages, chosen.order, lost * (1 + number * UNIT_ROUNDOFF), facts)
 
 
-def _ordinary(value: Any, quantity: str) -> Any:
+def _ordinary(question: Question) -> Any:
     """Returns a value near by that a mesh can be chosen for, at the ends of the range, which take none."""
-    least, most = (TINY, 1.0) if quantity == "epsilon" else (-FARTHEST, FARTHEST)
+    value = question.value
+    least, most = (TINY, 1.0) if isinstance(question, ForEpsilon) else (-FARTHEST, FARTHEST)
     return np.clip(value, least, most) if is_concrete(value) else jnp.clip(value, least, most)
 
 
@@ -188,12 +184,10 @@ def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
     return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF), 0.0, 1.0)
 
 
-def bounds_of(
-    parts: tuple[Part, ...], value: Any, quantity: str, points: int, method: str
-) -> tuple[Bounds, Diagnostics]:
-    """Returns the bracket of epsilon at a delta, or of delta at an epsilon, for one direction."""
-    sum_ = composed(parts, value, quantity, points, method)
-    bounds, at = _bracket(sum_.lattices, sum_.lost, sum_.facts, value, quantity)
+def bounds_of(parts: Parts, question: Question, points: int, method: str) -> tuple[Bounds, Diagnostics]:
+    """Returns the bracket that answers a question, for one direction, and how it came about."""
+    sum_ = composed(parts, question, points, method)
+    bounds, at = _bracket(sum_.lattices, sum_.lost, sum_.facts, question)
     return bounds, Diagnostics(
         points=points,
         method=method,
@@ -207,27 +201,24 @@ def bounds_of(
     )
 
 
-@functools.partial(jax.jit, static_argnames="quantity")
-def _bracket(
-    lattices: LossLattice, lost: Array, facts: Facts, value: Array, quantity: str
-) -> tuple[Bounds, dict[str, Array]]:
+@jax.jit
+def _bracket(lattices: LossLattice, lost: Array, facts: Facts, question: Question) -> tuple[Bounds, dict[str, Array]]:
     """Returns the bracket that a composition gives, and what its record says of it."""
-    is_epsilon = quantity == "epsilon"
-    worst = jnp.inf if is_epsilon else 1.0
     infinite = infinite_share(facts, lost)
-    if is_epsilon:
+    if isinstance(question, ForEpsilon):
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
-        room = value - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * value * (infinite > 0)
+        delta = question.delta
+        room = delta - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * delta * (infinite > 0)
         results = jax.vmap(epsilon_of)(lattices, room)
-        results = jnp.where(room > 0, results, jnp.array([jnp.inf, 0.0]))
+        results = at = jnp.where(room > 0, results, jnp.array([jnp.inf, 0.0]))
     else:
-        results = delta_at(lattices, infinite, value)
-    upper, lower = jnp.where(jnp.isnan(results), jnp.array([worst, 0.0]), results)
+        results = delta_at(lattices, infinite, question.epsilon)
+        at = jnp.broadcast_to(question.epsilon, (2,))
+    upper, lower = jnp.where(jnp.isnan(results), jnp.array([question.worst, 0.0]), results)
     lower = jnp.minimum(lower, upper)
     found = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
-    bounds = close_epsilon(found, facts, value) if is_epsilon else close_delta(found, facts, value)
-    bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= DEFAULT_TOLERANCE[quantity]))
-    at = results if is_epsilon else jnp.broadcast_to(value, (2,))
+    bounds = question.close(found, facts)
+    bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
     return bounds, {
         "mesh": lattices.mesh[0],
         "start": lattices.start[0],

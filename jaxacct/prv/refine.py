@@ -5,20 +5,21 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
+from jaxacct.composition import Parts
 from jaxacct.precision import outside
 from jaxacct.prv.coarse import without_composing
-from jaxacct.prv.composition import Part
 from jaxacct.prv.diagnostics import Diagnostics
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE, bounds_of
+from jaxacct.prv.kernel import bounds_of
+from jaxacct.question import Question
 
 LADDER = (2**12, 2**14, 2**16, 2**18, 2**19)
 """Mesh points to choose from where a tolerance is given: few sizes, so few compilations. The first does for most."""
@@ -30,54 +31,74 @@ SAFETY = 1.5
 """By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
 
 Answer = tuple[Bounds, Diagnostics]
-Parts = tuple[Part, ...]
 
 
 class ToleranceWarning(UserWarning):
     """The bracket is valid, but wider than the tolerance asked for."""
 
 
-def at_points(directions: list[Parts], value: np.ndarray, quantity: str, points: int, method: str) -> Answer:
+class _Found:
+    """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
+
+    def __init__(self, directions: list[Parts], question: Question, method: str):
+        self.directions, self.question, self.method = directions, question, method
+        self.answers: dict[int, Answer] = {}
+
+    def improve(self, which: Sequence[int], points: int) -> None:
+        """Narrows, on meshes of so many points, the brackets of those directions that may be the largest."""
+        threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
+        for i in which:
+            old = self.answers.get(i)
+            if old is None or old[0].upper > threshold:
+                bounds, record = bounds_of(self.directions[i], self.question, points, self.method)
+                new = outside(bounds)
+                # The finer mesh has the estimate.
+                self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
+
+    def narrow(self) -> None:
+        """Adds what is known without a mesh, which is little but holds where a mesh says nothing."""
+        for i, (bounds, record) in self.answers.items():
+            lower, upper = without_composing(self.directions[i], self.question)
+            rough = Bounds(lower=lower, estimate=bounds.estimate, upper=upper, converged=False)
+            self.answers[i] = rough.intersection(bounds), record
+
+    def largest(self, tolerance: float) -> Answer:
+        """Returns the larger of the brackets, and the record of the one with the largest upper end.
+
+        It has converged where both ends are one number, be it infinite, or their gap is within the tolerance.
+        """
+        every = [bounds for bounds, _ in self.answers.values()]
+        _, record = max(self.answers.values(), key=lambda answer: float(answer[0].upper))
+        bounds = Bounds(
+            lower=max(b.lower for b in every),
+            estimate=max(b.estimate for b in every),
+            upper=max(b.upper for b in every),
+        )
+        converged = np.asarray((bounds.lower == bounds.upper) | (bounds.gap <= tolerance))[()]
+        return replace(bounds, converged=converged), replace(record, converged=converged)
+
+
+def at_points(directions: list[Parts], question: Question, points: int, method: str) -> Answer:
     """Returns the answer of concrete arguments on meshes of ``points`` points.
 
     The first direction, which mostly decides, is answered so; the others on a coarse mesh, which does for those that
     turn out not to decide.
     """
-    answers: list[Answer | None] = [None] * len(directions)
-    others = range(1, len(directions))
-    _improve(answers, directions, range(1), value, quantity, points, method)
+    found = _Found(directions, question, method)
+    found.improve([0], points)
     for rung in (COARSE, points) if points > COARSE else (points,):
-        _improve(answers, directions, others, value, quantity, rung, method)
-    return _largest(answers, DEFAULT_TOLERANCE[quantity])
+        found.improve(range(1, len(directions)), rung)
+    return found.largest(question.tolerance)
 
 
-def _improve(
-    answers: list[Answer | None],
-    directions: list[Parts],
-    which: range,
-    value: np.ndarray,
-    quantity: str,
-    points: int,
-    method: str,
-) -> None:
-    """Replaces the answers of those of the directions ``which`` that may be the largest by tighter ones."""
-    threshold = max((bounds.lower for bounds, _ in filter(None, answers)), default=0.0)
-    for i in which:
-        old = answers[i]
-        if old is None or old[0].upper > threshold:
-            bounds, record = bounds_of(directions[i], value, quantity, points, method)
-            new = outside(bounds), record
-            answers[i] = new if old is None else _tighter(old, new)
-
-
-def traced(directions: list[Parts], value: Array, quantity: str, points: int, method: str) -> Answer:
+def traced(directions: list[Parts], question: Question, points: int, method: str) -> Answer:
     """Returns the answer inside a trace; directions of one structure share their code."""
     if len({jax.tree.structure(parts) for parts in directions}) > 1 or len(directions) == 1:
-        answers = [bounds_of(parts, value, quantity, points, method) for parts in directions]
+        answers = [bounds_of(parts, question, points, method) for parts in directions]
     else:
-        batch = jax.lax.map(lambda parts: bounds_of(parts, value, quantity, points, method), stack(*directions))
+        batch = jax.lax.map(lambda parts: bounds_of(parts, question, points, method), stack(*directions))
         answers = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
-    return functools.reduce(functools.partial(_larger, DEFAULT_TOLERANCE[quantity]), answers)
+    return functools.reduce(functools.partial(_larger, question.tolerance), answers)
 
 
 def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
@@ -94,34 +115,17 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
     return bounds, jax.tree.map(lambda mine, theirs: jnp.where(decides, theirs, mine), record, other)
 
 
-def _largest(answers: list[Answer | None], tolerance: float) -> Answer:
-    """Returns the larger of the directions' brackets, and the record of the one with the largest upper end.
-
-    It has converged where both ends are one number, be it infinite, or their gap is within the tolerance.
-    """
-    found = [answer for answer in answers if answer is not None]
-    every = [bounds for bounds, _ in found]
-    _, record = max(found, key=lambda answer: float(answer[0].upper))
-    bounds = Bounds(
-        lower=max(b.lower for b in every),
-        estimate=max(b.estimate for b in every),
-        upper=max(b.upper for b in every),
-    )
-    converged = np.asarray((bounds.lower == bounds.upper) | (bounds.gap <= tolerance))[()]
-    return replace(bounds, converged=converged), replace(record, converged=converged)
-
-
-def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance: float, method: str) -> Answer:
+def within(directions: list[Parts], question: Question, tolerance: float, method: str) -> Answer:
     """Returns the answer of concrete arguments on the smallest meshes found to reach a relative gap of ``tolerance``.
 
     The first mesh tells how far the gap has to fall; it falls at least with the square of the mesh as long as rounding
     and truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
     """
-    answers: list[Answer | None] = [None] * len(directions)
+    found = _Found(directions, question, method)
     rung, previous, stalls = 0, float("inf"), 0
     while True:
-        _improve(answers, directions, range(len(directions)), value, quantity, LADDER[rung], method)
-        bounds, record = _largest(answers, tolerance)
+        found.improve(range(len(directions)), LADDER[rung])
+        bounds, record = found.largest(tolerance)
         gap = float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
         # has twice not helped. One mesh for all steps, or for many, may be too coarse for a single one, though.
@@ -134,34 +138,13 @@ def within(directions: list[Parts], value: np.ndarray, quantity: str, tolerance:
         fine = [j for j, n in enumerate(LADDER) if SAFETY * min(gap, 0.3) * (LADDER[rung] / n) ** 2 <= tolerance]
         rung, previous = max(rung + 1, min([*fine, rung + 2, len(LADDER) - 1])), gap
     if not bounds.converged:
-        bounds, record = _largest(_narrowed(answers, directions, value, quantity), tolerance)
+        found.narrow()
+        bounds, record = found.largest(tolerance)
     if not bounds.converged:
         warnings.warn(
-            f"{quantity} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket is "
-            "valid and as wide as it says.",
+            f"{question.name} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket "
+            "is valid and as wide as it says.",
             ToleranceWarning,
             stacklevel=5,
         )
     return bounds, record
-
-
-def _narrowed(
-    answers: list[Answer | None], directions: list[Parts], value: np.ndarray, quantity: str
-) -> list[Answer | None]:
-    """Returns the answers with what is known without a mesh, which is little but holds where a mesh says nothing."""
-    narrowed: list[Answer | None] = []
-    for parts, answer in zip(directions, answers, strict=True):
-        if answer is not None:
-            lower, upper = outside(without_composing(parts, value, quantity))
-            rough = Bounds(lower=lower, estimate=answer[0].estimate, upper=upper, converged=False)
-            answer = _tighter(answer, (rough, answer[1]))
-        narrowed.append(answer)
-    return narrowed
-
-
-def _tighter(first: Answer, second: Answer) -> Answer:
-    """Returns the intersection of two valid brackets, which is valid, with the record of the second."""
-    a, b = first[0], second[0]
-    lower, upper = max(a.lower, b.lower), min(a.upper, b.upper)
-    estimate = min(max(b.estimate, lower), upper)
-    return Bounds(lower=lower, estimate=estimate, upper=upper, converged=b.converged), second[1]

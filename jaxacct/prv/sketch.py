@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct.composition import Known, known_of
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.prv.facts import Known, known_of
 
 OCTAVE = 6
 """Cells of the sketch for each halving of the distance from the bulk."""

@@ -24,6 +24,7 @@ from jaxacct.convert.renyi import (
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import check_mechanism, directions
 from jaxacct.precision import as_float64, first_index, is_concrete
+from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.rdp.divergence import composed, largest_losses, total
 from jaxacct.rdp.edges import tried_orders
 from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of
@@ -130,16 +131,7 @@ def epsilon(
     2.1009
     """
     check_delta_or_none(delta)
-    validation.check_one_of(conversion, "conversion", CONVERSIONS)
-    _check_composition(mechanism, steps, relation)
-    tried, between = _search(orders)
-    if is_concrete(delta) and not np.any(delta):
-        return largest_losses(mechanism, steps, relation)
-    curve = composed(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
-    least = _epsilon(curve, tried, delta, conversion)
-    if not between:
-        return least
-    return _lesser(least, _between(mechanism, steps, curve, tried, delta, relation, conversion, "epsilon"))
+    return _bound(mechanism, steps, ForEpsilon(delta), orders, relation, conversion)
 
 
 def delta(
@@ -162,14 +154,20 @@ def delta(
     True
     """
     validation.check_epsilon(epsilon)
+    return _bound(mechanism, steps, ForDelta(epsilon), orders, relation, conversion)
+
+
+def _bound(mechanism: Any, steps: Any, question: Question, orders: Any, relation: str, conversion: str) -> Array:
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
+    if isinstance(question, ForEpsilon) and is_concrete(question) and not np.any(question.delta):
+        return largest_losses(mechanism, steps, relation)
     curve = composed(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
-    least = _delta(curve, tried, epsilon, conversion)
-    if not between:
-        return least
-    return _lesser(least, _between(mechanism, steps, curve, tried, epsilon, relation, conversion, "delta"))
+    least = _least(curve, tried, question, conversion)
+    return (
+        _lesser(least, _between(mechanism, steps, curve, tried, question, relation, conversion)) if between else least
+    )
 
 
 def _check_composition(mechanism: Any, steps: Any, relation: str) -> None:
@@ -200,22 +198,18 @@ def _search(orders: Any) -> tuple[Any, bool]:
 
 
 @kernel(static=1)
-def _epsilon(curve: Array, orders: Array, delta: Array, conversion: str) -> Array:
-    return least_epsilon(as_float64(curve), as_float64(orders), as_float64(delta), conversion)
+def _least(curve: Array, orders: Array, question: Question, conversion: str) -> Array:
+    least = least_epsilon if isinstance(question, ForEpsilon) else least_delta
+    return least(as_float64(curve), as_float64(orders), as_float64(question.value), conversion)
 
 
-@kernel(static=1)
-def _delta(curve: Array, orders: Array, epsilon: Array, conversion: str) -> Array:
-    return least_delta(as_float64(curve), as_float64(orders), as_float64(epsilon), conversion)
-
-
-@kernel(static=3)
+@kernel(static=2)
 def _between(
-    mechanism: Any, steps: Any, curve: Array, orders: Array, number: Array, relation: str, conversion: str, sought: str
+    mechanism: Any, steps: Any, curve: Array, orders: Array, question: Question, relation: str, conversion: str
 ) -> Array:
-    """Returns the least bound on what is sought, "epsilon" or "delta", between the best order's neighbours."""
-    curve, orders, number = as_float64(curve), as_float64(orders), as_float64(number)
-    is_epsilon = sought == "epsilon"
+    """Returns the least bound that answers a question between the best order's neighbours."""
+    curve, orders, number = as_float64(curve), as_float64(orders), as_float64(question.value)
+    is_epsilon = isinstance(question, ForEpsilon)
     at_orders, rounds = (
         (epsilon_of_orders, FIRST_EPSILON_ROUNDS) if is_epsilon else (delta_of_orders, FIRST_DELTA_ROUNDS)
     )

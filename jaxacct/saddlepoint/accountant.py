@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,28 +11,32 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
-from jaxacct.batching import one_by_one, stack
+from jaxacct.batching import one_by_one, rows, stack
 from jaxacct.bounds import Bounds, zero
-from jaxacct.precision import as_real, is_concrete, outside, scope
-from jaxacct.prv.composition import check, directed_parts, runs_nothing
+from jaxacct.composition import Parts, directed_parts, runs_nothing
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.precision import as_float64, as_real, in_float64, is_concrete, outside, scope
+from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
+from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.laws import has_law
-from jaxacct.saddlepoint.one_run import (
-    closed_forms,
-    delta_of_one_run,
-    epsilon_of_one_run,
-    is_single,
-    log_delta_of_one_run,
-)
-from jaxacct.saddlepoint.solve import delta_bounds, epsilon_bounds, log_delta_at
+from jaxacct.saddlepoint.one_run import OneRun, closed_forms, is_single
 
 PRECISIONS = ("float64", "float32")
 
 DIFFERENCE = {"float64": 3e-5, "float32": 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
 
+ROW = 32
+"""Questions of one call of :func:`curve`: one size, so one compilation."""
+
 
 def epsilon(
-    mechanism: Any, steps: Any, delta: ArrayLike, *, relation: str = "add_or_remove", precision: str = "float64"
+    mechanism: Mechanisms,
+    steps: Steps,
+    delta: ArrayLike,
+    *,
+    relation: Relation = "add_or_remove",
+    precision: str = "float64",
 ) -> Bounds:
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
@@ -64,12 +68,16 @@ def epsilon(
     >>> f"{bounds.estimate:.8f}", bool(bounds.lower <= bounds.estimate <= bounds.upper)
     ('4.37717810', True)
     """
-    validation.check_delta(delta, pure=True)
-    return _bounds("epsilon", mechanism, steps, delta, relation, precision)
+    return answer(mechanism, steps, ForEpsilon(delta), relation, precision)
 
 
 def delta(
-    mechanism: Any, steps: Any, epsilon: ArrayLike, *, relation: str = "add_or_remove", precision: str = "float64"
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: ArrayLike,
+    *,
+    relation: Relation = "add_or_remove",
+    precision: str = "float64",
 ) -> Bounds:
     """Returns delta of a composition at ``epsilon``, exact to about ten digits, with a certified bracket.
 
@@ -80,89 +88,122 @@ def delta(
     >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).estimate:.8f}"
     '0.12693674'
     """
-    validation.check_epsilon(epsilon)
-    return _bounds("delta", mechanism, steps, epsilon, relation, precision)
+    return answer(mechanism, steps, ForDelta(epsilon), relation, precision)
 
 
-def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relation: str, precision: str) -> Bounds:
-    check(mechanism, steps)
+class Asked(NamedTuple):
+    """What is static of a question to this accountant."""
+
+    relation: Relation
+    precision: str
+    single: bool
+    """Whether one mechanism is run once, which a traced count does not tell."""
+    structure: Any
+    """Of mechanism, steps and question."""
+
+    def arguments(self, leaves: Any) -> tuple[Any, Any, Question]:
+        """Returns mechanism, steps and question."""
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def has_closed_form(self, leaves: Any) -> bool:
+        """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
+        mechanism, steps, _ = self.arguments(leaves)
+        return bool(closed_forms(directed_parts(mechanism, steps, self.relation), single=self.single))
+
+
+def answer(
+    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
+) -> Bounds:
+    """Returns what :func:`epsilon` or :func:`delta` does."""
+    check_asked(mechanism, steps, question)
     validation.check_one_of(precision, "precision", PRECISIONS)
-    validation.check_scalar(value, "delta or epsilon")
-    return unchecked(
-        quantity,
-        mechanism,
-        steps,
-        value,
-        relation,
-        precision,
-        single=precision == "float64" and is_single(mechanism, steps),
-    )
+    return unchecked(*asked(mechanism, steps, question, relation, precision))
 
 
-def has_closed_form(mechanism: Any, steps: Any, relation: str, *, single: bool) -> bool:
-    """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-    return bool(closed_forms(directed_parts(mechanism, steps, relation), single=single))
-
-
-def unchecked(
-    quantity: str,
-    mechanism: Any,
-    steps: Any,
-    value: ArrayLike,
-    relation: str,
-    precision: str = "float64",
-    *,
-    single: bool = False,
-) -> Bounds:
-    """Returns what :func:`epsilon` or :func:`delta` does; where arguments are out of range the bracket says nothing.
-
-    ``single``: one mechanism is run once, which a traced count does not tell.
-    """
+def asked(
+    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
+) -> tuple[Asked, tuple[Any, ...]]:
+    """Returns what is static of a question to this accountant, and its numbers."""
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
-    leaves, structure = jax.tree.flatten((mechanism, steps, value))
+    leaves, structure = jax.tree.flatten((mechanism, steps, question))
+    single = precision == "float64" and is_single(mechanism, steps)
+    return Asked(relation, precision, single, structure), tuple(leaves)
+
+
+def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+    """Returns the answer; where arguments are out of range the bracket says nothing."""
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
-    with scope(x64=precision == "float64"):
-        if is_concrete(leaves):
-            return outside(_decided(quantity, relation, single, (mechanism, steps, value))[0])
-        return outside(_answer(quantity, relation, precision, single, structure, tuple(leaves)))
+    with scope(x64=asked.precision == "float64"):
+        return outside(_decided(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3, 4))
-def _answer(
-    quantity: str, relation: str, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
-) -> Bounds:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     def solved(leaves: tuple[Any, ...]) -> Bounds:
-        with scope(x64=precision == "float64"):
-            return _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))[0]
+        with scope(x64=asked.precision == "float64"):
+            return _decided(asked, leaves)[0]
 
     return one_by_one(solved)(leaves)
 
 
-def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
+def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     """Returns the larger of the directions' brackets, and which direction decides."""
-    mechanism, steps, value = arguments
-    directions = directed_parts(mechanism, steps, relation)
-    if is_concrete(arguments) and runs_nothing(directions):
+    mechanism, steps, question = asked.arguments(leaves)
+    directions = directed_parts(mechanism, steps, asked.relation)
+    concrete = is_concrete(leaves)
+    if concrete and runs_nothing(directions):
         return zero(), jnp.asarray(0)
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
-    number = np.asarray(value, real) if is_concrete(value) else as_real(value)
-    runs = closed_forms(directions, single=single)
+    value = question.value
+    question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
+    runs = closed_forms(directions, single=asked.single)
     if runs:
-        solve_run = epsilon_of_one_run if quantity == "epsilon" else delta_of_one_run
-        found = [solve_run(run, number) for run in runs]
-        return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
-    solve = epsilon_bounds if quantity == "epsilon" else delta_bounds
-    if not all(has_law(pair) for parts in directions for pair, _ in parts):
-        nothing = jnp.zeros_like(number)
-        worst = nothing + (jnp.inf if quantity == "epsilon" else 1.0)
-        unknown = Bounds(lower=nothing, estimate=nothing + jnp.nan, upper=worst, converged=nothing > 0)
-        return unknown, jnp.asarray(0)
-    if len(directions) == 1:
-        return solve(directions[0], number), jnp.asarray(0)
-    if not is_concrete(arguments) and len({jax.tree.structure(parts) for parts in directions}) == 1:
-        every = jax.lax.map(lambda parts: solve(parts, number), stack(*directions))
-        return _larger(*(jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(2)))
-    return _larger(*(solve(parts, number) for parts in directions))
+        return _largest([one_run.bounds_of(run, question) for run in runs])
+    if not _has_laws(directions):
+        return unknown(question), jnp.asarray(0)
+    if not concrete and len(directions) == 2 and len({jax.tree.structure(parts) for parts in directions}) == 1:
+        every = jax.lax.map(lambda parts: solve.bounds_of(parts, question), stack(*directions))
+        return _largest([jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(2)])
+    return _largest([solve.bounds_of(parts, question) for parts in directions])
+
+
+@in_float64
+def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Relation) -> Bounds:
+    """Returns the brackets that answer questions of one kind, (n,), as :func:`epsilon` or :func:`delta` does each.
+
+    Nothing is checked. One program serves all mechanisms, relations and directions of a kind: they differ in numbers.
+    """
+    directions = directed_parts(mechanism, steps, relation)
+    runs = closed_forms(directions, single=is_single(mechanism, steps))
+    if not runs and not _has_laws(directions):
+        return outside(unknown(questions.at(as_float64(questions.value))))
+    found = [
+        [_each(of, questions.at(as_float64(row))) for row in rows(questions.value, ROW)] for of in runs or directions
+    ]
+    count = np.shape(questions.value)[0]
+    return outside(
+        _largest([jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *pieces) for pieces in found])[0]
+    )
+
+
+@jax.jit
+def _each(of: OneRun | Parts, questions: Question) -> Bounds:
+    if isinstance(of, OneRun):
+        return jax.lax.map(lambda question: one_run.bounds_of(of, question), questions)
+    return jax.lax.map(lambda question: solve.bounds_of(of, question), questions)
+
+
+def has_laws(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
+    """Returns whether this accountant knows all losses of a composition."""
+    return _has_laws(directed_parts(mechanism, steps, relation))
+
+
+def _has_laws(directions: list[Parts]) -> bool:
+    return all(has_law(pair) for parts in directions for pair, _ in parts)
+
+
+def _largest(found: list[Bounds]) -> tuple[Bounds, Any]:
+    return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
 @jax.jit
@@ -172,11 +213,11 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     # A direction that has not converged matters only where its bracket reaches beyond the other's.
     estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
     decides = jnp.where(estimates[1] > estimates[0], 1, 0)
-    upper, known = jnp.max(every.upper), jnp.where(decides == 1, every.converged[1], every.converged[0])
-    settled = known & jnp.all(every.converged | (every.upper < upper))
+    upper, known = jnp.max(every.upper, axis=0), jnp.where(decides == 1, every.converged[1], every.converged[0])
+    settled = known & jnp.all(every.converged | (every.upper < upper), axis=0)
     bounds = Bounds(
-        lower=jnp.max(every.lower),
-        estimate=jnp.where(settled, jnp.max(estimates), jnp.nan),
+        lower=jnp.max(every.lower, axis=0),
+        estimate=jnp.where(settled, jnp.max(estimates, axis=0), jnp.nan),
         upper=upper,
         converged=settled,
     )
@@ -184,14 +225,11 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
 
 
 @_answer.defjvp
-def _answer_jvp(
-    quantity: str, relation: str, precision: str, single: bool, structure: Any, primals: Any, tangents: Any
-) -> tuple[Bounds, Bounds]:
+def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
-    with scope(x64=precision == "float64"):
-        bounds, decides = _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))
-        reals = [as_real(leaf) for leaf in leaves]
-        slopes = _slopes(quantity, relation, single, structure, reals, jnp.asarray(bounds.estimate), decides)
+    with scope(x64=asked.precision == "float64"):
+        bounds, decides = _decided(asked, leaves)
+        slopes = _slopes(asked, [as_real(leaf) for leaf in leaves], jnp.asarray(bounds.estimate), decides)
         tangent = jnp.zeros_like(bounds.estimate)
         for slope, move in zip(slopes, moves, strict=True):
             # A tangent may be a Python number; one of a whole number is nothing at all.
@@ -201,14 +239,13 @@ def _answer_jvp(
     return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
 
 
-def _slopes(
-    quantity: str, relation: str, single: bool, structure: Any, reals: list[Array], answer: Array, decides: Array
-) -> list[Array]:
+def _slopes(asked: Asked, reals: list[Array], answer: Array, decides: Array) -> list[Array]:
     """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function."""
-    at = answer if quantity == "epsilon" else reals[-1]
-    by_leaves, by_epsilon = _log_slopes(relation, single, structure, reals, at, decides)
-    if quantity == "epsilon":
-        slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (reals[-1] * by_epsilon)]
+    *run, question = asked.arguments(reals)
+    epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
+    by_leaves, by_epsilon = _log_slopes(asked.relation, asked.single, tuple(run), epsilon, decides)
+    if isinstance(question, ForEpsilon):
+        slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (question.delta * by_epsilon)]
         is_bound = answer <= 0
     else:
         slopes = [slope * answer for slope in by_leaves] + [by_epsilon * answer]
@@ -223,9 +260,9 @@ def _chosen(decides: Array, *directions: Any) -> Any:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _log_slopes(
-    relation: str, single: bool, structure: Any, reals: list[Array], epsilon: Array, decides: Array
+    relation: Relation, single: bool, run: tuple[Any, Any], epsilon: Array, decides: Array
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
@@ -233,32 +270,30 @@ def _log_slopes(
     which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h.
     """
     step = DIFFERENCE[epsilon.dtype.name]
+    reals, structure = jax.tree.flatten(run)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
-        mechanism, steps, _ = jax.tree.unflatten(structure, reals)
+        mechanism, steps = jax.tree.unflatten(structure, reals)
         directions = directed_parts(mechanism, steps, relation)
         runs = closed_forms(directions, single=single)
         if runs:
-            return _chosen(decides, *(log_delta_of_one_run(run, epsilon, step) for run in runs))
+            return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
         if len({jax.tree.structure(parts) for parts in directions}) == 1:
-            return log_delta_at(_chosen(decides, *directions), epsilon)
-        return _chosen(decides, *(log_delta_at(parts, epsilon) for parts in directions))
+            return solve.log_delta_at(_chosen(decides, *directions), epsilon)
+        return _chosen(decides, *(solve.log_delta_at(parts, epsilon) for parts in directions))
 
-    sizes = [leaf.size for leaf in reals[:-1]]
+    sizes = [leaf.size for leaf in reals]
     # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
     moves = jnp.concatenate([jnp.zeros((1, sum(sizes))), jnp.eye(sum(sizes)), -jnp.eye(sum(sizes))])
 
     def moved(move: Array) -> tuple[Array, Array]:
         parts = jnp.split(move, np.cumsum(sizes)[:-1])
-        shifted = [x * (1 + step * part.reshape(x.shape)) for x, part in zip(reals[:-1], parts, strict=True)]
-        return log_delta([*shifted, reals[-1]])
+        return log_delta([x * (1 + step * part.reshape(x.shape)) for x, part in zip(reals, parts, strict=True)])
 
     values, by_epsilon = jax.lax.map(moved, moves.astype(epsilon.dtype))
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
     # At the end of a range only one side is there.
     difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
     pieces = jnp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
-    by_leaves = [
-        piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=False)
-    ]
+    by_leaves = [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
     return by_leaves, by_epsilon[0]

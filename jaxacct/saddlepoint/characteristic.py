@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import log_complement
-from jaxacct.prv.composition import Part
 from jaxacct.saddlepoint.laws import Nodes, law_of, moments, precision
 
 FREQUENCIES = 2048

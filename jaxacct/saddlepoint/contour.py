@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.composition import Part
 from jaxacct.precision import first_index
-from jaxacct.prv.composition import Part
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
 from jaxacct.saddlepoint.laws import Moments, Nodes, law_of, moments, precision
 

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete
-from jaxacct.prv.composition import Part
-from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
+from jaxacct.question import ForEpsilon, Question
 
 ROUNDS = 100
 """Halvings of an interval for epsilon; 52 make a float64 of it where epsilon is not far below its bounds."""
@@ -39,7 +39,7 @@ def is_single(mechanism: Any, steps: Any) -> bool:
     return not isinstance(mechanism, (tuple, list)) and not mechanism.batch_shape and is_concrete(steps) and steps == 1
 
 
-def closed_forms(directions: list[tuple[Part, ...]], *, single: bool) -> list[OneRun]:
+def closed_forms(directions: list[Parts], *, single: bool) -> list[OneRun]:
     """Returns every direction as a single run; none where one of them is no such, or in float32.
 
     ``single`` says that one pair is run once, whether or not its count is traced.
@@ -50,7 +50,7 @@ def closed_forms(directions: list[tuple[Part, ...]], *, single: bool) -> list[On
     return [run for run in found if run is not None] if None not in found else []
 
 
-def _as_one_run(parts: tuple[Part, ...], *, single: bool) -> OneRun | None:
+def _as_one_run(parts: Parts, *, single: bool) -> OneRun | None:
     """Returns what is composed as a single run, or None where it is not one, as far as can be seen."""
     if single or _runs_once(parts):
         pair = next(_entry(pairs, i) for pairs, counts in parts for i in range(len(counts)) if single or counts[i] == 1)
@@ -60,13 +60,13 @@ def _as_one_run(parts: tuple[Part, ...], *, single: bool) -> OneRun | None:
     return _gaussian(parts)
 
 
-def _runs_once(parts: tuple[Part, ...]) -> bool:
+def _runs_once(parts: Parts) -> bool:
     counts = [counts for _, counts in parts]
     return is_concrete(counts) and sum(int(np.sum(np.asarray(c) != 0)) for c in counts) == 1 == sum(map(np.sum, counts))
 
 
-def _entry(tree: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+def _entry(pairs: DominatingPair, index: int) -> DominatingPair:
+    return jax.tree.map(lambda leaf: leaf[index], pairs)
 
 
 def _is_gaussian(pairs: DominatingPair) -> bool:
@@ -78,7 +78,7 @@ def _is_gaussian(pairs: DominatingPair) -> bool:
 
 
 @jax.jit
-def _gaussian(parts: tuple[Part, ...]) -> OneRun:
+def _gaussian(parts: Parts) -> OneRun:
     """Returns the one Gaussian run that plain Gaussian ones come to."""
     noise = jnp.concatenate([pairs.noise_multiplier for pairs, _ in parts])  # type: ignore[attr-defined]
     counts = jnp.concatenate([counts for _, counts in parts])
@@ -95,11 +95,14 @@ def _gaussian(parts: tuple[Part, ...]) -> OneRun:
 
 
 @jax.jit
-def delta_of_one_run(run: OneRun, epsilon: Array) -> Bounds:
-    """Returns the bracket of delta at ``epsilon`` ()."""
-    lower, upper = _profile(run, epsilon)
-    unknown = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
-    return close_delta(unknown, run.facts, epsilon)
+def bounds_of(run: OneRun, question: Question) -> Bounds:
+    """Returns the bracket that answers a question of one number."""
+    if isinstance(question, ForEpsilon):
+        lower, upper = _epsilon(run, question.delta)
+    else:
+        lower, upper = _profile(run, question.epsilon)
+    nowhere = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
+    return question.close(nowhere, run.facts)
 
 
 def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
@@ -115,7 +118,7 @@ def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
     return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), 1.0, jnp.minimum(upper, 1.0))
 
 
-def log_delta_of_one_run(run: OneRun, epsilon: Array, step: float) -> tuple[Array, Array]:
+def log_delta_at(run: OneRun, epsilon: Array, step: float) -> tuple[Array, Array]:
     """Returns about log delta(epsilon), and its derivative in epsilon by a central difference; NaN where it is 0."""
 
     def log_middle(epsilon: Array) -> Array:
@@ -127,9 +130,8 @@ def log_delta_of_one_run(run: OneRun, epsilon: Array, step: float) -> tuple[Arra
     return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)
 
 
-@jax.jit
-def epsilon_of_one_run(run: OneRun, delta: Array) -> Bounds:
-    """Returns the bracket of epsilon at ``delta`` ().
+def _epsilon(run: OneRun, delta: Array) -> tuple[Array, Array]:
+    """Returns bounds on epsilon at ``delta`` ().
 
     From above by any epsilon at which delta, from above, is small enough; from below by any at which it is, from below,
     still too large. Both are found by bisection, whose end on the safe side is returned.
@@ -173,5 +175,4 @@ def epsilon_of_one_run(run: OneRun, delta: Array) -> Bounds:
         return jnp.where(enough(side, zero), 0.0, found)
 
     upper, lower = jax.lax.map(sought, jnp.asarray([1.0, -1.0]))
-    unknown = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
-    return close_epsilon(unknown, run.facts, delta)
+    return lower, upper

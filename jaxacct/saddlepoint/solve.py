@@ -1,7 +1,7 @@
 """The compiled part: from dominating pairs to a bracket of epsilon or delta, for one direction.
 
 Concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is one for
-all kinds. So another kind, or another quantity, compiles only what is new. Inside a trace all is one program.
+all kinds. So another kind, or another question, compiles only what is new. Inside a trace all is one program.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.precision import is_concrete
-from jaxacct.prv.composition import Part
-from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
+from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.saddlepoint.contour import (
     LADDER,
     Line,
@@ -51,14 +51,12 @@ MOVED = 0.005
 """Nats of log delta by which eps must have moved for another line to be another line."""
 
 
-def scanned(parts: tuple[Part, ...]) -> list[Nodes]:
+def scanned(parts: Parts) -> list[Nodes]:
     """Returns the nodes of all parts for real orders."""
     return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
-def line_for(
-    parts: tuple[Part, ...], epsilon: Array, log_delta: Array, by_delta: Array | bool
-) -> tuple[Line, Array, Array]:
+def line_for(parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | bool) -> tuple[Line, Array, Array]:
     """Returns the line for an eps, that eps, and whether a saddle point was found.
 
     Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead.
@@ -101,7 +99,7 @@ def _share() -> float:
 
 
 @jax.jit
-def opened(parts: tuple[Part, ...], epsilon: Any, delta: Any, by_delta: Any) -> Opened:
+def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any) -> Opened:
     """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
     facts = facts_of(parts)
     return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta), facts)
@@ -113,12 +111,15 @@ def _target(least: Array, most: Array, delta: Array) -> Array:
     return jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
 
 
-def delta_bounds(parts: tuple[Part, ...], epsilon: Any) -> Bounds:
-    """Returns the bracket of delta at ``epsilon``, of one direction."""
+def bounds_of(parts: Parts, question: Question) -> Bounds:
+    """Returns the bracket that answers a question of one number, of one direction."""
+    if isinstance(question, ForEpsilon):
+        return _epsilon_bounds(parts, question.delta)
+    epsilon = question.epsilon
     return _delta_bounds(parts, epsilon) if is_concrete(parts, epsilon) else _delta_bounds_traced(parts, epsilon)
 
 
-def _delta_bounds(parts: tuple[Part, ...], epsilon: Any) -> Bounds:
+def _delta_bounds(parts: Parts, epsilon: Any) -> Bounds:
     return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
 
 
@@ -145,8 +146,8 @@ def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
         lower, upper = jnp.zeros_like(estimate), jnp.ones_like(estimate)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
     if _is_certified():
-        return close_delta(bounds, on.facts, epsilon)
-    return _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), 1.0)
+        return ForDelta(epsilon).close(bounds, on.facts)
+    return _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
 
 
 def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bounds:
@@ -156,8 +157,7 @@ def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bound
     return replace(bounds, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | bounds.converged))
 
 
-def epsilon_bounds(parts: tuple[Part, ...], delta: Any) -> Bounds:
-    """Returns the bracket of epsilon at ``delta``, of one direction."""
+def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
     if is_concrete(parts, delta):
         found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0))
         # Not so where somebody else's trace is under way.
@@ -169,7 +169,7 @@ def epsilon_bounds(parts: tuple[Part, ...], delta: Any) -> Bounds:
 
 
 @jax.jit
-def _epsilon_bounds_traced(parts: tuple[Part, ...], delta: Array) -> Bounds:
+def _epsilon_bounds_traced(parts: Parts, delta: Array) -> Bounds:
     zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
     shapes = jax.eval_shape(_tried, parts, delta, zero, first)
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(is_rough=jnp.asarray(True))
@@ -179,7 +179,7 @@ def _epsilon_bounds_traced(parts: tuple[Part, ...], delta: Array) -> Bounds:
     return found.bounds
 
 
-def _tried(parts: tuple[Part, ...], delta: Any, epsilon: Any, lines: Any) -> _Found:
+def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any) -> _Found:
     """Returns what one line more has to say; the first is that of Laplace's eps."""
     return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0), delta, lines)
 
@@ -230,14 +230,14 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
         lower, upper = jnp.zeros_like(estimate), jnp.full_like(estimate, jnp.inf)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
     if _is_certified():
-        bounds = close_epsilon(bounds, on.facts, delta)
+        bounds = ForEpsilon(delta).close(bounds, on.facts)
     else:
         valid = on.facts.is_valid & (delta > 0) & (delta < 1)
-        bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), jnp.inf)
+        bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
     return _Found(lines + 1, epsilon, is_rough, bounds)
 
 
-def log_delta_at(parts: tuple[Part, ...], epsilon: Array) -> tuple[Array, Array]:
+def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
     on = opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_)
     log_finite, slope = log_delta(on.line, epsilon)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.sweep.quantities import quantity_of
 from jaxacct.sweep.result import Sweep
 from jaxacct.sweep.run import Options, sweep
@@ -14,7 +15,7 @@ def epsilon(
     settings: Settings,
     *,
     mode: str = "certified",
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     **options: Any,
 ) -> Sweep:
@@ -65,7 +66,7 @@ def delta(
     settings: Settings,
     *,
     mode: str = "certified",
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     **options: Any,
 ) -> Sweep:
@@ -89,7 +90,7 @@ def noise_multiplier(
     settings: Settings,
     *,
     mode: str = "certified",
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     **options: Any,
 ) -> Sweep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxacct import calibrate, prv, saddlepoint, validation
+from jaxacct import calibrate, certified, prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.prv.kernel import DEFAULT_TOLERANCE
+from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.sweep.settings import Settings, check, fields_of
 
 MODES = ("saddlepoint", "certified")
@@ -52,7 +54,7 @@ class Quantity:
 
     name: str
     mode: str
-    relation: str
+    relation: Relation
     tolerance: float
 
     def check(self, settings: Settings) -> None:
@@ -62,7 +64,7 @@ class Quantity:
         for mechanism in settings.mechanisms:
             known: tuple[str, ...] = mechanism.relations  # type: ignore[attr-defined]
             validation.check_one_of(self.relation, "relation", known, f" by {mechanism.__name__}")
-        if self.name == "noise_multiplier":
+        if self.calibrates:
             if settings.mechanisms != (PoissonSubsampledGaussian,):
                 raise ValueError(
                     "mechanism: the least noise is looked for of PoissonSubsampledGaussian alone: leave mechanism out "
@@ -70,35 +72,44 @@ class Quantity:
                 )
             check(settings, ("epsilon", "delta"), unknown="noise_multiplier")
         else:
-            check(settings, ("delta",) if self.name == "epsilon" else ("epsilon",))
+            check(settings, (self.question.given,))
 
     @property
     def arrays(self) -> dict[str, np.dtype]:
         """Names and types of what an entry gives."""
-        names = ("noise_multiplier",) * (self.name == "noise_multiplier") + ("lower", "estimate", "upper")
+        names = ("noise_multiplier",) * self.calibrates + ("lower", "estimate", "upper")
         return {name: np.dtype(np.float64) for name in names} | {
             "converged": np.dtype(bool),
             "accountant": np.dtype(np.int8),
         }
 
     @property
+    def calibrates(self) -> bool:
+        """Whether the least noise is looked for, and not what a run costs."""
+        return self.name == "noise_multiplier"
+
+    @property
+    def question(self) -> Kind:
+        """What accountants are asked; of the least noise, what its bracket is of."""
+        return ForDelta if self.name == ForDelta.name else ForEpsilon
+
+    @property
     def worst(self) -> float:
         """The upper bound where nothing is known."""
-        return 1.0 if self.name == "delta" else float("inf")
+        return self.question.worst
 
     @property
     def exact(self) -> Quantity:
         """The quantity without what its compiled part does not depend on, so that one program serves all modes."""
-        calibrates = self.name == "noise_multiplier"
-        return replace(self, mode="saddlepoint", tolerance=self.tolerance if calibrates else 1.0)
+        return replace(self, mode="saddlepoint", tolerance=self.tolerance if self.calibrates else 1.0)
 
     def compiled(self, mechanism: type, entry: Entry) -> Entry:
         """Returns what the exact accountant knows; ``entry`` is traced."""
-        if self.name == "noise_multiplier":
+        if self.calibrates:
             found = self._least_noise(entry)
             settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
             return {"noise_multiplier": found.value} | _answer(found.reached, settled, _by_saddlepoint(found.satisfied))
-        bounds = getattr(saddlepoint, self.name)(*self._arguments(mechanism, entry), relation=self.relation)
+        bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation)
         says = bounds.converged | (bounds.upper < self.worst) | (bounds.lower > 0)
         return _answer(bounds, bounds.converged, _by_saddlepoint(says))
 
@@ -106,7 +117,7 @@ class Quantity:
         """Returns what the mesh adds to what was found ``before``; the values of ``entry`` are concrete."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", prv.ToleranceWarning)  # each entry says itself whether it has converged
-            if self.name == "noise_multiplier":
+            if self.calibrates:
                 try:
                     found = self._least_noise(entry)
                 except ValueError:  # no noise is enough: the settings themselves were checked before
@@ -114,22 +125,23 @@ class Quantity:
                 settled = found.status in (calibrate.Status.CONVERGED, calibrate.Status.NOT_BINDING)
                 found_by = Accountant.PRV if found.satisfied else Accountant.NONE
                 return {"noise_multiplier": found.value} | _answer(found.reached, settled, found_by)
-            mesh = getattr(prv, self.name)(
-                *self._arguments(mechanism, entry), relation=self.relation, tolerance=self.tolerance
-            )
-        # Both brackets hold, hence their intersection does.
-        lower, upper = max(before["lower"], mesh.lower), min(before["upper"], mesh.upper)
-        bounds = Bounds(lower, min(max(mesh.estimate, lower), upper), upper)
-        says = upper < self.worst or lower > 0
-        return _answer(bounds, mesh.converged, Accountant.PRV if says else Accountant.NONE)
+            exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
+            arguments = self._arguments(mechanism, entry)
+            mesh = functools.partial(prv.accountant.answer, *arguments, self.relation, self.tolerance)
+            bounds = certified.with_mesh(exact, mesh, self.tolerance)
+        if certified.is_settled(exact, self.tolerance):  # no mesh was asked
+            return _answer(bounds, bounds.converged, before["accountant"])
+        says = bounds.upper < self.worst or bounds.lower > 0
+        return _answer(bounds, bounds.converged, Accountant.PRV if says else Accountant.NONE)
 
     def _least_noise(self, entry: Entry) -> calibrate.Calibrated:
         budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
         return calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
 
-    def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Any]:
+    def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
         made = mechanism(**{name: entry[name] for name in fields_of(mechanism)})
-        return made, entry["steps"], entry["delta" if self.name == "epsilon" else "epsilon"]
+        asked = self.question
+        return made, entry["steps"], asked(entry[asked.given])
 
 
 def _by_saddlepoint(says: Any) -> Any:
@@ -146,7 +158,8 @@ def _answer(bounds: Bounds, converged: Any, accountant: Any) -> Entry:
     }
 
 
-def quantity_of(name: str, mode: str, relation: str, tolerance: float | None) -> Quantity:
+def quantity_of(name: str, mode: str, relation: Relation, tolerance: float | None) -> Quantity:
     """Returns the quantity, with the accountants' own tolerance where none is given."""
-    default = DEFAULT_TOLERANCE.get(name, 1e-6)
-    return Quantity(name, mode, relation, default if tolerance is None else tolerance)
+    quantity = Quantity(name, mode, relation, 0.0)
+    default = calibrate.targets.TOLERANCE if quantity.calibrates else quantity.question.tolerance
+    return replace(quantity, tolerance=default if tolerance is None else tolerance)

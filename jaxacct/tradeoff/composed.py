@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,26 +10,29 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.bounds import Bounds
+from jaxacct.composition import check
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
-from jaxacct.prv.composition import check
-from jaxacct.prv.curve import TIGHT
 from jaxacct.tradeoff.closed import checked_rates
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon, lines_below
 
 LEAST_DELTA = 1e-9
 """Delta up to which the grid of epsilons goes, times the least false-positive rate if that is below 1."""
 
-REVERSE = {"remove": "add", "add": "remove"}
+TIGHT = 1e-2
+"""Width up to which a bracket of a false-negative rate counts as converged."""
+
+REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
 """The relation whose pair is the other way round; all others are their own."""
 
 
 @in_float64
 def curve(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     fpr: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> Bounds:
     """Returns certified bounds on the least false-negative rate of any attack, at each false-positive rate: f-DP.
@@ -89,7 +91,9 @@ def curve(
 
 
 @in_float64
-def advantage(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", accountant: str = "best") -> Bounds:
+def advantage(
+    mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove", accountant: str = "best"
+) -> Bounds:
     """Returns certified bounds on the largest difference of an attack's true- and false-positive rate, ().
 
     It is delta at epsilon = 0, the total variation distance. Arguments, errors and the accountants are those of
@@ -113,11 +117,11 @@ def advantage(mechanism: Any, steps: Any, *, relation: str = "add_or_remove", ac
 
 @in_float64
 def true_positive_rate(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     fpr: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> Bounds:
     """Returns certified bounds on the largest true-positive rate of any attack, at each false-positive rate (n,).
@@ -141,11 +145,11 @@ def true_positive_rate(
 
 @in_float64
 def bayes_risk(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     prior: ArrayLike = 0.5,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> Bounds:
     """Returns certified bounds on the least error of an attack that knows how likely the example took part, ().
@@ -225,7 +229,7 @@ def _tangents(profile: Profile, rates: Array) -> Array:
 
 
 def _with(
-    profile: Profile, epsilons: np.ndarray, mechanism: Any, steps: Any, relation: str, accountant: str
+    profile: Profile, epsilons: np.ndarray, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
 ) -> Profile:
     """Returns the profile with further places, of those ``epsilons`` that are above 0."""
     old = np.asarray(profile.epsilon)

@@ -8,6 +8,7 @@ by chords prolonged.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,19 +17,22 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, rdp, validation
+from jaxacct.batching import rows
+from jaxacct.bounds import Bounds
+from jaxacct.certified import with_mesh
+from jaxacct.composition import Parts, directed_parts, facts_of
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
-from jaxacct.prv.composition import Part, directed_parts
-from jaxacct.prv.facts import facts_of
-from jaxacct.saddlepoint.laws import has_law
-from jaxacct.saddlepoint.solve import delta_bounds
+from jaxacct.question import ForDelta
+from jaxacct.saddlepoint.accountant import ROW, curve, has_laws
 
 ACCOUNTANTS = ("best", "saddlepoint", "prv")
 
-BATCH = 32
-"""Epsilons of one call of the exact accountant: one size, so one compilation."""
+BATCH = ROW
+"""Epsilons of one call of the exact accountant."""
 
 MESH_BATCH = 2 * BATCH
-"""The same of the accountant by meshes, which composes afresh in each call."""
+"""The same of the accountant by meshes, which composes afresh in each call: one size, so one compilation."""
 
 WIDE = 1e-6
 """Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well."""
@@ -42,9 +46,6 @@ LARGEST_MASS = 0.6
 NEAR = 30.0
 """Largest loss up to which all of the losses' range is a profile's."""
 
-POINTS = 2**13
-"""Mesh points of the accountant by meshes."""
-
 
 class Profile(NamedTuple):
     """Bounds on delta at increasing epsilons, each (n,)."""
@@ -54,76 +55,38 @@ class Profile(NamedTuple):
     upper: Float[Array, " n"]
 
 
-def has_laws(mechanism: Any, steps: Any, relation: str) -> bool:
-    """Returns whether the exact accountant knows all losses of a composition."""
-    return all(has_law(pair) for parts in directed_parts(mechanism, steps, relation) for pair, _ in parts)
-
-
 @in_float64
-def certified(mechanism: Any, steps: Any, epsilons: Any, relation: str, accountant: str = "best") -> Profile:
-    """Returns the profile at ``epsilons`` (n,), at least 0 and increasing, of what :func:`jaxacct.prv.delta` takes.
+def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, accountant: str = "best") -> Profile:
+    """Returns the profile at ``epsilons`` (n,), at least 0 and increasing, of what :func:`jaxacct.curve` takes.
 
     "best" asks the exact accountant where it knows the losses, and meshes (:func:`jaxacct.prv.curve`) where it does
     not or, outside a trace, where it did not converge; both brackets are valid, and so is what they share.
     """
     validation.check_one_of(accountant, "accountant", ACCOUNTANTS)
-    concrete = is_concrete(mechanism, steps, epsilons)
-    lower, upper = jnp.zeros(np.shape(epsilons)), jnp.ones(np.shape(epsilons))
-    exact = accountant == "saddlepoint" or (accountant == "best" and has_laws(mechanism, steps, relation))
-    if exact:
-        lower, upper = _monotone(*_exact(mechanism, steps, epsilons, relation))
-    missed = not exact
-    if exact and concrete:
-        missed = bool(np.any(np.asarray(upper - lower) > np.maximum(WIDE * np.asarray(upper), NOTHING)))
-    if accountant == "prv" or (accountant == "best" and missed):
-        found = [
-            prv.curve(mechanism, steps, row, relation=relation, points=POINTS).delta
-            for row in _rows(epsilons, MESH_BATCH)
-        ]
-        below, above = (
-            jnp.concatenate(rows)[: len(lower)] for rows in zip(*((d.lower, d.upper) for d in found), strict=True)
-        )
-        lower, upper = _monotone(jnp.maximum(lower, below), jnp.minimum(upper, above))
-    return Profile(as_float64(epsilons), lower, upper)
+
+    def mesh() -> Bounds:
+        found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, MESH_BATCH)]
+        return _monotone(jax.tree.map(lambda *parts: jnp.concatenate(parts)[: np.shape(epsilons)[0]], *found))
+
+    if accountant == "prv" or (accountant == "best" and not has_laws(mechanism, steps, relation)):
+        bounds = mesh()
+    else:
+        bounds = _monotone(curve(mechanism, steps, ForDelta(epsilons), relation))
+        if accountant == "best" and is_concrete(mechanism, steps, epsilons):
+            # What is open in no more than this no mesh need close.
+            small = bounds.upper - bounds.lower <= NOTHING
+            bounds = _monotone(with_mesh(replace(bounds, converged=small), mesh, WIDE))
+    return Profile(as_float64(epsilons), as_float64(bounds.lower), as_float64(bounds.upper))
 
 
-def _monotone(lower: Array, upper: Array) -> tuple[Array, Array]:
+def _monotone(bounds: Bounds) -> Bounds:
     """Returns the bounds that follow as delta falls, whatever those of one place alone are."""
-    return jax.lax.cummax(as_float64(lower), reverse=True), jax.lax.cummin(as_float64(upper))
-
-
-def _exact(mechanism: Any, steps: Any, epsilons: Any, relation: str) -> tuple[Array, Array]:
-    """Returns the exact accountant's bounds, the larger of the directions'."""
-    count = np.shape(epsilons)[0]
-    lower, upper = jnp.zeros(count), jnp.zeros(count)
-    for parts in directed_parts(mechanism, steps, relation):
-        # One program for all directions, relations and mechanisms of a kind: they differ in numbers only.
-        found = [_at(parts, as_float64(row)) for row in _rows(epsilons, BATCH)]
-        below, above = (jnp.concatenate(rows)[:count] for rows in zip(*found, strict=True))
-        lower, upper = jnp.maximum(lower, below), jnp.maximum(upper, above)
-    return lower, upper
-
-
-@jax.jit
-def _at(parts: tuple[Part, ...], epsilons: Array) -> tuple[Array, Array]:
-    def bounds(epsilon: Array) -> tuple[Array, Array]:
-        found: Any = delta_bounds(parts, epsilon)
-        return found.lower, found.upper
-
-    lower, upper = jax.lax.map(bounds, epsilons)
-    return lower, upper
-
-
-def _rows(epsilons: Any, size: int) -> list[Any]:
-    """Returns the epsilons in rows of one size, the last of them repeated; traced ones, of a known number, in one."""
-    if not is_concrete(epsilons):
-        return [epsilons]
-    values = np.asarray(epsilons, np.float64)
-    return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
+    lower, upper = as_float64(bounds.lower), as_float64(bounds.upper)
+    return replace(bounds, lower=jax.lax.cummax(lower, reverse=True), upper=jax.lax.cummin(upper))
 
 
 @in_float64
-def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str) -> Array:
+def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Relation) -> Array:
     """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, ``inf`` where none is known.
 
     By Rényi divergences, which need not be sharp here. Where losses may be infinite delta ends at their probability:
@@ -140,17 +103,18 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: str)
     if largest < NEAR:
         return as_float64(largest)
     level = max(1.5 * mass, float(np.asarray(delta)))
-    return as_float64(prv.epsilon(mechanism, steps, level, relation=relation, points=POINTS).upper)
+    points = prv.accountant.DEFAULT_POINTS
+    return as_float64(prv.epsilon(mechanism, steps, level, relation=relation, points=points).upper)
 
 
-def _largest_loss(parts: tuple[Part, ...]) -> float:
+def _largest_loss(parts: Parts) -> float:
     """Returns the supremum of the finite losses of a composition."""
     suprema = [jnp.sum(counts * jax.vmap(lambda pair: pair.loss_range()[1])(pairs)) for pairs, counts in parts]
     return float(sum(suprema, jnp.zeros(())))
 
 
 @in_float64
-def infinite_share(mechanism: Any, steps: Any, relation: str) -> Array:
+def infinite_share(mechanism: Any, steps: Any, relation: Relation) -> Array:
     """Returns a lower bound on the probability of an infinite loss, which delta does not fall below."""
     masses = [facts_of(parts).infinite[0] for parts in directed_parts(mechanism, steps, relation)]
     return functools.reduce(jnp.maximum, masses)

@@ -5,8 +5,9 @@ import mpmath
 import numpy as np
 
 import jaxacct as ja
+from jaxacct.composition import directed_parts
 from jaxacct.prv.coarse import without_composing
-from jaxacct.prv.composition import directed_parts
+from jaxacct.question import ForDelta, ForEpsilon
 
 
 def gaussian_truth(mu, epsilon):
@@ -24,12 +25,12 @@ def test_it_holds_for_plain_gaussians():
         epsilon = float(mu**2 / 2 * rng.uniform(0, 1.5))
         with jax.enable_x64(True):
             (parts,) = directed_parts(ja.Gaussian(noise), steps, "remove")
-            lower, upper = map(float, without_composing(parts, np.float64(epsilon), "delta"))
+            lower, upper = map(float, without_composing(parts, ForDelta(np.float64(epsilon))))
             truth = gaussian_truth(mpmath.sqrt(steps) / mpmath.mpf(noise), epsilon)
             assert lower <= truth <= upper
             useful += lower > 0.5
             if 1e-300 < truth < 1 - 1e-6:  # where float64 tells it apart
-                least, most = map(float, without_composing(parts, np.float64(float(truth)), "epsilon"))
+                least, most = map(float, without_composing(parts, ForEpsilon(np.float64(float(truth)))))
                 assert least <= epsilon * (1 + 1e-9) + 1e-12
                 assert most >= epsilon * (1 - 1e-9) - 1e-12
     assert useful > 3
@@ -38,5 +39,5 @@ def test_it_holds_for_plain_gaussians():
 def test_it_says_nothing_of_what_is_no_mechanism():
     with jax.enable_x64(True):
         (parts,) = directed_parts(ja.Gaussian(0.0), 3, "remove")
-        assert tuple(map(float, without_composing(parts, np.float64(1.0), "delta"))) == (0, 1)
-        assert tuple(map(float, without_composing(parts, np.float64(0.5), "epsilon"))) == (0, np.inf)
+        assert tuple(map(float, without_composing(parts, ForDelta(np.float64(1.0))))) == (0, 1)
+        assert tuple(map(float, without_composing(parts, ForEpsilon(np.float64(0.5))))) == (0, np.inf)

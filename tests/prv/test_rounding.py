@@ -52,7 +52,7 @@ def test_epsilon_of_a_tiny_delta():
 
 def test_a_trade_off_beyond_the_range_of_exp():
     rates = np.array([0.0, 1e-300, 0.5, 1.0])
-    bounds = ja.prv.tradeoff(ja.Gaussian(0.02), 1, rates)
+    bounds = ja.tradeoff.curve(ja.Gaussian(0.02), 1, rates, accountant="prv")
     assert np.all((bounds.lower >= 0) & (bounds.lower <= bounds.upper) & (bounds.upper <= 1 - rates))
     assert bounds.lower[0] > 0.99
 

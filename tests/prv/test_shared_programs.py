@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.prv.composition import directed_parts
+from jaxacct.composition import directed_parts
 
 NOISES = np.linspace(10.0, 17.0, 8)
 ROUTES = {"exact": ja.saddlepoint.epsilon, "mesh": lambda *a, **options: ja.prv.epsilon(*a, points=2**12, **options)}

@@ -80,11 +80,11 @@ def fake_mesh(monkeypatch, answer):
     """Puts ``answer`` in the mesh's place: what is tested here is what becomes of its answers."""
     calls = []
 
-    def by_mesh(mechanism, steps, delta, *, relation, tolerance):
-        calls.append((mechanism.noise_multiplier, mechanism.sampling_rate, steps, delta, relation, tolerance))
+    def by_mesh(mechanism, steps, question, relation, tolerance):
+        calls.append((mechanism.noise_multiplier, mechanism.sampling_rate, steps, question.delta, relation, tolerance))
         return answer()
 
-    monkeypatch.setattr(ja.prv, "epsilon", by_mesh)
+    monkeypatch.setattr(ja.prv.accountant, "answer", by_mesh)
     return calls
 
 

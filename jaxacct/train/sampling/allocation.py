@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Int32
 
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import Batch, pack
 from jaxacct.train.sampling.poisson import ALLOWANCE
@@ -52,7 +53,7 @@ class RandomAllocationSampler:
     batches: int
     capacity: int
 
-    relation: ClassVar[str] = "add_or_remove"
+    relation: ClassVar[Relation] = "add_or_remove"
 
     def __post_init__(self) -> None:
         check_num_examples(self.num_examples)

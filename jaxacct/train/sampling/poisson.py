@@ -32,6 +32,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
@@ -120,7 +121,7 @@ class PoissonSampler:
         """``num_examples * sampling_rate``: what the noisy sum is divided by."""
         return self.num_examples * self.sampling_rate
 
-    relation: ClassVar[str] = "add_or_remove"
+    relation: ClassVar[Relation] = "add_or_remove"
     steps_per_run: ClassVar[int] = 1
 
     @property

@@ -9,6 +9,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch
 
 
@@ -32,7 +33,7 @@ class Sampler(Protocol):
     def capacity(self) -> int: ...
 
     @property
-    def relation(self) -> str: ...
+    def relation(self) -> Relation: ...
 
     @property
     def steps_per_run(self) -> int: ...

@@ -17,6 +17,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import TruncatedPoissonGaussian
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.train.sampling.overflow import cut_cost, log_tie
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, random_order
 from jaxacct.train.sampling.sampler import check_num_examples, drawn_rate
@@ -47,7 +48,7 @@ class TruncatedPoissonSampler:
     sampling_rate: float
     capacity: int
 
-    relation: ClassVar[str] = "add_or_remove"
+    relation: ClassVar[Relation] = "add_or_remove"
     steps_per_run: ClassVar[int] = 1
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.mechanisms import GaussianWithoutReplacement
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.train.sampling.overflow import cut_cost, log_tie
 from jaxacct.train.sampling.packing import Batch, random_order
 from jaxacct.train.sampling.sampler import check_num_examples
@@ -39,7 +40,7 @@ class WithoutReplacementSampler:
     num_examples: int
     batch_size: int
 
-    relation: ClassVar[str] = "replace"
+    relation: ClassVar[Relation] = "replace"
     steps_per_run: ClassVar[int] = 1
 
     def __post_init__(self) -> None:

@@ -1,23 +1,30 @@
-"""From what a user writes to what the kernel takes: for each direction, pairs with a leading axis and their counts."""
+"""From what a user writes to what accountants take: for each direction, pairs with a leading axis and their counts.
+
+And what is known of that without composing: whether all is in range, the mass of infinite losses, the largest finite
+loss. The loss of a composition is at most the sum of its losses' suprema.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.mechanism import check_mechanism, sequence, without_noops
-from jaxacct.precision import exact_real, is_concrete, is_zero
+from jaxacct.mechanisms.mechanism import Relation, check_mechanism, is_count, sequence, without_noops
+from jaxacct.precision import UNIT_ROUNDOFF, exact_real, is_concrete, is_zero, log_complement
 from jaxacct.validation import MOST_STEPS
 
-Part = tuple[DominatingPair, Any]
+Part: TypeAlias = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
+
+Parts: TypeAlias = tuple[Part, ...]
+"""All that is composed, for one direction."""
 
 
 def check(mechanism: Any, steps: Any) -> None:
@@ -43,7 +50,7 @@ def check(mechanism: Any, steps: Any) -> None:
         )
 
 
-def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part, ...]]:
+def directed_parts(mechanism: Any, steps: Any, relation: Relation) -> list[Parts]:
     """Returns, for each direction of ``relation``, what is composed. In the precision of the scope."""
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
@@ -62,13 +69,13 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
     ]
 
 
-def runs_nothing(directions: list[tuple[Part, ...]]) -> bool:
+def runs_nothing(directions: list[Parts]) -> bool:
     """Returns whether it can be seen that nothing is run at all: then every epsilon and delta is 0."""
     counts = [counts for parts in directions for _, counts in parts]
     return is_concrete(counts) and not any(map(np.any, counts))
 
 
-def _gathered(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _gathered(parts: Parts) -> Parts:
     """Returns pairs of one class as one part; concrete ones filled up to one of few lengths.
 
     Each number of parts, and each length of one, is compiled on its own: seconds, and a hundred megabytes. What is
@@ -108,7 +115,7 @@ def _length_class(length: int) -> int:
 def _counted(steps: Any) -> Any:
     """Returns numbers of runs in the scope's precision; traced ones that would become one by rounding are NaN.
 
-    Those between whole numbers stay: derivatives ask for them. Brackets refuse them (:mod:`.facts`).
+    Those between whole numbers stay: derivatives ask for them. Brackets refuse them (:func:`facts_of`).
     """
     if is_concrete(steps):
         return steps
@@ -126,3 +133,88 @@ def _real(leaf: ArrayLike) -> Any:
         return leaf.astype(real) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
     values = np.asarray(leaf)
     return values if values.dtype == bool else values.astype(real)
+
+
+class Known(NamedTuple):
+    """What is known of a pair, or of several with a leading axis."""
+
+    is_valid: Bool[Array, ""]
+    infinite_mass: Float[Array, ""]
+    infinite_mass_error: Float[Array, ""]
+    """Bound on its relative error."""
+    supremum: tuple[Array, Array]
+    """Bounds (lower, upper) on that of the finite losses."""
+
+
+class Facts(NamedTuple):
+    """What is known of a composition without composing; bounds are pairs (lower, upper)."""
+
+    is_valid: Bool[Array, ""]
+    """Whether all pairs and counts are in range."""
+    is_idle: Bool[Array, ""]
+    """Whether nothing is run at all."""
+    infinite: tuple[Array, Array]
+    """Bounds on the probability of an infinite loss."""
+    supremum: tuple[Array, Array]
+    """Bounds on the supremum of the finite losses' sum."""
+
+
+def known_of(pair: DominatingPair) -> Known:
+    """Returns what is known of one pair."""
+    return Known(pair.is_valid(), pair.infinite_mass(), pair.infinite_mass_error(), pair.supremum())
+
+
+def facts_of(parts: Parts) -> Facts:
+    """Returns the facts of what is composed."""
+    return combined([jax.vmap(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
+
+
+def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
+    """Returns the facts of a composition: each entry knows the pairs of a part, (m,), whose counts are (m,)."""
+    return Facts(
+        _all_valid(known, counts),
+        jnp.all(jnp.stack([jnp.all(steps == 0) for steps in counts])),
+        _infinite_mass(known, counts),
+        _supremum(known, counts),
+    )
+
+
+def _all_valid(known: Sequence[Known], counts: Sequence[Array]) -> Array:
+    valid = jnp.asarray(True)
+    for of_pairs, steps in zip(known, counts, strict=True):
+        valid &= jnp.all(of_pairs.is_valid & is_count(steps))
+    return valid
+
+
+def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array]:
+    steps = jnp.concatenate(list(counts))
+    mass, error = (
+        jnp.concatenate([leaf(of_pairs) for of_pairs in known])
+        for leaf in (lambda row: row.infinite_mass, lambda row: row.infinite_mass_error)
+    )
+    run = steps > 0
+    total = -jnp.expm1(jnp.sum(jnp.where(run, steps * log_complement(mass), 0.0)))
+    # The masses', their logarithms', products' and sum's: relative errors of positive terms only. Of a single run it is
+    # what is given.
+    single = jnp.sum(jnp.where(run, steps, 0.0)) == 1
+    total = jnp.where(single, jnp.sum(jnp.where(run, mass, 0.0)), total)
+    own = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
+    off = own + jnp.where(single, 0.0, (40 + 2 * len(steps)) * UNIT_ROUNDOFF)
+    return jnp.maximum(total * (1 - off), 0.0), jnp.minimum(total * (1 + off), 1.0)
+
+
+def _supremum(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array]:
+    def total(side: int, sign: float) -> Array:
+        terms = jnp.concatenate(
+            [
+                jnp.where(steps > 0, steps * of_pairs.supremum[side], 0.0)
+                for of_pairs, steps in zip(known, counts, strict=True)
+            ]
+        )
+        # Products and sum round once each, relative to the terms.
+        moved = jnp.sum(terms) + sign * 2 * len(terms) * UNIT_ROUNDOFF * jnp.sum(jnp.abs(terms))
+        # One end that is not known leaves that of the sum unknown; else one that is infinite makes it infinite.
+        unknown = jnp.any(jnp.isnan(terms) | (terms == -jnp.inf))
+        return jnp.where(unknown, sign * jnp.inf, jnp.where(jnp.any(terms == jnp.inf), jnp.inf, moved))
+
+    return total(0, -1.0), total(1, 1.0)

@@ -1,0 +1,138 @@
+"""What is asked of a composition: epsilon at a delta, or delta at an epsilon.
+
+A question is a pytree with one leaf, the number that it gives, so it passes through ``jit``, ``vmap`` and ``jvp``;
+which of the two it is, is its type, which is static. It knows what its answers look like: the worst of them, when one
+has converged, and how what is known without composing (:class:`.Facts`) closes a bracket at the ends of the range. How
+an answer is found is the accountants'.
+
+The loss of a composition is at most the sum S of its losses' suprema, if it is finite. So for a mass m of infinite
+losses delta(eps) = m from eps = S on, delta(inf) = m, and epsilon(delta) <= S for every delta >= m. At delta = 0, if
+m = 0, epsilon is S itself: the pure guarantee. Below S delta is above 0, however little float64 can hold of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxacct import validation
+from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, check
+from jaxacct.precision import TINY
+
+NEGLIGIBLE = 1e-9
+"""Relative width below which a bracket has converged by any standard, and its middle is an estimate.
+
+So has one below the smallest normal float64, within which XLA tells no numbers apart.
+"""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ForEpsilon:
+    """Asks for epsilon at ``delta`` (), in [0, 1); 0 asks for the pure epsilon."""
+
+    delta: Any
+
+    name: ClassVar[str] = "epsilon"
+    given: ClassVar[str] = "delta"
+    worst: ClassVar[float] = math.inf
+    tolerance: ClassVar[float] = 1e-3
+    """Relative gap that is aimed at where none is asked for."""
+
+    @property
+    def value(self) -> Any:
+        """The number given."""
+        return self.delta
+
+    def at(self, value: Any) -> ForEpsilon:
+        """Returns the same question of another number."""
+        return ForEpsilon(value)
+
+    def check(self) -> None:
+        """Raises where the number is none, or is concrete and out of range."""
+        validation.check_delta(self.delta, pure=True)
+
+    def close(self, bounds: Bounds, facts: Facts) -> Bounds:
+        """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run."""
+        delta, (least, most) = self.delta, facts.infinite
+        low, high = (jnp.maximum(end, 0.0) for end in facts.supremum)
+        valid = facts.is_valid & (delta >= 0) & (delta < 1)
+        upper = jnp.where(delta >= most, jnp.minimum(bounds.upper, high), bounds.upper)
+        lower = jnp.where(delta == 0, jnp.maximum(bounds.lower, low), bounds.lower)
+        lower = jnp.where(delta < least, jnp.inf, lower)
+        return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ForDelta:
+    """Asks for delta at ``epsilon`` (), at least 0; ``inf`` asks for the mass of infinite losses."""
+
+    epsilon: Any
+
+    name: ClassVar[str] = "delta"
+    given: ClassVar[str] = "epsilon"
+    worst: ClassVar[float] = 1.0
+    tolerance: ClassVar[float] = 1e-2
+    """Delta moves about ten times faster than epsilon."""
+
+    @property
+    def value(self) -> Any:
+        """The number given."""
+        return self.epsilon
+
+    def at(self, value: Any) -> ForDelta:
+        """Returns the same question of another number."""
+        return ForDelta(value)
+
+    def check(self) -> None:
+        """Raises where the number is none, or is concrete and out of range."""
+        validation.check_epsilon(self.epsilon)
+
+    def close(self, bounds: Bounds, facts: Facts) -> Bounds:
+        """Returns a bracket of delta closed by the mass of infinite losses, and exact where nothing is run.
+
+        The upper end is not below the smallest normal float64 unless delta is 0, for the truth may be.
+        """
+        epsilon, (least, most) = self.epsilon, facts.infinite
+        valid = facts.is_valid & (epsilon >= 0)
+        beyond = (epsilon >= facts.supremum[1]) | (epsilon == jnp.inf)
+        lower = jnp.where(epsilon == jnp.inf, least, jnp.maximum(bounds.lower, least))
+        upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(bounds.upper, TINY))
+        return _settled(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
+
+
+Question: TypeAlias = ForEpsilon | ForDelta
+
+Kind: TypeAlias = type[ForEpsilon] | type[ForDelta]
+"""Which of the two, before its number is known."""
+
+
+def check_asked(mechanism: Any, steps: Any, question: Question) -> None:
+    """Raises where an accountant is asked of no composition, or no one number, or of concrete ones out of range."""
+    question.check()
+    validation.check_scalar(question.value, question.given)
+    check(mechanism, steps)
+
+
+def unknown(question: Question) -> Bounds:
+    """Returns the bracket that says nothing, of the shape of the question."""
+    nothing = jnp.zeros_like(question.value)
+    return Bounds(nothing, nothing + jnp.nan, nothing + question.worst, nothing > 0)
+
+
+def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
+    """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
+    lower = jnp.where(valid & ~idle, lower, 0.0)
+    upper = jnp.where(valid, jnp.where(idle, 0.0, upper), worst)
+    narrow = (upper < jnp.inf) & (upper - lower <= NEGLIGIBLE * upper)
+    closed = valid & ((lower == upper) | narrow | (upper <= TINY))
+    middle = jnp.where(lower == upper, upper, lower + (upper - lower) / 2)
+    estimate = jnp.where(closed & jnp.isnan(bounds.estimate), middle, jnp.clip(bounds.estimate, lower, upper))
+    return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))
