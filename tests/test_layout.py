@@ -12,7 +12,7 @@ PACKAGE = ROOT / "jaxacct"
 ROOMS = (
     *("elementary", "processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
     *("rounded_sum", "binomial", "ledger"),
-    *("cumulants", "dominating_pairs", "mechanisms", "convert"),
+    *("dominating_pairs", "mechanisms", "convert"),
     *("prv", "rdp", "saddlepoint", "tradeoff", "gdp", "iteration", "certified"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "figures", "sweep", "verify", "cli"),

@@ -20,7 +20,6 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, log_complement
 from jaxacct.prv.composition import directed_parts
 from jaxacct.saddlepoint.contour import total
-from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.solve import scanned
 
 NOISES = (1e-2, 1e15)
@@ -253,7 +252,7 @@ def scaled(
         return directed_parts(make(jnp.exp(setting)), steps, config.relation)[0]
 
     low, high = ends
-    if not all(has_law(pair) for pair, _ in parts_at(low)):
+    if not all(pair.law() is not None for pair, _ in parts_at(low)):
         return unanswered(low), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)
 

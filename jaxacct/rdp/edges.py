@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
-
-from jaxacct.dominating_pairs import DominatingPair
 
 ABOVE_ONE = 1 + 2.0**-33
 """The order that stands for order 1."""
@@ -24,10 +20,3 @@ def tried_orders(orders: Any) -> Any:
     if isinstance(orders, np.ndarray):
         return np.where(np.isinf(orders), 2.0, np.where(orders == 1, ABOVE_ONE, orders))
     return orders
-
-
-def supremum(pair: DominatingPair) -> Array:
-    """Returns an upper bound on the privacy loss, which is the divergence of order infinity: at least 0, or NaN."""
-    # A supremum below 0 is one of rounding: P and Q both sum to one.
-    largest = jnp.maximum(pair.supremum()[1], 0.0)
-    return jnp.where(pair.infinite_mass() > 0, jnp.inf, largest)

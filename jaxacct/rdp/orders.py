@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from jaxacct.dominating_pairs.pair import OrderKinds
+from jaxacct.dominating_pairs.sampled_moments import LARGEST_WHOLE
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1.01, 1.02, 1.05),
@@ -31,33 +33,15 @@ LARGEST_NEAR = 16.0
 FEWEST_NEAR = 16
 """With fewer of them a window for each is as fast, and less to compile."""
 
-LARGEST_WHOLE = 1024
-"""Whole orders up to here are summed term by term."""
 
-
-@dataclass(frozen=True)
-class Kinds:
-    """How to compute each of a vector of orders; hashable, a static part of the program.
-
-    Attributes:
-        whole: positions and values of whole orders from 2 to LARGEST_WHOLE.
-        near: positions of other orders up to LARGEST_NEAR, if there are some.
-        far: positions of all others, and of every order that is traced.
-    """
-
-    whole: tuple[tuple[int, int], ...]
-    near: tuple[int, ...]
-    far: tuple[int, ...]
-
-
-def kinds_of(orders: Any) -> Kinds:
+def kinds_of(orders: Any) -> OrderKinds:
     """Returns the kinds of ``orders``, as far as Python can see them."""
     if not isinstance(orders, np.ndarray):
-        return Kinds((), (), tuple(range(len(orders))))
+        return OrderKinds(far=tuple(range(len(orders))))
     is_whole = (orders == np.floor(orders)) & (orders <= LARGEST_WHOLE)
     is_near = ~is_whole & (orders <= LARGEST_NEAR)
     is_near = is_near & (np.sum(is_near) >= FEWEST_NEAR)
-    return Kinds(
+    return OrderKinds(
         tuple((int(i), int(orders[i])) for i in np.flatnonzero(is_whole)),
         tuple(int(i) for i in np.flatnonzero(is_near)),
         tuple(int(i) for i in np.flatnonzero(~is_whole & ~is_near)),

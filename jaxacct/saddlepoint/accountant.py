@@ -15,7 +15,6 @@ from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.precision import as_real, is_concrete, outside, scope
 from jaxacct.prv.composition import check, directed_parts, runs_nothing
-from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.one_run import (
     closed_forms,
     delta_of_one_run,
@@ -152,7 +151,7 @@ def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, A
         found = [solve_run(run, number) for run in runs]
         return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
     solve = epsilon_bounds if quantity == "epsilon" else delta_bounds
-    if not all(has_law(pair) for parts in directions for pair, _ in parts):
+    if not all(pair.law() is not None for parts in directions for pair, _ in parts):
         nothing = jnp.zeros_like(number)
         worst = nothing + (jnp.inf if quantity == "epsilon" else 1.0)
         unknown = Bounds(lower=nothing, estimate=nothing + jnp.nan, upper=worst, converged=nothing > 0)

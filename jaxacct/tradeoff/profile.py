@@ -19,7 +19,6 @@ from jaxacct import prv, rdp, validation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
 from jaxacct.prv.composition import Part, directed_parts
 from jaxacct.prv.facts import facts_of
-from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.solve import delta_bounds
 
 ACCOUNTANTS = ("best", "saddlepoint", "prv")
@@ -56,7 +55,7 @@ class Profile(NamedTuple):
 
 def has_laws(mechanism: Any, steps: Any, relation: str) -> bool:
     """Returns whether the exact accountant knows all losses of a composition."""
-    return all(has_law(pair) for parts in directed_parts(mechanism, steps, relation) for pair, _ in parts)
+    return all(pair.law() is not None for parts in directed_parts(mechanism, steps, relation) for pair, _ in parts)
 
 
 @in_float64

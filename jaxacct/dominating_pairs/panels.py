@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.saddlepoint.characteristic import turned
-from jaxacct.saddlepoint.laws import precision
+from jaxacct.dominating_pairs.law import log_left_out
+from jaxacct.dominating_pairs.turns import turned
 
 DEGREE = 32
 """Nodes of a panel."""
@@ -40,9 +40,6 @@ POINTS, LOG_WEIGHTS = (_POINTS + 1) / 2, np.log(_WEIGHTS / 2)
 
 PIECES = 8
 """Most pieces that the nodes for complex orders come in."""
-
-BEYOND = 14.0
-"""Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
 
 HIGHEST = 0.95 * np.pi
 """Largest imaginary part of a log likelihood ratio that is used; at pi a mixture may vanish."""
@@ -96,11 +93,6 @@ def least_pieces(log_error: Callable[[Array], Array]) -> Array:
     # Next to what ends the nodes it then does not tell.
     short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
     return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
-
-
-def log_left_out() -> float:
-    """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
-    return -(precision().cut + BEYOND - 4.0)
 
 
 def argument(share: Array, theta: Array) -> Array:
