@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.dominating_pairs.law import Law, Nodes, precision
-from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder
+from jaxacct.dominating_pairs.law import Law, Nodes, moments, precision
+from jaxacct.dominating_pairs.moments import reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
 
@@ -23,6 +23,9 @@ that of log or log1p. tests/dominating_pairs/test_finite.py asks for three quart
 
 SUM_TOLERANCE = 1e-12
 """By how much masses may miss a sum of one, besides a rounding for each of them."""
+
+LARGEST_LOG = 709.0
+"""Largest |log p| of a normal float64 p <= 1."""
 
 
 @jax.tree_util.register_dataclass
@@ -161,7 +164,8 @@ class FinitePair(DominatingPair):
         def bound(order: Array, loss: Array) -> Array:
             beyond = finite & (losses > loss - LOSS_ROUNDING * jnp.abs(loss))
             # Without the order as well: the tilted mass is the smaller one where the finite losses are negative.
-            log_mass = jnp.maximum(_log_sum(log_p + order * losses, beyond), _log_sum(log_p, beyond))
+            of_both = [jnp.where(beyond, logs, -jnp.inf) for logs in (log_p + order * losses, log_p)]
+            log_mass = jnp.max(jax.nn.logsumexp(jnp.stack(of_both), axis=1))
             # Each log p is at most 709; the losses, the products, the exponentials and the sum round a few times each.
             rounds = p.shape[-1] + 8 * (LARGEST_LOG + jnp.abs(order) * largest) + 16 * jnp.abs(order) * largest
             return log_mass + UNIT_ROUNDOFF * rounds + 2 * error
@@ -169,36 +173,14 @@ class FinitePair(DominatingPair):
         return jnp.vectorize(bound)(order, loss)
 
     def cumulant(self, order: ArrayLike) -> Array:
-        """Returns ``log E_P[exp(order Y); Y < inf]`` as a sum over all atoms.
-
-        With r = p/q, a = order + 1 and the masses p' at +inf and q' at -inf,
-
-            E_P[e^(order Y); Y < inf] - 1 = sum of q (r^a - 1 - a (r - 1)) + order q' - (order + 1) p',
-
-        whose terms have one sign where there are no infinite losses: :mod:`.sampled_moments` says how each of them is
-        formed. So nothing cancels, however close P and Q are.
-        """
-        p, q, losses, finite = self._atoms()
-        infinite, missing = self.infinite_mass(), self.missing_mass()
-        log_p, log_q = jnp.log(p), jnp.log(q)
+        """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
+        scan = self.law().scan()
+        back = Nodes(-scan.losses, scan.log_q, scan.log_p, scan.missing, scan.infinite, scan.places)
 
         def log_moment(order: Array) -> Array:
-            upper = order > -0.5
-            m = jnp.where(upper, order, -order - 1)
-            rising = jnp.where(upper, losses, -losses)
-            power = m * rising
-            huge, reverse = power > LARGEST_EXPONENT, -rising > LARGEST_EXPONENT
-            series = exp_remainder(power, _expm1(power)) + m * exp_remainder(-rising, _expm1(-rising))
-            coefficient = jnp.where(huge, 1.0, jnp.where(reverse, jnp.abs(m), jnp.abs(series)))
-            exponent = jnp.where(huge, power, jnp.where(reverse, -rising, 0.0))
-            log_excess = _log_sum(jnp.where(upper, log_p, log_q) + jnp.log(coefficient) + exponent, finite)
-            excess = jnp.exp(jnp.minimum(log_excess, LARGEST_EXPONENT))
-            linear = order * missing - (order + 1) * infinite
-            total = jnp.where((order > -1) & (order < 0), -excess, excess) + linear
-            large = log_excess + jnp.log1p((1 + linear) * jnp.exp(-jnp.maximum(log_excess, 0.0)))
-            # What is far below one is better summed as it stands.
-            direct = _log_sum(log_p + order * losses, finite)
-            return jnp.where(log_excess > 1, large, jnp.where(total < -0.5, direct, jnp.log1p(total)))
+            exchange, used = reflected(order)
+            nodes = jax.tree.map(lambda ahead, back: jnp.where(exchange, back, ahead), scan, back)
+            return moments(nodes, used).value
 
         return jnp.vectorize(log_moment)(as_real(order))
 
@@ -229,18 +211,3 @@ class LawOfAtoms(Law):
         # The probabilities themselves are right to this.
         error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + precision().roundoff
         return jnp.log(2 * error) + jnp.zeros_like(w)
-
-
-LARGEST_LOG = 709.0
-"""Largest |log p| of a normal float64 p <= 1."""
-
-
-def _expm1(x: Array) -> Array:
-    return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) - 1
-
-
-def _log_sum(logs: Array, counts: Array) -> Array:
-    """Returns the logarithm of the sum of the exponentials that count, -inf of none."""
-    logs = jnp.where(counts, logs, -jnp.inf)
-    top = jnp.max(logs)
-    return jnp.where(top > -jnp.inf, top + jnp.log(jnp.sum(jnp.exp(logs - jnp.where(top > -jnp.inf, top, 0.0)))), top)

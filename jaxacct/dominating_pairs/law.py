@@ -170,15 +170,16 @@ def in_float64_only(law: Law) -> Law | None:
 
 
 def moments(nodes: Nodes, order: Array) -> Moments:
-    """Returns the moments at a real order t > 0, without cancellation however close to 1 the moment is.
+    """Returns the moments at a real order t >= -1/2, without cancellation however close to 1 the moment is.
 
     With phi(x) = e^x - 1 - x and E_P[e^-Y; Y finite] known, the moment's distance from 1 is the sum of p (phi(t Y) + t
     phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
+    For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
     """
     y, limit = nodes.losses, precision().largest_exponent
     p, power = jnp.exp(nodes.log_p), order * y
     logs = nodes.log_p + power
-    top = jnp.max(logs)
+    top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all
     weights = jnp.exp(logs - top)
     total = jnp.sum(weights)
     weights = weights / total

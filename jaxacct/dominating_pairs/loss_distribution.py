@@ -191,10 +191,7 @@ def _ending(mesh: Array, highest: Array) -> Array:
 def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
     """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
     losses, masses = raised
-    logs = jnp.log(masses) + order * losses
-    top = jnp.max(logs)
-    level = jnp.where(top > -jnp.inf, top, 0.0)
     largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
     # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by LOSS_ROUNDING.
     rounds = losses.shape[0] + 8 * 709 + 32 * jnp.abs(order) * largest
-    return level + jnp.log(jnp.sum(jnp.exp(logs - level))) + UNIT_ROUNDOFF * rounds
+    return jax.nn.logsumexp(jnp.log(masses) + order * losses) + UNIT_ROUNDOFF * rounds

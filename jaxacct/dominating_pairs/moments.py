@@ -57,15 +57,20 @@ def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     return jnp.where(jnp.abs(x) < 0.5, (1.0 + series) * (small * small * 0.5), expm1_x - x)
 
 
-def log_excess(loss: Array, order: Array) -> Array:
-    """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
+def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
+    """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
     power = order * loss
     huge, reverse = power > LARGEST_EXPONENT, -loss > LARGEST_EXPONENT
-    capped = jnp.minimum(power, LARGEST_EXPONENT), jnp.minimum(-loss, LARGEST_EXPONENT)
-    remainders = [exp_remainder(x, jnp.expm1(x)) for x in capped]
-    series = jnp.abs(remainders[0] + order * remainders[1])
-    ordinary = jnp.log(jnp.where(huge | reverse, 1.0, series))
-    return jnp.where(huge, power, jnp.where(reverse, jnp.log(jnp.abs(order)) - loss, ordinary))
+    ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
+    series = ahead + order * exp_remainder(-loss, expm1_back)
+    coefficient = jnp.where(huge, 1.0, jnp.abs(jnp.where(reverse, order, series)))
+    return coefficient, jnp.where(huge, power, jnp.where(reverse, -loss, 0.0))
+
+
+def log_excess(loss: Array, order: Array) -> Array:
+    """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
+    coefficient, exponent = excess(loss, order, jnp.expm1(jnp.minimum(-loss, LARGEST_EXPONENT)))
+    return jnp.log(coefficient) + exponent
 
 
 def log_moment(log_excess_moment: Array, order: Array) -> Array:

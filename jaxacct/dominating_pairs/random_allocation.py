@@ -368,7 +368,4 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
 def _product(one: Array, other: Array) -> Array:
     """Returns the logs of the coefficients of a product of polynomials, from the logs of theirs."""
     n, k = np.indices((LARGEST_ORDER + 1, LARGEST_ORDER + 1))
-    terms = jnp.where(k <= n, one[k] + other[np.maximum(n - k, 0)], -jnp.inf)
-    top = jnp.max(terms, axis=1)
-    level = jnp.where(top > -jnp.inf, top, 0.0)
-    return level + jnp.log(jnp.sum(jnp.exp(terms - level[:, None]), axis=1))
+    return jax.nn.logsumexp(jnp.where(k <= n, one[k] + other[np.maximum(n - k, 0)], -jnp.inf), axis=1)

@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.batching import one_by_one
-from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder
+from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, excess, exp_remainder
 from jaxacct.dominating_pairs.pair import OrderKinds
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, log_complement
 
@@ -134,24 +134,19 @@ def _integrand(s: Array, q: Array, a: Array, z: Array) -> tuple[Array, Array]:
     Near a = 1 and near a = 0 each of the module's two forms is free of cancellation on its own side; inside (0, 1) the
     terms differ in sign and each form is used on its half.
     """
-    log_r, excess, inverse = log_ratio(s, q, z)
+    log_r, grown, shrunk = log_ratio(s, q, z)
     upper = a > 0.5
-    m = jnp.where(upper, a - 1, -a)
-    rising = jnp.where(upper, log_r, -log_r)
-    power = m * rising
-    huge, reverse = power > LARGEST_EXPONENT, -rising > LARGEST_EXPONENT
-    power_phi = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
-    series = power_phi + m * exp_remainder(-rising, jnp.where(upper, inverse, excess))
-    coefficient = jnp.where(huge, 1.0, jnp.where(reverse, m, jnp.abs(series)))
-    scale = jnp.where(huge, power, jnp.where(reverse, -rising, 0.0)) + jnp.where(upper, log_r, 0.0)
-    return coefficient, scale - 0.5 * z**2
+    coefficient, scale = excess(
+        jnp.where(upper, log_r, -log_r), jnp.where(upper, a - 1, -a), jnp.where(upper, shrunk, grown)
+    )
+    return coefficient, scale + jnp.where(upper, log_r, 0.0) - 0.5 * z**2
 
 
 def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """Returns ``log r``, ``r - 1`` and ``1/r - 1`` at x = s z, or inf where r overflows.
 
-    log r keeps its relative accuracy: r is formed as 1 + excess where it is near 1, with the rounding of that sum put
-    back after the logarithm, and as (1 - q) + q e^u below 1/2, where 1 + excess has lost digits when q is near 1.
+    log r keeps its relative accuracy: r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put
+    back after the logarithm, and as (1 - q) + q e^u below 1/2, where that sum has lost digits when q is near 1.
     """
     limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else LARGEST_EXPONENT_OF_SINGLE
     u = (z - 0.5 / s) / s
@@ -159,12 +154,12 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     beyond = u > limit
     growth = jnp.minimum(u + jnp.log(q), 1.1 * limit)
     scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
-    excess = jnp.where(jnp.abs(u) < 0.5, q * (u + exp_remainder(u, 0.0)), scaled - q)
-    is_small = excess < -0.5
-    r = jnp.where(is_small, (1 - q) + scaled, 1 + excess)
+    beyond_one = jnp.where(jnp.abs(u) < 0.5, q * (u + exp_remainder(u, 0.0)), scaled - q)
+    is_small = beyond_one < -0.5
+    r = jnp.where(is_small, (1 - q) + scaled, 1 + beyond_one)
     inverse = 1 / r
-    log_r = jnp.log(r) + jnp.where(is_small, 0.0, (excess - (r - 1)) * inverse)
-    return jnp.where(growth > limit, u + jnp.log(q), log_r), excess, inverse - 1
+    log_r = jnp.log(r) + jnp.where(is_small, 0.0, (beyond_one - (r - 1)) * inverse)
+    return jnp.where(growth > limit, u + jnp.log(q), log_r), beyond_one, inverse - 1
 
 
 def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:

@@ -17,7 +17,7 @@ from jaxacct.dominating_pairs.pair import OrderKinds
 from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import sequence
 from jaxacct.precision import as_float64
-from jaxacct.rdp.edges import tried_orders
+from jaxacct.rdp.orders import tried_orders
 
 ALLOWANCE = 1e-10
 """Relative amount by which every divergence is rounded up, for quadrature and rounding.
@@ -72,7 +72,7 @@ def _summed(mechanism: Any, steps: Any, one: Callable[[Mechanism], Array], nothi
 def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: OrderKinds) -> Array:
     """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used.
 
-    Orders 1 and infinity, which only concrete ones may be, are :mod:`.edges`.
+    Orders 1 and infinity are for concrete ones only.
     """
     # Kinds that nobody looks at are left out: they hold the whole orders themselves, each list of which is a program.
     kinds = kinds if _uses_kinds(mechanism) else OrderKinds()
