@@ -21,7 +21,7 @@ ROOMS = (
 
 MOST_LINES = 400
 
-PLACEHOLDERS = {"jaxacct/mechanisms/yours.py": "the reader's own file"}
+PLACEHOLDERS = {f"jaxacct/{room}/yours.py": "the reader's own file" for room in ("mechanisms", "dominating_pairs")}
 
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 

@@ -32,7 +32,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.dominating_pairs.law import BEYOND, RULE, Nodes, TrapezoidLaw, log_left_out, precision
+from jaxacct.dominating_pairs.law import (
+    BEYOND,
+    COARSEST,
+    FINEST,
+    RULE,
+    Nodes,
+    TrapezoidLaw,
+    log_left_out,
+    precision,
+    tilted,
+)
 from jaxacct.dominating_pairs.moments import log_integral
 from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
@@ -40,9 +50,6 @@ from jaxacct.precision import UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
     from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
-
-FINEST, COARSEST = 0.3, 0.5
-"""Largest spacing of the scan: ``min(FINEST s^2/spread, COARSEST s)``; it errs by e^(-2 pi pi / 0.3) = 3e-29."""
 
 HEIGHTS = np.geomspace(0.02, 40.0, 24)
 """Heights b of the lines that the quadrature's bound may use, in standard deviations, below HIGHEST of the strip."""
@@ -227,9 +234,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         s, locations, p, q = self.pair._fields()
         p_spread, q_spread, apart, _ = self._extents()
         spread = jnp.maximum(p_spread, q_spread)
-        logs = nodes.log_p + order * nodes.losses
-        weights = jnp.exp(logs - jnp.max(logs))
-        weights = weights / jnp.sum(weights)
+        weights = tilted(nodes, order)
         exponents = self.pair._exponents(nodes.places)
         shares = [_shares(mixture, exponents) for mixture in (p, q)]
         means = [jnp.matmul(locations, share) for share in shares]

@@ -26,17 +26,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
+from jaxacct.dominating_pairs.law import Nodes, log_left_out
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder, log_integral
 from jaxacct.dominating_pairs.noise import Noise
 from jaxacct.dominating_pairs.panels import (
     CELLS,
     HIGHEST,
     LARGEST_POWER,
+    PanelLaw,
     Stretches,
     argument,
     joined,
-    least_pieces,
     log_decay,
     log_rule_error,
     log_shrinkage,
@@ -52,9 +52,6 @@ PANELS = 8
 """Panels of a piece, shared by the intervals between locations; the scan has SCAN times as many."""
 
 SCAN = 2
-
-SHARE_ROUNDING = 1e-9
-"""Relative error allowed for the masses of stretches: for differences of shares, and of losses, of 1e-6 and above."""
 
 
 class LaplaceNoise(Noise):
@@ -149,7 +146,7 @@ def divergence_of_shift(t: Array, orders: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class LawOfShiftedLaplace(Law):
+class LawOfShiftedLaplace(PanelLaw):
     """See the module."""
 
     pair: ShiftedNoisePair
@@ -174,9 +171,6 @@ class LawOfShiftedLaplace(Law):
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
         """Returns the ends of the locations: the nodes always cover all."""
         return self.pair._ends()
-
-    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        return least_pieces(lambda count: self.log_quadrature_error(order, w, self.step(window, count)))
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         return self._nodes(index, pieces, self._count())
@@ -245,8 +239,7 @@ class LawOfShiftedLaplace(Law):
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s = self.pair._fields()[0]
         left, right = self._knots()
-        log_total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
-        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + SHARE_ROUNDING
+        log_total, error = self.log_total(order, nodes)
         width = (right - left) / CELLS
         x = jax.vmap(lambda start, width: start + width * jnp.arange(CELLS + 1))(left, width)
         logits = self._logits(x)

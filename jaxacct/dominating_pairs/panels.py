@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.dominating_pairs.law import log_left_out
+from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
 from jaxacct.dominating_pairs.turns import turned
 
 DEGREE = 32
@@ -63,6 +63,9 @@ NEAR = 6.0
 SIDE = 0.21724
 """Above |sin x / x| for x >= pi."""
 
+SHARE_ROUNDING = 1e-9
+"""Relative error allowed for the masses of stretches: for differences of shares, and of losses, of 1e-6 and above."""
+
 ROUNDING = 1e-13
 """What the rounding of a bound may come to: sums of some hundred terms below one."""
 
@@ -87,12 +90,22 @@ def log_rule_error(half: Array, growth: Callable[[Array, Array], Array]) -> Arra
     return jnp.log(64 / 15) + jnp.min(grown - (2 * DEGREE - 2) * jnp.log(rho) - jnp.log1p(-(rho**-2)))
 
 
-def least_pieces(log_error: Callable[[Array], Array]) -> Array:
-    """Returns the least number of pieces that make an error as small as it is wanted, PIECES if none does."""
-    errors = jax.vmap(log_error)(jnp.arange(1, PIECES + 1))
-    # Next to what ends the nodes it then does not tell.
-    short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
-    return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
+class PanelLaw(Law):
+    """A law of panels, as many to a piece as its class says."""
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns the least number of pieces that make the error as small as it is wanted, PIECES if none does."""
+        errors = jax.vmap(lambda count: self.log_quadrature_error(order, w, self.step(window, count)))(
+            jnp.arange(1, PIECES + 1)
+        )
+        # Next to what ends the nodes it then does not tell.
+        short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
+        return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
+
+    def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
+        """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
+        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1])) + SHARE_ROUNDING
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), error
 
 
 def argument(share: Array, theta: Array) -> Array:

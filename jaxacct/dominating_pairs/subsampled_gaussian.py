@@ -25,7 +25,17 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
-from jaxacct.dominating_pairs.law import BEYOND, RULE, Nodes, TrapezoidLaw, log_left_out, precision
+from jaxacct.dominating_pairs.law import (
+    BEYOND,
+    COARSEST,
+    FINEST,
+    RULE,
+    Nodes,
+    TrapezoidLaw,
+    log_left_out,
+    precision,
+    tilted,
+)
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
@@ -34,15 +44,9 @@ from jaxacct.precision import UNIT_ROUNDOFF, as_real, is_concrete, log_complemen
 PIECES = 24
 """Chords below which the tilted density beyond a loss is put; they leave the bound within a factor of e."""
 
-FINEST, COARSEST = 0.3, 0.5
-"""Largest spacing of the scan in z, ``min(FINEST s, COARSEST)``: it errs by e^(-2 pi pi s / (0.3 s)) = 3e-29.
-
-For q = 1 it is COARSEST whatever s, for all is a normal density there, for which the rule errs by 2 e^(-2 pi^2 / 0.25),
-1e-34. For "add" it is half as much, as high orders cost more there, but not below ``LEAST_ADD``, which leaves room for
-some of them.
-"""
-
 LEAST_ADD = 0.09
+"""For "add" the spacing of the scan is half as much, as high orders cost more there, but not below this, which leaves
+room for some of them."""
 
 STEEPEST = 1.5
 """Largest theta of the decay's bound: beyond a right angle the argument of r gains nothing where r is near 1.
@@ -285,9 +289,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
-        logs = nodes.log_p + order * nodes.losses
-        weights = jnp.exp(logs - jnp.max(logs))
-        weights = weights / jnp.sum(weights)
+        weights = tilted(nodes, order)
         log_r = jnp.where(removes, nodes.losses, -nodes.losses)
         share = jnp.exp(jnp.minimum((nodes.places - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
         rest = jnp.where(q == 1, 0.0, 1 - share)

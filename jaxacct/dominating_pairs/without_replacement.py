@@ -34,10 +34,10 @@ from jaxacct.dominating_pairs.panels import (
     CELLS,
     HIGHEST,
     LARGEST_POWER,
+    PanelLaw,
     Stretches,
     argument,
     joined,
-    least_pieces,
     log_decay,
     log_rule_error,
     log_shrinkage,
@@ -61,9 +61,6 @@ SCAN = 20
 
 WIDEST, WIDEST_TURN = 4.0, 4.5
 """Largest width of the scan's panels, in z and in u: for small rates the rule then errs by less than e^-46."""
-
-SHARE_ROUNDING = 1e-9
-"""Relative error allowed for the masses of stretches: for losses that differ by 1e-6 of the largest and above."""
 
 
 @jax.tree_util.register_dataclass
@@ -182,7 +179,7 @@ class WithoutReplacementPair(DominatingPair):
 
 
 @dataclass(frozen=True)
-class LawWithoutReplacement(Law):
+class LawWithoutReplacement(PanelLaw):
     """See the module."""
 
     pair: WithoutReplacementPair
@@ -217,9 +214,6 @@ class LawWithoutReplacement(Law):
         end = self._end(order)
         return jnp.full_like(end, MIDDLE), end
 
-    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        return least_pieces(lambda count: self._log_error(order, w, self.step(window, count), window[1]))
-
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         return self._nodes(window[1], index, pieces, PANELS)
 
@@ -251,10 +245,7 @@ class LawWithoutReplacement(Law):
         )
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        return self._log_error(order, w, step, self._end(order))
-
-    def _log_error(self, order: Array, w: Array, step: Array, end: Array) -> Array:
-        s, q = self.pair._fields()
+        (s, q), end = self.pair._fields(), self._end(order)
         logit, is_laplace = jnp.log(q) - jnp.log1p(-q), self._is_laplace()
         # The unit is that of u for Laplace noise, that of z for Gaussian.
         unit = self._rate() if is_laplace else 1 / s
@@ -277,8 +268,7 @@ class LawWithoutReplacement(Law):
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q = self.pair._fields()
         end, rate = self._end(order), self._rate()
-        log_total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
-        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(w), nodes.places[1])) + SHARE_ROUNDING
+        log_total, error = self.log_total(order, nodes)
         # Finer towards the middle, where the bulk of Gaussian noise is.
         fractions = jnp.linspace(0.0, 1.0, CELLS + 1) ** (1 if self._is_laplace() else 2)
         x = MIDDLE + (end - MIDDLE) * fractions

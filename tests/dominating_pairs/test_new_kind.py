@@ -105,16 +105,14 @@ class VarianceLaw(TrapezoidLaw):
         real, imaginary = 1 + order * (1 - v), w * (1 - v)
         return 2 * v * real / (real**2 + imaginary**2)
 
-    def _span(self) -> Array:
-        return 2 * precision().reach * jnp.sqrt(self.pair._parts()[0])
-
     def largest_order(self) -> Array:
         v, _, _ = self.pair._parts()
-        most = 2 * v * (jnp.pi * RULE / self._span()) ** 2 / (precision().cut + BEYOND)
+        most = 2 * v * (jnp.pi * RULE / (2 * precision().reach)) ** 2 / (precision().cut + BEYOND)
         return (most - 1) / (1 - v)
 
     def scan(self) -> Nodes:
-        return self.nodes(-self._span() / 2, self._span() / RULE)
+        reach = as_float64(precision().reach)  # of Q, whose noise is the wider
+        return self.nodes(-reach, 2 * reach / RULE)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         v, top, bend = self.pair._parts()
