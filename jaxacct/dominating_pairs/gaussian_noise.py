@@ -110,6 +110,9 @@ class GaussianNoise(Noise):
         last = jnp.maximum(high, first) + jnp.maximum(order, 0.0) * (high - low) + reach
         return log_integral(height, first, last, jnp.minimum(2 * s, 2 * s**2 / (high - low)), s)
 
+    def divergence_of_shift(self, t: Array, orders: Array) -> Array:
+        return orders * t**2 / 2  # Mironov (2017), Corollary 3
+
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedGaussians:
         return LawOfShiftedGaussians(pair)
 

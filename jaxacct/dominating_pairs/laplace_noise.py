@@ -123,26 +123,25 @@ class LaplaceNoise(Noise):
             parts.append(height(low) + jnp.log(s))
         return jax.nn.logsumexp(jnp.stack(parts))
 
+    def divergence_of_shift(self, t: Array, orders: Array) -> Array:
+        """Mironov (2017), Table II.
+
+        With b = order - 1 the moment is
+
+            (order e^(b t) + b e^(-order t)) / (2 order - 1) = 1 + (order phi(b t) + b phi(-order t)) / (2 order - 1),
+
+        phi(x) = e^x - 1 - x, a sum that does not cancel.
+        """
+        power = orders - 1
+        up, down = power * t, -orders * t
+        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) - 1) for x in (up, down)]
+        excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
+        # Beyond the largest exponent the second term is nothing beside the first.
+        vast = up + jnp.log(orders / (orders + power))
+        return jnp.where(up > LARGEST_EXPONENT / 2, vast, jnp.log1p(excess)) / power
+
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedLaplace:
         return LawOfShiftedLaplace(pair)
-
-
-def divergence_of_shift(t: Array, orders: Array) -> Array:
-    """Returns the divergence of plain Laplace noise, t the shift over the scale: Mironov (2017), Table II.
-
-    With b = order - 1 the moment is
-
-        (order e^(b t) + b e^(-order t)) / (2 order - 1) = 1 + (order phi(b t) + b phi(-order t)) / (2 order - 1),
-
-    phi(x) = e^x - 1 - x, a sum that does not cancel.
-    """
-    power = orders - 1
-    up, down = power * t, -orders * t
-    remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) - 1) for x in (up, down)]
-    excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
-    # Beyond the largest exponent the second term is nothing beside the first.
-    vast = up + jnp.log(orders / (orders + power))
-    return jnp.where(up > LARGEST_EXPONENT / 2, vast, jnp.log1p(excess)) / power
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,10 @@ class Noise(ABC):
         """Returns what :meth:`.ShiftedNoisePair.log_integral` does."""
 
     @abstractmethod
+    def divergence_of_shift(self, t: Array, orders: Array) -> Array:
+        """Returns the Rényi divergence of the noise from itself moved by t scales."""
+
+    @abstractmethod
     def law(self, pair: ShiftedNoisePair) -> Law:
         """Returns the law of the pair's loss."""
 

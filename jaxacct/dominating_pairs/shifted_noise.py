@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.gaussian_noise import GaussianNoise
 from jaxacct.dominating_pairs.inversion import invert
-from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise, divergence_of_shift
+from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
 from jaxacct.dominating_pairs.law import Law, in_float64_only
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean, weighted
@@ -228,9 +228,10 @@ class ShiftedNoisePair(DominatingPair):
         return self._noise.log_integral(self, height, order, start)
 
     def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
-        s, locations, _, _ = self._fields()
-        if self.noise == "laplace" and self._is_plain_shift():
-            return divergence_of_shift(jnp.where(self.is_valid(), (locations[1] - locations[0]) / s, jnp.nan), orders)
+        if self._is_plain_shift():
+            s, locations, _, _ = self._fields()
+            shift = jnp.where(self.is_valid(), (locations[1] - locations[0]) / s, jnp.nan)
+            return self._noise.divergence_of_shift(shift, orders)
         return super().divergence(orders, kinds)
 
     def _is_plain_shift(self) -> bool:
