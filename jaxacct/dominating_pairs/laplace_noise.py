@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.dominating_pairs.law import Nodes, log_left_out
+from jaxacct.dominating_pairs.law import Nodes, log_left_out, tilted
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder, log_integral
 from jaxacct.dominating_pairs.noise import Noise
 from jaxacct.dominating_pairs.panels import (
@@ -84,9 +84,8 @@ class LaplaceNoise(Noise):
         z = (x - center) / scale
         start, end = z[:-1], z[1:]
         apart = x[1:] - x[:-1]
-        width = (
-            jnp.abs(jnp.where(jnp.isnan(apart), 0.0, apart)) / scale
-        )  # two infinite ends of one sign: nothing between
+        # Between two infinite ends of one sign there is nothing.
+        width = jnp.abs(jnp.where(jnp.isnan(apart), 0.0, apart)) / scale
         straddles = (start < 0) != (end < 0)
         near = jnp.minimum(jnp.abs(start), jnp.abs(end))
         one_side = -0.5 * jnp.exp(-near) * jnp.expm1(-width)
@@ -108,16 +107,9 @@ class LaplaceNoise(Noise):
     ) -> Array:
         # Beyond the ends the loss is constant, and a mass is the density there times the scale. Between two
         # neighbouring knots the densities are smooth.
-        s, locations, _, _ = pair._fields()
-        low, high = pair._ends()
-        knots = locations if start is None else jnp.concatenate([locations, start[None]])
-        first = low if start is None else start
-        following = jax.vmap(lambda knot: jnp.min(jnp.where(knots > knot, knots, jnp.inf)))(knots)
-        index = jnp.arange(len(knots))
-        repeats = jax.vmap(lambda i, knot: jnp.any((index < i) & (knots == knot)))(index, knots)
-        empty = repeats | (knots < first) | (following > high)
-        ends = jnp.where(empty, knots, following)
-        pieces = jax.vmap(lambda a, b: log_integral(height, a, b, s, s))(knots, ends)
+        s, (low, high) = pair._fields()[0], pair._ends()
+        left, right = _intervals(pair, start)
+        pieces = jax.vmap(lambda a, b: log_integral(height, a, b, s, s))(left, right)
         parts = [jax.nn.logsumexp(pieces), height(high) + jnp.log(s)]
         if start is None:
             parts.append(height(low) + jnp.log(s))
@@ -144,17 +136,18 @@ class LaplaceNoise(Noise):
         return LawOfShiftedLaplace(pair)
 
 
+def _intervals(pair: ShiftedNoisePair, start: Array | None = None) -> tuple[Array, Array]:
+    """Returns the ends of the intervals between neighbouring locations, or from ``start`` on, some of them empty."""
+    low, high = pair._ends()
+    knots = jnp.sort(jnp.clip(pair._fields()[1], low if start is None else start, high))
+    return knots[:-1], knots[1:]
+
+
 @dataclass(frozen=True)
 class LawOfShiftedLaplace(PanelLaw):
     """See the module."""
 
     pair: ShiftedNoisePair
-
-    def _knots(self) -> tuple[Array, Array]:
-        """Returns the ends of the intervals between neighbouring locations, some of them empty."""
-        low, high = self.pair._ends()
-        knots = jnp.sort(jnp.clip(self.pair._fields()[1], low, high))
-        return knots[:-1], knots[1:]
 
     def _count(self) -> int:
         return max(PANELS // (np.shape(self.pair.locations)[-1] - 1), 1)
@@ -176,12 +169,12 @@ class LawOfShiftedLaplace(PanelLaw):
 
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the widest panels."""
-        left, right = self._knots()
+        left, right = _intervals(self.pair)
         return jnp.max(right - left) / (2 * self._count() * pieces)
 
     def _nodes(self, index: Array | int, pieces: Array | int, count: int) -> Nodes:
         """Returns ``count`` panels of each interval, and with the first ones the atoms."""
-        left, right = self._knots()
+        left, right = _intervals(self.pair)
         width = (right - left) / (count * pieces)
         x, log_weight = (
             v.reshape(-1) for v in jax.vmap(panels, (0, 0, None))(left + width * count * index, width, count)
@@ -198,7 +191,7 @@ class LawOfShiftedLaplace(PanelLaw):
     def _logits(self, x: Array) -> tuple[Array, Array]:
         """Returns log a/(1-a) and log c/(1-c) at x, with the leading axis of the intervals."""
         s, locations, p, q = self.pair._fields()
-        left, right = self._knots()
+        left, right = _intervals(self.pair)
 
         def row(x: Array, left: Array, right: Array) -> tuple[Array, Array]:
             heights = jax.vmap(lambda location: jnp.exp(-jnp.abs(x - location) / s))(locations)
@@ -213,7 +206,7 @@ class LawOfShiftedLaplace(PanelLaw):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         s = self.pair._fields()[0]
-        left, right = self._knots()
+        left, right = _intervals(self.pair)
         steepest = order + 0.5
         a, c = self._logits(jnp.stack([left, right], axis=1))
 
@@ -237,7 +230,7 @@ class LawOfShiftedLaplace(PanelLaw):
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s = self.pair._fields()[0]
-        left, right = self._knots()
+        left, right = _intervals(self.pair)
         log_total, error = self.log_total(order, nodes)
         width = (right - left) / CELLS
         x = jax.vmap(lambda start, width: start + width * jnp.arange(CELLS + 1))(left, width)
@@ -256,9 +249,7 @@ class LawOfShiftedLaplace(PanelLaw):
             flattest = (1 + order) * (a[:-1] - 0.5) - order * (c[1:] - 0.5) - (1 - a[:-1] - c[:-1])
             return stretches(losses, log_weight, log_rate, steepest * (2 / s), flattest * (2 / s), width)
 
-        ends = jnp.stack(self.pair._ends())
-        losses, log_p, _ = self.pair.log_densities(ends)
-        masses = jnp.exp(log_p + jnp.log(s) + order * losses - log_total)
         parts = jax.vmap(row)(x, a, c, shares, width)
         parts = joined(*(jax.tree.map(lambda leaf, i=i: leaf[i], parts) for i in range(x.shape[0])))
-        return log_decay(w, (losses, masses), parts, error)
+        # The last two nodes are the atoms.
+        return log_decay(w, (nodes.losses[-2:], tilted(nodes, order)[-2:]), parts, error)

@@ -80,7 +80,8 @@ class ShiftedNoisePair(DominatingPair):
         _, locations, p, q = self._fields()
         low, high = self._ends()
         if self._noise.has_atoms:
-            return self._log_ratio(low), self._log_ratio(high)
+            infimum, supremum = self._log_ratio(jnp.stack([low, high]))
+            return infimum, supremum
         at = [[jnp.sum(jnp.where(locations == end, w, 0.0)) for w in (p, q)] for end in (low, high)]
         return jnp.log(at[0][0]) - jnp.log(at[0][1]), jnp.log(at[1][0]) - jnp.log(at[1][1])
 
@@ -132,10 +133,10 @@ class ShiftedNoisePair(DominatingPair):
             slope = mean(p, exponents, log_p, slopes) - mean(q, exponents, log_q, slopes)
             return self._log_ratio(x), slope
 
-        infimum, supremum = self._log_ratio(first), self._log_ratio(last)
+        infimum, amid, supremum = self._log_ratio(jnp.stack([first, first + (last - first) / 2, last]))
         # Losses that are not attained get one that is, lest they keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
-        some_loss = jnp.where(attained, loss, self._log_ratio(first + (last - first) / 2))
+        some_loss = jnp.where(attained, loss, amid)
         x = invert(loss_and_slope, some_loss, first, last, UNIT_ROUNDOFF * self._rounding()[1])
         return jnp.where(loss < infimum, -jnp.inf, jnp.where(loss >= supremum, jnp.inf, x))
 

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, log_left_out, precision
+from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, log_left_out, precision, tilted
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.panels import (
@@ -286,9 +287,7 @@ class LawWithoutReplacement(PanelLaw):
             return stretches(losses, log_density + order * losses - log_total, log_rate, steepest, flattest, width)
 
         parts = joined(half(losses, log_m, 1 + order), half(-losses, log_b, -order))
-        places, masses = jnp.zeros(1), (self.pair._atom() * jnp.exp(-log_total))[None]
-        if self._is_laplace():
-            top = jnp.exp(jnp.stack([log_m[-1] + order * losses[-1], log_b[-1] - order * losses[-1]]) - log_total) * s
-            places = jnp.concatenate([places, jnp.stack([losses[-1], -losses[-1]])])
-            masses = jnp.concatenate([masses, top])
-        return log_decay(w, (places, masses), parts, error)
+        # The last node of each side, where it is one, and of all.
+        side = len(nodes.losses) // 2
+        atoms = np.array([side - 1, 2 * side - 1, 2 * side] if self._is_laplace() else [2 * side])
+        return log_decay(w, (nodes.losses[atoms], tilted(nodes, order)[atoms]), parts, error)
