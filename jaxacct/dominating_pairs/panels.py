@@ -200,14 +200,14 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 
     def without(start: Array) -> Array:
         """Returns the bound by stretches, the best of those merged in twos, fours, ..."""
-        found, least, low, high = [], density, parts.low, parts.high
+        # Ends and densities in one array: one operation for each level of merging.
+        found, rows = [], jnp.stack([density, parts.low, -parts.high])
         while True:
-            length = high - low
+            least, length = rows[0], -rows[2] - rows[1]
             found.append(jnp.sum(least * length * (1 - _largest_sinc(start * length / 2))))
-            if least.shape[1] == 1:
+            if rows.shape[-1] == 1:
                 return 1 - jnp.max(jnp.stack(found))
-            least = jnp.minimum(least[:, ::2], least[:, 1::2])
-            low, high = jnp.minimum(low[:, ::2], low[:, 1::2]), jnp.maximum(high[:, ::2], high[:, 1::2])
+            rows = jnp.minimum(rows[:, :, ::2], rows[:, :, 1::2])
 
     starts = w * 2.0 ** jnp.arange(LEVELS + 1)
     others = jax.vmap(without)(starts)
