@@ -8,8 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from jaxacct import cumulants
-from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.dominating_pairs.sampled_moments import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.precision import in_float64
 
 TOLERANCE = 1e-12

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "jaxacct"
 ROOMS = (
     *("elementary", "processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
     *("rounded_sum", "binomial", "ledger"),
-    *("cumulants", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
+    *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
     *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
@@ -21,7 +21,7 @@ ROOMS = (
 
 MOST_LINES = 400
 
-PLACEHOLDERS = {"jaxacct/mechanisms/yours.py": "the reader's own file"}
+PLACEHOLDERS = {f"jaxacct/{room}/yours.py": "the reader's own file" for room in ("mechanisms", "dominating_pairs")}
 
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 

@@ -23,7 +23,6 @@ from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
 from jaxacct.saddlepoint.accountant import answer
 from jaxacct.saddlepoint.contour import total
-from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.solve import scanned
 
 NOISES = (1e-2, 1e15)
@@ -250,7 +249,7 @@ def scaled(
         return directed_parts(make(jnp.exp(setting)), steps, config.relation)[0]
 
     low, high = ends
-    if not all(has_law(pair) for pair, _ in parts_at(low)):
+    if not all(pair.law() is not None for pair, _ in parts_at(low)):
         nothing = unknown_of(ForEpsilon(low))
         return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32)), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.cumulants import exp_remainder
+from jaxacct.dominating_pairs.moments import exp_remainder
 from jaxacct.precision import FUNCTION, TINY, log_complement
 
 LARGEST = 600.0

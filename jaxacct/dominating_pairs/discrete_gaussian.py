@@ -18,10 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.finite import LOSS_ROUNDING, FinitePair
-from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.pair import CellMasses
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
 
 SELF_DUAL = 1 / math.sqrt(2 * math.pi)
@@ -36,7 +34,7 @@ SMALLEST_SCALE = 1e-140
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscreteGaussianPair:
+class DiscreteGaussianPair(DominatingPair):
     """The discrete Gaussian moved by ``sensitivity`` against the one at 0; the reverse is its mirror image.
 
     Valid where what lies more than ``reach`` from the centre has a mass below the smallest normal float64, as it has
@@ -77,13 +75,6 @@ class DiscreteGaussianPair:
         s = as_float64(self.scale)
         return jnp.full_like(s, -jnp.inf), jnp.full_like(s, jnp.inf)
 
-    def supremum(self) -> tuple[Array, Array]:
-        _, highest = self.loss_range()
-        return highest, highest
-
-    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
-        return one_run_by_masses(self, epsilon)
-
     def central_loss(self) -> Array:
         return self._losses(as_float64(self.sensitivity))
 
@@ -92,12 +83,6 @@ class DiscreteGaussianPair:
 
     def boundary_error(self, largest: Array) -> Array:
         return LOSS_ROUNDING * jnp.abs(largest)
-
-    def infinite_mass(self) -> Array:
-        return jnp.zeros_like(as_float64(self.scale))
-
-    def infinite_mass_error(self) -> Array:
-        return self.infinite_mass()
 
     def anchors(self) -> tuple[Array, Array]:
         center = as_float64(self.sensitivity)
@@ -120,8 +105,8 @@ class DiscreteGaussianPair:
         s, shift = as_float64(self.scale), self.sensitivity
         return _log_upper_tail(s, shift - jnp.floor(loss * s**2 / shift + shift / 2))
 
-    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
-        """Returns ``log E_P[exp(order Y)]`` in closed form; ``nodes`` is not used.
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y)]`` in closed form.
 
         The Gaussian's, ``order (order + 1) D^2/(2 s^2)``, and the logarithm of the sum of the bell over the integers
         moved by (order + 1) D, relative to the sum over the integers themselves: at most 0, and 0 for whole orders.

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.cumulants import LARGEST_EXPONENT, QUADRATURE_NODES, exp_remainder
-from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.pair import CellMasses
+from jaxacct.dominating_pairs.law import Law, Nodes, moments, precision
+from jaxacct.dominating_pairs.moments import reflected
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
 
 LOSS_ROUNDING = 8 * UNIT_ROUNDOFF
@@ -24,10 +24,13 @@ that of log or log1p. tests/dominating_pairs/test_finite.py asks for three quart
 SUM_TOLERANCE = 1e-12
 """By how much masses may miss a sum of one, besides a rounding for each of them."""
 
+LARGEST_LOG = 709.0
+"""Largest |log p| of a normal float64 p <= 1."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class FinitePair:
+class FinitePair(DominatingPair):
     """P- and Q-probabilities of m outcomes, in any order.
 
     An outcome with q = 0 < p has an infinite loss and belongs to no cell; neither does one with p = 0. In float64 the
@@ -52,13 +55,9 @@ class FinitePair:
 
     def _atoms(self) -> tuple[Array, Array, Array, Array]:
         """Returns p, q, the losses (0 where infinite), and which outcomes have a finite loss."""
-        p, q, losses = self._all()
+        p, q, losses = as_real(self.p), as_real(self.q), self._losses()
         finite = jnp.isfinite(losses)
         return jnp.where(finite, p, 0.0), jnp.where(finite, q, 0.0), jnp.where(finite, losses, 0.0), finite
-
-    def _all(self) -> tuple[Array, Array, Array]:
-        """Returns p, q and the losses of all outcomes, infinite ones too."""
-        return as_real(self.p), as_real(self.q), self._losses()
 
     def _losses(self) -> Array:
         p, q = as_real(self.p), as_real(self.q)
@@ -85,13 +84,6 @@ class FinitePair:
         # Nothing finite: any range will do, and 0 keeps NaN out of what is computed from it.
         some = infimum <= supremum
         return jnp.where(some, infimum, 0.0), jnp.where(some, supremum, 0.0)
-
-    def supremum(self) -> tuple[Array, Array]:
-        _, highest = self.loss_range()
-        return highest - LOSS_ROUNDING * jnp.abs(highest), highest + LOSS_ROUNDING * jnp.abs(highest)
-
-    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
-        return one_run_by_masses(self, epsilon)
 
     def central_loss(self) -> Array:
         """Returns a median of the finite losses under P."""
@@ -124,6 +116,10 @@ class FinitePair:
 
     def infinite_mass(self) -> Array:
         return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)
+
+    def missing_mass(self) -> Array:
+        """Returns Q's mass where P has none."""
+        return jnp.sum(jnp.where(self._losses() == -jnp.inf, as_real(self.q), 0.0))
 
     def infinite_mass_error(self) -> Array:
         infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
@@ -168,63 +164,50 @@ class FinitePair:
         def bound(order: Array, loss: Array) -> Array:
             beyond = finite & (losses > loss - LOSS_ROUNDING * jnp.abs(loss))
             # Without the order as well: the tilted mass is the smaller one where the finite losses are negative.
-            log_mass = jnp.maximum(_log_sum(log_p + order * losses, beyond), _log_sum(log_p, beyond))
+            of_both = [jnp.where(beyond, logs, -jnp.inf) for logs in (log_p + order * losses, log_p)]
+            log_mass = jnp.max(jax.nn.logsumexp(jnp.stack(of_both), axis=1))
             # Each log p is at most 709; the losses, the products, the exponentials and the sum round a few times each.
             rounds = p.shape[-1] + 8 * (LARGEST_LOG + jnp.abs(order) * largest) + 16 * jnp.abs(order) * largest
             return log_mass + UNIT_ROUNDOFF * rounds + 2 * error
 
         return jnp.vectorize(bound)(order, loss)
 
-    def log_head(self, loss: Array) -> Array:
-        p, _, losses, finite = self._atoms()
-        return jnp.vectorize(lambda y: _log_sum(jnp.log(p), finite & (losses <= y)))(loss)
-
-    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
-        """Returns ``log E_P[exp(order Y); Y < inf]``; ``nodes`` is not used, the sum is over all atoms.
-
-        With r = p/q, a = order + 1 and the masses p' at +inf and q' at -inf,
-
-            E_P[e^(order Y); Y < inf] - 1 = sum of q (r^a - 1 - a (r - 1)) + order q' - (order + 1) p',
-
-        whose terms have one sign where there are no infinite losses: :mod:`jaxacct.cumulants` says how each of them is
-        formed. So nothing cancels, however close P and Q are.
-        """
-        p, q, losses, finite = self._atoms()
-        infinite = self.infinite_mass()
-        q_only = jnp.sum(jnp.where(self._losses() == -jnp.inf, as_real(self.q), 0.0))
-        log_p, log_q = jnp.log(p), jnp.log(q)
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
+        scan = self.law().scan()
+        back = Nodes(-scan.losses, scan.log_q, scan.log_p, scan.missing, scan.infinite, scan.places)
 
         def log_moment(order: Array) -> Array:
-            upper = order > -0.5
-            m = jnp.where(upper, order, -order - 1)
-            rising = jnp.where(upper, losses, -losses)
-            power = m * rising
-            huge, reverse = power > LARGEST_EXPONENT, -rising > LARGEST_EXPONENT
-            series = exp_remainder(power, _expm1(power)) + m * exp_remainder(-rising, _expm1(-rising))
-            coefficient = jnp.where(huge, 1.0, jnp.where(reverse, jnp.abs(m), jnp.abs(series)))
-            exponent = jnp.where(huge, power, jnp.where(reverse, -rising, 0.0))
-            log_excess = _log_sum(jnp.where(upper, log_p, log_q) + jnp.log(coefficient) + exponent, finite)
-            excess = jnp.exp(jnp.minimum(log_excess, LARGEST_EXPONENT))
-            linear = order * q_only - (order + 1) * infinite
-            total = jnp.where((order > -1) & (order < 0), -excess, excess) + linear
-            large = log_excess + jnp.log1p((1 + linear) * jnp.exp(-jnp.maximum(log_excess, 0.0)))
-            # What is far below one is better summed as it stands.
-            direct = _log_sum(log_p + order * losses, finite)
-            return jnp.where(log_excess > 1, large, jnp.where(total < -0.5, direct, jnp.log1p(total)))
+            exchange, used = reflected(order)
+            nodes = jax.tree.map(lambda ahead, back: jnp.where(exchange, back, ahead), scan, back)
+            return moments(nodes, used).value
 
         return jnp.vectorize(log_moment)(as_real(order))
 
-
-LARGEST_LOG = 709.0
-"""Largest |log p| of a normal float64 p <= 1."""
-
-
-def _expm1(x: Array) -> Array:
-    return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) - 1
+    def law(self) -> LawOfAtoms:
+        return LawOfAtoms(self)
 
 
-def _log_sum(logs: Array, counts: Array) -> Array:
-    """Returns the logarithm of the sum of the exponentials that count, -inf of none."""
-    logs = jnp.where(counts, logs, -jnp.inf)
-    top = jnp.max(logs)
-    return jnp.where(top > -jnp.inf, top + jnp.log(jnp.sum(jnp.exp(logs - jnp.where(top > -jnp.inf, top, 0.0)))), top)
+@dataclass(frozen=True)
+class LawOfAtoms(Law):
+    """Every moment is a finite sum.
+
+    Alone its characteristic function does not fade, for a lattice of losses not at all; together with a smooth law it
+    does.
+    """
+
+    pair: FinitePair
+
+    def largest_order(self) -> Array:
+        """Returns the order for which e^(order Y) stays a number."""
+        return precision().largest_exponent / jnp.maximum(jnp.max(jnp.abs(self.scan().losses)), 1e-3)
+
+    def scan(self) -> Nodes:
+        p, q, losses, _ = self.pair._atoms()
+        nothing = jnp.zeros_like(losses)
+        return Nodes(losses, jnp.log(p), jnp.log(q), self.pair.infinite_mass(), self.pair.missing_mass(), nothing)
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        # The probabilities themselves are right to this.
+        error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + precision().roundoff
+        return jnp.log(2 * error) + jnp.zeros_like(w)

@@ -23,8 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
 from jaxacct.precision import log_complement
+
+LARGEST_EXPONENT = 600.0
+"""Above it e^x is kept as its exponent (float64 overflows at e^709); what stands beside it is below e^-500 of it."""
 
 CUT = 60.0
 """Log of the ratio of an integrand's maximum to what may be left out: e^-60 is 1e-26."""
@@ -43,15 +45,32 @@ NODES, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
 """Nodes and weights on [0, 1]."""
 
 
-def log_excess(loss: Array, order: Array) -> Array:
-    """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
+def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
+    """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
+
+    By its Taylor series where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.
+    """
+    small = jnp.clip(x, -0.5, 0.5)
+    series = jnp.zeros_like(small)
+    for n in range(15, 2, -1):  # the first term left out is 0.5^14 2/16! = 6e-18 of the first
+        series = (1.0 + series) * (small * (1.0 / n))
+    return jnp.where(jnp.abs(x) < 0.5, (1.0 + series) * (small * small * 0.5), expm1_x - x)
+
+
+def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
+    """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
     power = order * loss
     huge, reverse = power > LARGEST_EXPONENT, -loss > LARGEST_EXPONENT
-    capped = jnp.minimum(power, LARGEST_EXPONENT), jnp.minimum(-loss, LARGEST_EXPONENT)
-    remainders = [exp_remainder(x, jnp.expm1(x)) for x in capped]
-    series = jnp.abs(remainders[0] + order * remainders[1])
-    ordinary = jnp.log(jnp.where(huge | reverse, 1.0, series))
-    return jnp.where(huge, power, jnp.where(reverse, jnp.log(jnp.abs(order)) - loss, ordinary))
+    ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
+    series = ahead + order * exp_remainder(-loss, expm1_back)
+    coefficient = jnp.where(huge, 1.0, jnp.abs(jnp.where(reverse, order, series)))
+    return coefficient, jnp.where(huge, power, jnp.where(reverse, -loss, 0.0))
+
+
+def log_excess(loss: Array, order: Array) -> Array:
+    """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
+    coefficient, exponent = excess(loss, order, jnp.expm1(jnp.minimum(-loss, LARGEST_EXPONENT)))
+    return jnp.log(coefficient) + exponent
 
 
 def log_moment(log_excess_moment: Array, order: Array) -> Array:

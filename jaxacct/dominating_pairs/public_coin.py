@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.cumulants import QUADRATURE_NODES
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PublicCoinPair:
+class PublicCoinPair(DominatingPair):
     """Each of the pairs with its probability; the loss is that of the pair that was drawn.
 
     Its law is the mixture of their laws, so every expectation is a weighted sum. One loop runs over the pairs, so that
@@ -72,29 +71,17 @@ class PublicCoinPair:
     def boundary_error(self, largest: Array) -> Array:
         return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
 
-    def infinite_mass(self) -> Array:
-        return jnp.zeros(())
-
-    def infinite_mass_error(self) -> Array:
-        return self.infinite_mass()
-
-    def anchors(self) -> tuple[Array, Array]:
-        return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
-
     def log_tail(self, order: Array, loss: Array) -> Array:
         return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + 1e-14
-
-    def log_head(self, loss: Array) -> Array:
-        return self._mixed(jax.lax.map(lambda pair: pair.log_head(loss), self.pairs))
 
     def _mixed(self, logs: Array) -> Array:
         """Returns the log of the weighted sum of exponentials (m, ...); what is never drawn does not count."""
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         return jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
 
-    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
+    def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]``; small ones are the weighted sum of what the moments have beyond one."""
-        logs = jax.lax.map(lambda pair: pair.cumulant(order, nodes), self.pairs)
+        logs = jax.lax.map(lambda pair: pair.cumulant(order), self.pairs)
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         excess = jnp.sum(jnp.where(w > 0, w * jnp.expm1(jnp.minimum(logs, 1.0)), 0.0), axis=0)
         near = jnp.max(jnp.where(w > 0, logs, -jnp.inf), axis=0) < 1.0

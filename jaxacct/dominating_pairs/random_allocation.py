@@ -20,7 +20,20 @@ factors, then P's masses by their product: both are handed on as the pair's ``ro
 underflow lose at most e^430 2^-1022 of P's mass each, for values up to e^430 (LEAST_NOISE): far inside the relative
 1e-12 by which the mass at infinity is raised.
 
-Source of the pair: Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Choquette-Choo et al. (2024), "Near-exact
+*Rényi orders* are those of M itself, with E[X^k] = e^(k (k-1)/(2 s^2)). Removing an example, E[M^a] at a whole order a
+is a! t^-a times the coefficient of x^a in (f(x))^t, f(x) = sum of E[X^k] x^k / k!. With f = e^x + g the excess H_t =
+f^t - e^(tx) obeys
+
+    H_2k = (2 e^(kx) + H_k) H_k,        H_k+1 = (e^x + g) H_k + e^(kx) g,
+
+sums of positive terms only, and E[M^a] - 1 is a! t^-a times its coefficient. The logarithm of E[M^a] is convex in a:
+between whole orders it is below its chord. Adding an example, E[M^-b], b = a - 1, is the expectation of a convex
+function: at most that over the spread law, but for the event that all t copies lie in the tails, which are spread to 0.
+As a mean of t terms M has M^-b <= mean of X_j^-b, so that this event adds at most e^(b (b+1)/(2 s^2)) times its
+probability for t - 1 of them. Both are at most that of the Gaussian mechanism, a/(2 s^2), by quasi-convexity.
+
+Source of the moments: Feldman and Shenfeld (2025), "Privacy amplification by random allocation", section 4.2. Of the
+pair: Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Choquette-Choo et al. (2024), "Near-exact
 privacy amplification for matrix mechanisms". Sums of exponentiated losses on a grid: Feldman and Shenfeld (2026),
 "Efficient privacy loss accounting for subsampling and random allocation".
 """
@@ -28,6 +41,8 @@ privacy amplification for matrix mechanisms". Sums of exponentiated losses on a 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,10 +50,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.finite import FinitePair
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.dominating_pairs.pair import DominatingPair, OrderKinds
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, is_concrete
 
 FINE = 2**13
 """Points that sums fall on before some of them are chosen."""
@@ -78,6 +94,11 @@ shares in it. A value beyond its cell counts as its end."""
 FIRST_ERROR = 4e-13
 """Relative error of the masses of X: the density's, (37^2/2 + 37/s) roundings, and that of the quadrature."""
 
+LARGEST_ORDER = 256
+"""Rényi orders above cost that of the Gaussian mechanism."""
+
+LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LARGEST_ORDER + 1)])
+
 GAUSS = np.polynomial.legendre.leggauss(4)
 
 
@@ -101,22 +122,73 @@ class Allocated(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RandomAllocationPair(FinitePair):
-    """A pair of finitely many outcomes whose losses lie on no lattice."""
+    """A pair of finitely many outcomes whose losses lie on no lattice, and what Rényi orders are bounded by apart.
+
+    Attributes:
+        noise_multiplier (), batches (): s and t, 1 for both where they are not valid.
+        eta (), theta (): relative errors of masses and values, as above.
+        in_tails (): Q's mass in X's tails.
+        removes (): whether P is the mixture of shifts; data, so that both directions are one program.
+    """
+
+    noise_multiplier: ArrayLike = 1.0
+    batches: ArrayLike = 1.0
+    eta: ArrayLike = 0.0
+    theta: ArrayLike = 0.0
+    in_tails: ArrayLike = 0.0
+    removes: ArrayLike = True
 
     def anchors(self) -> tuple[Array, Array]:
-        return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
+        return DominatingPair.anchors(self)
+
+    def largest_loss(self) -> Array:
+        # The tails are cut off here, and not in the mechanism.
+        return jnp.full((), jnp.inf)
+
+    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+        """Returns an upper bound on the mechanism's own divergence; that of the pair, as spread, is infinite."""
+        s, t = as_float64(self.noise_multiplier), as_float64(self.batches)
+        gaussian = orders * (orders - 1) / (2 * s**2)
+        ways = (lambda: _log_moments_removed(s, t, orders)), (lambda: self._log_moments_added(orders))
+        seen = is_concrete(self.removes)
+        found = (ways[0] if self.removes else ways[1])() if seen else jax.lax.cond(self.removes, *ways)
+        moment = jnp.where(t == 1, gaussian, jnp.fmin(found, gaussian))
+        return jnp.where(self.is_valid(), moment, jnp.nan) / (orders - 1)
+
+    def _log_moments_added(self, orders: Array) -> Array:
+        """Returns a bound on log E[M^-b]."""
+        s, t, b = as_float64(self.noise_multiplier), as_float64(self.batches), orders - 1
+        moment = self.cumulant(b)
+        # Masses are right to eta, which is one of the moment's distance from 1, a sum of positive terms. Values are
+        # right to theta: m^-b - 1 + b (m - 1), whose mean that is, changes by at most theta b |m - m^-b|.
+        y, q = -as_float64(self.losses)[1:-1], as_float64(self.p)[1:-1]
+        distance = b[:, None] * jnp.abs(y)[None] + jnp.abs(y)[None]
+        largest = jnp.maximum(y[None], -b[:, None] * y[None])
+        logs = jnp.log(q)[None] + largest + jnp.log(-jnp.expm1(-jnp.maximum(distance, 1e-300)))
+        change = self.theta * b * jnp.exp(jax.nn.logsumexp(logs, axis=1) - moment)
+        moment = moment * (1 + 2 * self.eta) + 2 * change
+        log_tails = (t - 1) * jnp.log(self.in_tails * 1.000001) + b * (b + 1) / (2 * s**2)
+        return jnp.logaddexp(moment, log_tails)
 
 
-def allocation_pair(allocated: Allocated, valid: Array, *, removes: bool) -> RandomAllocationPair:
-    """Returns (P, Q) if ``removes``, else (Q, P): both as spread. Invalid ones hold NaN."""
-    values, q, eta = allocated.law
+def allocation_pairs(
+    noise_multiplier: ArrayLike, batches: ArrayLike, points: int, removes: Sequence[bool]
+) -> list[RandomAllocationPair]:
+    """Returns (P, Q) for each that ``removes``, (Q, P) for the others: both as spread. Invalid ones hold NaN.
+
+    For scalars, inside the float64 scope.
+    """
+    s, t = as_float64(noise_multiplier), as_float64(batches)
+    valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
+    s, t = jnp.where(valid, s, 1.0), jnp.where(valid, t, 1.0)
+    (values, q, eta), infinite, in_tails, theta = allocated(s, t, points)
     nothing = jnp.zeros(1)
-    p = jnp.concatenate([values * q, allocated.infinite[None]])
+    p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
     q = jnp.concatenate([q, nothing])
     losses = jnp.concatenate([jnp.log(values), nothing + jnp.inf])
-    rounding = jnp.where(valid, eta + allocated.theta + 4 * UNIT_ROUNDOFF, jnp.nan)
-    p = jnp.where(valid, p, jnp.nan)
-    return RandomAllocationPair(p, q, losses, rounding) if removes else RandomAllocationPair(q, p, -losses, rounding)
+    known = jnp.where(valid, eta + theta + 4 * UNIT_ROUNDOFF, jnp.nan), s, t, eta, theta, in_tails
+    sides = {True: (p, q, losses), False: (q, p, -losses)}
+    return [RandomAllocationPair(*sides[way], *known, removes=way) for way in removes]
 
 
 @functools.partial(jax.jit, static_argnames="points")
@@ -252,3 +324,48 @@ def _coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array, po
     chosen = jnp.zeros(points).at[segment].add(masses * (1 - share)).at[segment + 1].add(masses * share)
     longest = 2 * jnp.max(index[1:] - index[:-1])
     return RatioLaw(values[index], chosen, eta + UNIT_ROUNDOFF * (longest + len(logs) + 16))
+
+
+def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
+    """Returns a bound on log E[M^a], NaN for orders above LARGEST_ORDER."""
+    k = jnp.arange(LARGEST_ORDER + 1.0, dtype=jnp.float64)
+    factorials = jnp.asarray(LOG_FACTORIALS)
+    growth = k * (k - 1) / (2 * s**2)
+    g = jnp.where(k < 2, -jnp.inf, growth + jnp.log(-jnp.expm1(-jnp.maximum(growth, 1e-300))) - factorials)
+    whole = jnp.logaddexp(g, -factorials)
+    steps = t.astype(jnp.int32)
+
+    def exponential(count: Array) -> Array:
+        return k * jnp.log(count.astype(jnp.float64)) - factorials
+
+    def roundings(*logs: Array) -> Array:
+        # Of logs, sums of two of them and one exponential; a sum of n terms rounds n times.
+        sizes = [jnp.where(jnp.isfinite(log), jnp.abs(log), 0.0) for log in logs]
+        return UNIT_ROUNDOFF * (k + 16 + 8 * jax.lax.cummax(sum(sizes, jnp.zeros_like(factorials))))
+
+    def advance(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        h, error, count, bit = carry
+        both = jnp.logaddexp(np.log(2.0) + exponential(count), h)
+        h, error, count = _product(h, both), 2 * error + roundings(h, both), 2 * count
+        odd = (steps >> (bit - 1)) & 1
+        more = jnp.logaddexp(_product(h, whole), _product(exponential(count), g))
+        more_error = error + roundings(h, whole) + roundings(exponential(count), g)
+        return jnp.where(odd, more, h), jnp.where(odd, more_error, error), count + odd, bit - 1
+
+    bits = jnp.sum(steps >= 2 ** jnp.arange(1, 31, dtype=jnp.int32)).astype(jnp.int32)
+    start = g, roundings(g), jnp.int32(1), bits
+    h, error, _, _ = jax.lax.while_loop(lambda carry: carry[3] > 0, advance, start)
+    scale = factorials - k * jnp.log(t)
+    excess = h + scale + error + roundings(h, factorials, k * jnp.log(t))
+    # log(1 + e^x): also where e^x overflows.
+    moments = jnp.where(k < 2, 0.0, jnp.logaddexp(excess, 0.0))
+    below = jnp.clip(jnp.floor(orders), 1, LARGEST_ORDER - 1).astype(jnp.int32)
+    share = orders - below
+    between = moments[below] * (1 - share) + moments[below + 1] * share
+    return jnp.where(orders <= LARGEST_ORDER, between, jnp.nan)
+
+
+def _product(one: Array, other: Array) -> Array:
+    """Returns the logs of the coefficients of a product of polynomials, from the logs of theirs."""
+    n, k = np.indices((LARGEST_ORDER + 1, LARGEST_ORDER + 1))
+    return jax.nn.logsumexp(jnp.where(k <= n, one[k] + other[np.maximum(n - k, 0)], -jnp.inf), axis=1)

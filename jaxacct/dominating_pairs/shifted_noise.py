@@ -7,21 +7,24 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.cumulants import QUADRATURE_NODES
+from jaxacct.dominating_pairs.gaussian_noise import GaussianNoise
 from jaxacct.dominating_pairs.inversion import invert
-from jaxacct.dominating_pairs.moments import log_excess, log_integral, log_moment, reflected
-from jaxacct.dominating_pairs.noises import NOISES, Noise
-from jaxacct.dominating_pairs.normal import log_upper_tail
-from jaxacct.dominating_pairs.one_run import one_run_by_masses
-from jaxacct.dominating_pairs.pair import CellMasses
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
+from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
+from jaxacct.dominating_pairs.law import Law, in_float64_only
+from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
+from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean, weighted
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index, is_concrete
+
+NOISES: dict[str, Noise] = {"gaussian": GaussianNoise(), "laplace": LaplaceNoise()}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ShiftedNoisePair:
+class ShiftedNoisePair(DominatingPair):
     """P = sum_k p_k noise around ``locations[k]`` against Q = sum_k q_k noise around the same locations.
 
     The loss log P/Q must be nondecreasing in x. It is where locations with weight in Q alone lie left of the one with
@@ -77,7 +80,8 @@ class ShiftedNoisePair:
         _, locations, p, q = self._fields()
         low, high = self._ends()
         if self._noise.has_atoms:
-            return self._log_ratio(low), self._log_ratio(high)
+            infimum, supremum = self._log_ratio(jnp.stack([low, high]))
+            return infimum, supremum
         at = [[jnp.sum(jnp.where(locations == end, w, 0.0)) for w in (p, q)] for end in (low, high)]
         return jnp.log(at[0][0]) - jnp.log(at[0][1]), jnp.log(at[1][0]) - jnp.log(at[1][1])
 
@@ -86,19 +90,10 @@ class ShiftedNoisePair:
         error = UNIT_ROUNDOFF * self._rounding()[0]
         return jnp.where(highest < jnp.inf, highest - error, highest), highest + error
 
-    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
-        return one_run_by_masses(self, epsilon)
-
     def central_loss(self) -> Array:
         _, locations, p, _ = self._fields()
         heaviest = first_index(p == jnp.max(p))
         return self._log_ratio(jnp.sum(jnp.where(jnp.arange(len(p)) == heaviest, locations, 0.0)))
-
-    def infinite_mass(self) -> Array:
-        return jnp.zeros_like(self._fields()[0])
-
-    def infinite_mass_error(self) -> Array:
-        return self.infinite_mass()
 
     def anchors(self) -> tuple[Array, Array]:
         free = jnp.full_like(self._fields()[0], jnp.nan)
@@ -113,9 +108,9 @@ class ShiftedNoisePair:
         """Returns the loss at x, elementwise: where it is small from P - Q, whose first term is not formed."""
         _, _, p, q = self._fields()
         exponents = self._exponents(x)
-        log_q = _log_mixture(q, exponents)
-        direct = _log_mixture(p, exponents) - log_q
-        rises = jnp.sum(_weighted(p - q, jnp.expm1(jnp.minimum(exponents, 700.0)))[1:], axis=0)
+        log_q = log_mixture(q, exponents)
+        direct = log_mixture(p, exponents) - log_q
+        rises = jnp.sum(weighted(p - q, jnp.expm1(jnp.minimum(exponents, 700.0)))[1:], axis=0)
         excess = rises * jnp.exp(-log_q)
         near = (jnp.abs(excess) < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
         return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
@@ -134,14 +129,14 @@ class ShiftedNoisePair:
         def loss_and_slope(x: Array) -> tuple[Array, Array]:
             exponents = self._exponents(x)
             slopes = jax.vmap(lambda location: self._noise.derivative(x, location, locations[0], s))(locations)
-            log_p, log_q = _log_mixture(p, exponents), _log_mixture(q, exponents)
-            slope = _mean(p, exponents, log_p, slopes) - _mean(q, exponents, log_q, slopes)
+            log_p, log_q = log_mixture(p, exponents), log_mixture(q, exponents)
+            slope = mean(p, exponents, log_p, slopes) - mean(q, exponents, log_q, slopes)
             return self._log_ratio(x), slope
 
-        infimum, supremum = self._log_ratio(first), self._log_ratio(last)
+        infimum, amid, supremum = self._log_ratio(jnp.stack([first, first + (last - first) / 2, last]))
         # Losses that are not attained get one that is, lest they keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
-        some_loss = jnp.where(attained, loss, self._log_ratio(first + (last - first) / 2))
+        some_loss = jnp.where(attained, loss, amid)
         x = invert(loss_and_slope, some_loss, first, last, UNIT_ROUNDOFF * self._rounding()[1])
         return jnp.where(loss < infimum, -jnp.inf, jnp.where(loss >= supremum, jnp.inf, x))
 
@@ -151,9 +146,9 @@ class ShiftedNoisePair:
         masses, errors = jax.vmap(lambda location: self._noise.cells(x, location, s))(locations)
         # Each weight errs by a rounding, each product by one, the sum by one a term.
         rounding = (len(p) + 3) * UNIT_ROUNDOFF
-        totals = [jnp.sum(_weighted(w, masses), axis=0) for w in (p, q)]
+        totals = [jnp.sum(weighted(w, masses), axis=0) for w in (p, q)]
         bounds = [
-            jnp.sum(_weighted(w, errors), axis=0) + rounding * total for w, total in zip((p, q), totals, strict=True)
+            jnp.sum(weighted(w, errors), axis=0) + rounding * total for w, total in zip((p, q), totals, strict=True)
         ]
         return CellMasses(p=totals[0], q=totals[1], p_error=bounds[0], q_error=bounds[1])
 
@@ -188,68 +183,16 @@ class ShiftedNoisePair:
         s, locations, p, _ = self._fields()
         # An edge whose own loss is at most ``loss``, by the bound on its error.
         lowered = loss - self.boundary_error(jnp.abs(loss))
-        x = self._threshold(lowered)
-        if not self._noise.has_atoms:
-            # Beyond the reach of the inversion the loss grows no faster than along its last tangent, made steepest.
-            last = self._ends()[1] + self._noise.reach(s)
-            highest = jnp.max(jnp.where(p > 0, locations, -jnp.inf))
-            farther = (lowered - self._log_ratio(last)) * s**2 / (highest - self._least_center(last))
-            x = jnp.where(farther > 0, last + farther * (1 - 1e-12), x)
+        x = self._noise.edge(self, lowered, self._threshold(lowered))
         _, supremum = self.loss_range()
         upper = jax.vmap(lambda w, location: jnp.log(w) + self._noise.log_upper_tail((x - location) / s))(p, locations)
-        log_above = jnp.minimum(_log_sum(upper), 0.0)
+        log_above = jnp.minimum(jax.nn.logsumexp(upper, axis=0), 0.0)
         # With a finite supremum: everything above as if it were there.
         bound = jnp.where(order == 0, 0.0, order * jnp.maximum(supremum, -1e300)) + log_above + 1e-14
-        if not self._noise.has_atoms:
-            bound = jnp.fmin(
-                bound, jnp.fmin(self._tail_by_posterior(order, loss, x), self._tail_by_slope(order, loss, x))
-            )
+        bound = jnp.fmin(bound, self._noise.log_tilted_tail(self, order, loss, x))
         return jnp.where(loss >= supremum, -jnp.inf, jnp.where(jnp.isnan(bound), jnp.inf, bound))
 
-    def _tail_by_posterior(self, order: Array, loss: Array, x: Array) -> Array:
-        """Bounds the tilted mass above x as E_Q[r^a], a = order + 1, given that the loss at x is at most ``loss``.
-
-        Gaussian noise. Let b be the mean location under Q's posterior at x, and v_k(y) = e^((m_k - b)(y - x)/s^2). The
-        log of Q(y) over any one component is convex, so it lies above its tangent at x; hence r(y) <= r(x) sum_k w_k
-        v_k(y), w_k the posterior weights of P at x, and by Jensen r^a <= r(x)^a sum_k w_k v_k^a. Each term has a closed
-        Gaussian integral over y > x.
-        """
-        s, locations, p, q = self._fields()
-        a = order + 1
-        exponents = self._exponents(x)
-        log_p = _log_mixture(p, exponents)
-        base = self._least_center(x)
-
-        def term(weight: Array, location: Array, exponent: Array) -> Array:
-            posterior = jnp.log(weight) + exponent - log_p
-            rate = a * (location - base) / s**2
-            return posterior + _log_sum(jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(q, locations))
-
-        return a * loss + _log_sum(jax.vmap(term)(p, locations, exponents)) + _margin(a * loss)
-
-    def _tail_by_slope(self, order: Array, loss: Array, x: Array) -> Array:
-        """Bounds the tilted mass above x as E_P[e^(order Y)], Y growing at its largest slope there. Gaussian noise."""
-        s, locations, p, _ = self._fields()
-        highest = jnp.max(jnp.where(p > 0, locations, -jnp.inf))
-        rate = order * (highest - self._least_center(x)) / s**2
-        parts = jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(p, locations)
-        return order * loss + _log_sum(parts) + _margin(order * loss)
-
-    def _least_center(self, x: Array) -> Array:
-        """Returns the mean location under Q's posterior at x, which grows with x, less what covers its rounding."""
-        _, locations, _, q = self._fields()
-        exponents = self._exponents(x)
-        values = jax.vmap(lambda location: jnp.full_like(x, location))(locations)
-        return _mean(q, exponents, _log_mixture(q, exponents), values) - 1e-12 * self._spread()
-
-    def log_head(self, loss: Array) -> Array:
-        s, locations, p, _ = self._fields()
-        x = self._threshold(loss)
-        below = jax.vmap(lambda w, location: jnp.log(w) + self._noise.log_upper_tail((location - x) / s))(p, locations)
-        return jnp.minimum(_log_sum(below), 0.0)
-
-    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
-        """Returns ``log E_P[exp(order Y)]``; ``nodes`` is not used, their number follows from the integrand."""
+    def cumulant(self, order: ArrayLike) -> Array:
         orders = as_float64(order)
         values = jax.vmap(self._cumulant)(orders.reshape(-1))
         return values.reshape(orders.shape)
@@ -269,74 +212,34 @@ class ShiftedNoisePair:
             loss, log_p, _ = mirrored.log_densities(x)
             return log_p + log_excess(loss, order_used)
 
-        return log_moment(mirrored.integrate(height, order_used), order)
+        return log_moment(mirrored.log_integral(height, order_used), order)
 
     def log_densities(self, x: Array) -> tuple[Array, Array, Array]:
         """Returns the loss at x and the log densities of P and Q, elementwise."""
         s, locations, p, q = self._fields()
         exponents = self._exponents(x)
         base = self._noise.log_density(x, locations[0], s)
-        return self._log_ratio(x), base + _log_mixture(p, exponents), base + _log_mixture(q, exponents)
+        return self._log_ratio(x), base + log_mixture(p, exponents), base + log_mixture(q, exponents)
 
-    def integrate(self, height: Callable[[Array], Array], order: Array, start: Array | None = None) -> Array:
+    def log_integral(self, height: Callable[[Array], Array], order: Array, start: Array | None = None) -> Array:
         """Returns the log of the integral of ``e^height`` over x, or over x above ``start``.
 
         ``height`` is the log of a density times a function of the loss, which grows no faster than E_P[exp(order Y)].
         """
-        s, locations, _, _ = self._fields()
-        low, high = self._ends()
-        if not self._noise.has_atoms:
-            # The peaks of r^(order + 1) lie below ``high + order (high - low)``.
-            reach = 50 * s
-            first = low - reach if start is None else start
-            last = jnp.maximum(high, first) + jnp.maximum(order, 0.0) * (high - low) + reach
-            return log_integral(height, first, last, jnp.minimum(2 * s, 2 * s**2 / (high - low)), s)
-        # Beyond the ends the loss is constant, and a mass is the density there times the scale. Between two
-        # neighbouring knots the densities are smooth.
-        knots = locations if start is None else jnp.concatenate([locations, start[None]])
-        first = low if start is None else start
-        following = jax.vmap(lambda knot: jnp.min(jnp.where(knots > knot, knots, jnp.inf)))(knots)
-        index = jnp.arange(len(knots))
-        repeats = jax.vmap(lambda i, knot: jnp.any((index < i) & (knots == knot)))(index, knots)
-        empty = repeats | (knots < first) | (following > high)
-        ends = jnp.where(empty, knots, following)
-        pieces = jax.vmap(lambda a, b: log_integral(height, a, b, s, s))(knots, ends)
-        parts = [_log_sum(pieces), height(high) + jnp.log(s)]
-        if start is None:
-            parts.append(height(low) + jnp.log(s))
-        return _log_sum(jnp.stack(parts))
+        return self._noise.log_integral(self, height, order, start)
 
+    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+        if self._is_plain_shift():
+            s, locations, _, _ = self._fields()
+            shift = jnp.where(self.is_valid(), (locations[1] - locations[0]) / s, jnp.nan)
+            return self._noise.divergence_of_shift(shift, orders)
+        return super().divergence(orders, kinds)
 
-def _weighted(weights: Array, values: Array) -> Array:
-    """Returns each row of ``values`` times its weight; 0 where the weight is."""
-    return jax.vmap(lambda w, v: jnp.where(w == 0, 0.0, w * v))(weights, values)
+    def _is_plain_shift(self) -> bool:
+        """Returns whether it can be seen that P is the noise around the second location, and Q around the first."""
+        if not is_concrete(self.p_weights, self.q_weights):
+            return False
+        return np.asarray(self.p_weights).tolist() == [0.0, 1.0] and np.asarray(self.q_weights).tolist() == [1.0, 0.0]
 
-
-def _log_sum(logs: Array) -> Array:
-    """Returns the log of the sum of exponentials over the first axis."""
-    top = jnp.max(logs, axis=0)
-    shift = jnp.where(jnp.isfinite(top), top, 0.0)
-    return shift + jnp.log(jnp.sum(jnp.exp(jax.vmap(lambda row: row - shift)(logs)), axis=0))
-
-
-def _log_mixture(weights: Array, exponents: Array) -> Array:
-    """Returns ``log sum_k weights[k] exp(exponents[k])`` over the first axis; rows without weight do not count."""
-    return _log_sum(jax.vmap(lambda w, e: jnp.where(w == 0, -jnp.inf, jnp.log(w) + e))(weights, exponents))
-
-
-def _mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
-    """Returns the mean of ``values`` over a mixture, whose logarithm is given."""
-    shares = _weighted(weights, jnp.exp(jax.vmap(lambda e: e - log_total)(exponents)))
-    return jnp.sum(shares * values, axis=0)
-
-
-def _tilted_tail(rate: Array, x: Array, center: Array, scale: Array) -> Array:
-    """Returns an upper bound on the log of the integral of e^(rate (y - x)) N(y; center, scale^2) over y > x."""
-    z, tilt = (x - center) / scale, rate * scale
-    bound = tilt * (tilt / 2 - z) + log_upper_tail(z - tilt)
-    return bound + 16 * UNIT_ROUNDOFF * (tilt**2 + z**2)
-
-
-def _margin(value: Array) -> Array:
-    """Returns what covers the rounding of sums of logarithms of about this size."""
-    return 1e-13 + 64 * UNIT_ROUNDOFF * jnp.abs(value)
+    def law(self) -> Law | None:
+        return in_float64_only(self._noise.law(self))

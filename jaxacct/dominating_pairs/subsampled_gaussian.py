@@ -1,4 +1,19 @@
-"""The dominating pair of a Gaussian mechanism on a Poisson sample, for adding and for removing an example."""
+"""A Gaussian mechanism on a Poisson sample, an example added or removed: the pair, and its law for the contour.
+
+*The law* is a trapezoid rule in the noise. With z = x/s standard normal, r = 1 - q + q e^u and u = (z - 1/(2s))/s, the
+loss is log r ("remove") or -log r ("add"), and a moment of order t + iw is the integral of the normal density times
+r^a, a = t + 1 + iw or -(t + iw). In the strip |Im z| < pi s this is analytic, for r vanishes on its edge only. On the
+line Im z = b the argument of r lies between 0 and theta = b/s, and |r| between r(Re z) cos(theta/2) and r(Re z). Two
+bounds follow.
+
+*Quadrature.* A trapezoid rule of spacing h errs by at most 2/(e^(2 pi b/h) - 1) times the integral of the modulus over
+the lines Im z = +-b (Trefethen and Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1), which
+is at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times cos(theta/2)^-t more.
+
+*Decay.* Moved to Im z = b the integral of order t + iw is at most the sum of |r(z + ib)|^a-weights with e^(-w arg r)
+and e^(b^2/2): a bound that falls with w, so it holds from w on. b = w times the deviation of the loss is about best; a
+linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2).
+"""
 
 from __future__ import annotations
 
@@ -6,21 +21,50 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.cumulants import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
+from jaxacct.dominating_pairs.law import (
+    BEYOND,
+    COARSEST,
+    FINEST,
+    RULE,
+    Nodes,
+    TrapezoidLaw,
+    log_left_out,
+    precision,
+    tilted,
+)
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
-from jaxacct.dominating_pairs.pair import CellMasses
-from jaxacct.precision import UNIT_ROUNDOFF, as_real, log_complement
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
+from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
+from jaxacct.precision import UNIT_ROUNDOFF, as_real, is_concrete, log_complement
 
 PIECES = 24
 """Chords below which the tilted density beyond a loss is put; they leave the bound within a factor of e."""
 
+LEAST_ADD = 0.09
+"""For "add" the spacing of the scan is half as much, as high orders cost more there, but not below this, which leaves
+room for some of them."""
+
+STEEPEST = 1.5
+"""Largest theta of the decay's bound: beyond a right angle the argument of r gains nothing where r is near 1.
+
+Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
+tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
+"""
+
+ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
+"""Values of theta that the quadrature's bound may use."""
+
+WIDE_ANGLES = np.concatenate([ANGLES, [4.5, 7.0, 11.0, 17.0, 26.0, 40.0]])
+"""For q = 1, where r is an exponential and vanishes nowhere."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SubsampledGaussianPair:
+class SubsampledGaussianPair(DominatingPair):
     """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` (removes), or the reverse (adds).
 
     With r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1) the loss is log r(x) for x from the mixture, or -log r(x) for x from the
@@ -67,16 +111,6 @@ class SubsampledGaussianPair:
         # The loss at the median of the base, where half of P's bulk lies on either side; of a Gaussian, its own mean.
         center = jnp.log1p(q * jnp.expm1(-0.5 / s**2))
         return jnp.where(q == 1, 0.5 / s**2, jnp.where(removes, center, -center))
-
-    def infinite_mass(self) -> Array:
-        return jnp.zeros_like(self._fields()[0])
-
-    def infinite_mass_error(self) -> Array:
-        return self.infinite_mass()
-
-    def anchors(self) -> tuple[Array, Array]:
-        free = jnp.full_like(self._fields()[0], jnp.nan)
-        return free, free
 
     def _threshold(self, log_ratio: Array) -> Array:
         """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
@@ -163,13 +197,124 @@ class SubsampledGaussianPair:
         magnitude = a * (ends + jnp.abs(jnp.log(q)) + 1) + (a * s * slopes) ** 2 + (points / s) ** 2
         return jax.nn.logsumexp(terms + 16 * UNIT_ROUNDOFF * magnitude) + 1e-14
 
-    def log_head(self, loss: Array) -> Array:
+    def cumulant(self, order: ArrayLike) -> Array:
         s, q, removes = self._fields()
-        x = self._threshold(jnp.where(removes, loss, -loss))
-        removed = jnp.maximum(log_complement(q) + log_upper_tail(-x / s), jnp.log(q) + log_upper_tail((1 - x) / s))
-        return jnp.where(removes, removed, log_upper_tail(x / s))
+        return log_moment_of_ratio(s, q, jnp.where(removes, as_real(order) + 1, -as_real(order)))
 
-    def cumulant(self, order: ArrayLike, nodes: int = QUADRATURE_NODES) -> Array:
-        s, q, removes = self._fields()
-        exponent = jnp.where(removes, as_real(order) + 1, -as_real(order))
-        return log_moment_of_ratio(s, q, exponent, nodes)
+    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+        s, q, _ = self._fields()
+        if self._takes_everyone():
+            # Mironov (2017), Corollary 3.
+            return orders * (1 / jnp.where(self.is_valid(), s, jnp.nan)) ** 2 / 2
+        if kinds == OrderKinds() or not (is_concrete(self.removes) and self.removes):
+            return super().divergence(orders, kinds)
+        valid = self.is_valid() & (orders > 1)
+        s, q = (jnp.where(self.is_valid(), value, 1.0) for value in jnp.broadcast_arrays(s, q))
+        moments = log_moments(s, q, jnp.where(orders > 1, orders, 2.0), kinds)
+        return jnp.where(valid, moments, jnp.nan) / (orders - 1)
+
+    def _takes_everyone(self) -> bool:
+        """Returns whether it can be seen that this is the Gaussian mechanism."""
+        return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
+
+    def outcosts(self, other: DominatingPair) -> bool:
+        """Of removing and adding the same example the former: Mironov, Talwar and Zhang (2019), Theorem 5."""
+        if not isinstance(other, SubsampledGaussianPair) or not is_concrete(self.removes, other.removes):
+            return False
+        same = self.noise_multiplier is other.noise_multiplier and self.sampling_rate is other.sampling_rate
+        return same and bool(self.removes) and not bool(other.removes)
+
+    def law(self) -> LawOfSubsampledGaussian:
+        return LawOfSubsampledGaussian(self)
+
+
+@dataclass(frozen=True)
+class LawOfSubsampledGaussian(TrapezoidLaw):
+    """See the module."""
+
+    pair: SubsampledGaussianPair
+
+    most_pieces = 12
+
+    def _room(self) -> tuple[Array, Array]:
+        """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.
+
+        "remove": a tilted law lies between normal ones around 0 and (order + 1)/s. "add": its density, log-concave, is
+        steepest by order/s times the share of q e^u in r, which is at most q where z < 0.
+        """
+        s, q, removes = self.pair._fields()
+        spacing = jnp.minimum(FINEST * s, COARSEST)
+        finer = jnp.minimum(jnp.maximum(spacing / 2, LEAST_ADD), spacing)
+        spacing = jnp.where(q == 1, COARSEST, jnp.where(removes, spacing, finer))
+        return jnp.maximum(RULE * spacing - 2 * precision().reach, 0.0), jnp.where(removes, 1.0, q) / s
+
+    def largest_order(self) -> Array:
+        room, each = self._room()
+        return jnp.maximum(room / each - 1, 0.0)
+
+    def scan(self) -> Nodes:
+        _, _, removes = self.pair._fields()
+        reach, (far, _) = precision().reach, self._room()
+        return self.nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE)
+
+    def widest_step(self, order: Array, w: Array) -> Array:
+        s, q, _ = self.pair._fields()
+
+        def widest(angles: np.ndarray, secants: Array | float) -> Array:
+            theta = jnp.asarray(angles, s.dtype)
+            gain = precision().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + order * secants
+            return jnp.max(2 * jnp.pi * theta * s / gain)
+
+        return jnp.where(q == 1, widest(WIDE_ANGLES, 0.0), widest(ANGLES, self._secants()))
+
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        s, q, removes = self.pair._fields()
+        z = low + step * (jnp.arange(RULE) + 0.5).astype(s.dtype)
+        log_r = log_ratio(s, q, z)[0]
+        base = -0.5 * z**2 + jnp.log(step) - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
+        mixture, nothing = base + log_r, jnp.zeros_like(s)
+        return Nodes(
+            losses=jnp.where(removes, log_r, -log_r),
+            log_p=jnp.where(removes, mixture, base),
+            log_q=jnp.where(removes, base, mixture),
+            infinite=nothing,
+            missing=nothing,
+            places=z,
+        )
+
+    def _secants(self) -> Array:
+        """Returns log sec(theta/2), what the line costs a negative power of r, for each of ANGLES."""
+        s, _, removes = self.pair._fields()
+        return jnp.where(removes, 0.0, jnp.asarray(-np.log(np.cos(ANGLES / 2)), s.dtype))
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s, q, removes = self.pair._fields()
+        weights = tilted(nodes, order)
+        log_r = jnp.where(removes, nodes.losses, -nodes.losses)
+        share = jnp.exp(jnp.minimum((nodes.places - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
+        rest = jnp.where(q == 1, 0.0, 1 - share)
+        # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
+        slopes = jnp.sqrt(jnp.sum(weights * share**2)), jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
+
+        def bound(slope: Array) -> Array:
+            b = jnp.where(q == 1, w * slope / s, jnp.minimum(w * slope / s, STEEPEST * s))
+            theta = b / s
+            # The argument of r/|r(Re z)| = 1 - share + share e^(i theta), and the logarithm of its modulus, by bounds.
+            angle = jnp.where(q == 1, theta, share * jnp.sin(theta))
+            shrink = 4 * share * rest * jnp.sin(theta / 2) ** 2
+            modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
+            exponents = modulus - w * angle
+            return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)))
+
+        found = jnp.fmin(bound(slopes[0]), bound(slopes[1]))
+        return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        s, q, _ = self.pair._fields()
+
+        def gained(angles: np.ndarray) -> Array:
+            theta = jnp.asarray(angles, s.dtype)
+            return 2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta
+
+        gain = jnp.where(q == 1, jnp.max(gained(WIDE_ANGLES)), jnp.max(gained(ANGLES) - order * self._secants()))
+        return jnp.logaddexp(jnp.log(2.0) - gain, log_left_out())

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
+from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder
 
 CELLS = 24
 """Cells for each halving of the distance from the bulk, on either side."""
@@ -69,8 +69,7 @@ def functionals_of(pair: Any) -> Functionals:
 @functionals_of.register
 def _(pair: FinitePair) -> Functionals:
     p, q, losses, _ = pair._atoms()
-    all_p, all_q, every = pair._all()
-    missing = jnp.any((every == -jnp.inf) & (all_q > 0)) | jnp.any((every == jnp.inf) & (all_p > 0))
+    missing = (pair.missing_mass() > 0) | (pair.infinite_mass() > 0)
     found = _of_points(pair, p, q, losses)
     return Functionals(*(jnp.where(missing, jnp.inf, value) for value in found))
 

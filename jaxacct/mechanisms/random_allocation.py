@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.random_allocation import LEAST_NOISE, MOST_BATCHES, Allocated, allocated, allocation_pair
+from jaxacct.dominating_pairs.random_allocation import MOST_BATCHES, allocation_pairs
 from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless
-from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.precision import in_float64, outside
 
 
 @jax.tree_util.register_dataclass
@@ -38,7 +37,7 @@ class RandomAllocation(ScalarFields):
 
     Formal guarantee: the pair dominates, so what accountants call upper bounds are; it is larger in convex order than
     the tight one. A ``lower`` of theirs is below the epsilon of this pair, not necessarily below that of the epoch.
-    Rényi orders are bounded apart from it: :mod:`jaxacct.rdp.random_allocation`.
+    Rényi orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.random_allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
     noise below 0.05.
@@ -82,14 +81,5 @@ class RandomAllocation(ScalarFields):
     def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses."""
         asked = directions(self, relation)
-        valid, law = self.allocated()
-        return tuple(outside(allocation_pair(law, valid, removes=direction == "remove")) for direction in asked)
-
-    def allocated(self) -> tuple[Array, Allocated]:
-        """Returns whether the fields are valid, and the law of the epoch's likelihood ratio, finite where they are not.
-
-        For scalar fields, inside the float64 scope.
-        """
-        s, t = as_float64(self.noise_multiplier), as_float64(self.batches)
-        valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
-        return valid, allocated(jnp.where(valid, s, 1.0), jnp.where(valid, t, 1.0), self.points)
+        removes = [direction == "remove" for direction in asked]
+        return tuple(map(outside, allocation_pairs(self.noise_multiplier, self.batches, self.points, removes)))

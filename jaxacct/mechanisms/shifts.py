@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct.dominating_pairs import ShiftedNoisePair
@@ -13,9 +14,8 @@ from jaxacct.precision import as_float64, in_float64
 def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
     """Returns noise around ``shift`` against noise around 0."""
     s = as_float64(scale)
-    none, one = jnp.zeros_like(s), jnp.ones_like(s)
-    locations, p, q = (jnp.stack(values, axis=-1) for values in ((none, shift * one), (none, one), (one, none)))
-    return ShiftedNoisePair(s, locations, p, q, noise)
+    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))  # seen within a trace, too
+    return ShiftedNoisePair(s, shift * p, p, q, noise)
 
 
 @in_float64

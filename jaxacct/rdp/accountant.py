@@ -26,8 +26,7 @@ from jaxacct.mechanisms.mechanism import check_mechanism, directions
 from jaxacct.precision import as_float64, first_index, is_concrete
 from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.rdp.divergence import composed, largest_losses, total
-from jaxacct.rdp.edges import tried_orders
-from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of
+from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of, tried_orders
 
 CONVERSIONS = convert.METHODS
 

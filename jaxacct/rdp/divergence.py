@@ -13,14 +13,11 @@ from jaxtyping import Array
 
 from jaxacct.batching import stack
 from jaxacct.convert.kernels import kernel
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian, RandomAllocation
-from jaxacct.mechanisms.mechanism import directions, sequence
+from jaxacct.dominating_pairs.pair import OrderKinds
+from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import sequence
 from jaxacct.precision import as_float64
-from jaxacct.rdp.closed_forms import CLOSED_FORMS
-from jaxacct.rdp.edges import supremum, tried_orders
-from jaxacct.rdp.orders import Kinds
-from jaxacct.rdp.subsampled_gaussian import log_moments
+from jaxacct.rdp.orders import tried_orders
 
 ALLOWANCE = 1e-10
 """Relative amount by which every divergence is rounded up, for quadrature and rounding.
@@ -34,36 +31,17 @@ FLOOR = 2.0**-960
 """Smallest divergence reported for a run: below it (q under 1e-144) squares of q lose their digits to underflow."""
 
 
-def single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
+def single(mechanism: Mechanism, orders: Array, relation: str, kinds: OrderKinds) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
-    free = (orders > 1) & mechanism.releases_nothing()
-    return jnp.where(free, 0.0, _single(mechanism, orders, relation, kinds))
-
-
-def _single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
-    closed = CLOSED_FORMS.get(type(mechanism))
-    if closed is not None:
-        return _rounded_up(closed(mechanism, orders, relation), orders)
-    # Of adding and removing an example the latter costs more (Mironov, Talwar and Zhang 2019, Theorem 5).
-    if isinstance(mechanism, PoissonSubsampledGaussian) and directions(mechanism, relation)[0] == "remove":
-        pair = mechanism.dominating_pairs("remove")[0]
-        s, q = jnp.broadcast_arrays(as_float64(mechanism.noise_multiplier), as_float64(mechanism.sampling_rate))
-        valid = pair.is_valid() & (orders > 1)
-        s, q = jnp.where(pair.is_valid(), s, 1.0), jnp.where(pair.is_valid(), q, 1.0)
-        moments = log_moments(s, q, jnp.where(orders > 1, orders, 2.0), kinds)
-        return _rounded_up(jnp.where(valid, moments, jnp.nan) / (orders - 1), orders)
     pairs = mechanism.dominating_pairs(relation)
-    if len({jax.tree.structure(pair) for pair in pairs}) > 1:
-        return functools.reduce(jnp.maximum, (_directed(pair, orders) for pair in pairs))
-    # Directions of one kind run as one batch: half the code to compile.
-    batch = stack(*pairs)
-    return jnp.max(jax.vmap(lambda pair: _directed(pair, orders))(batch), axis=0)
-
-
-def _directed(pair: DominatingPair, orders: Array) -> Array:
-    divergence = pair.cumulant(orders - 1) / (orders - 1)
-    known = pair.is_valid() & (pair.infinite_mass() == 0)
-    return _rounded_up(jnp.where(known, divergence, jnp.nan), orders)
+    pairs = tuple(pair for pair in pairs if not any(other.outcosts(pair) for other in pairs))
+    if len(pairs) == 1 or len({jax.tree.structure(pair) for pair in pairs}) > 1:
+        found = functools.reduce(jnp.maximum, (_rounded_up(pair.divergence(orders, kinds), orders) for pair in pairs))
+    else:
+        # Directions of one kind run one after the other: half the code to compile.
+        every = jax.lax.map(lambda pair: _rounded_up(pair.divergence(orders, kinds), orders), stack(*pairs))
+        found = jnp.max(every, axis=0)
+    return jnp.where((orders > 1) & mechanism.releases_nothing(), 0.0, found)
 
 
 def _rounded_up(divergence: Array, orders: Array) -> Array:
@@ -72,7 +50,7 @@ def _rounded_up(divergence: Array, orders: Array) -> Array:
     return jnp.where((orders > 1) & (divergence >= 0), raised, jnp.inf)
 
 
-def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: Kinds) -> Array:
+def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: OrderKinds) -> Array:
     """Returns the divergence of the composition; the rounding of its sums is far inside ALLOWANCE."""
     one = functools.partial(single, orders=orders, relation=relation, kinds=kinds)
     return _summed(mechanism, steps, one, jnp.zeros(orders.shape, jnp.float64))
@@ -91,12 +69,13 @@ def _summed(mechanism: Any, steps: Any, one: Callable[[Mechanism], Array], nothi
     return jnp.where(steps == 0, nothing, some)
 
 
-def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
+def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: OrderKinds) -> Array:
     """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used.
 
-    Orders 1 and infinity, which only concrete ones may be, are :mod:`.edges`.
+    Orders 1 and infinity are for concrete ones only.
     """
-    kinds = kinds if _uses_kinds(mechanism) else NO_KINDS
+    # Kinds that nobody looks at are left out: they hold the whole orders themselves, each list of which is a program.
+    kinds = kinds if _uses_kinds(mechanism) else OrderKinds()
     curve = _composed(mechanism, steps, tried_orders(orders), relation, kinds)
     if not isinstance(orders, np.ndarray) or not np.any(np.isinf(orders)):
         return curve
@@ -106,10 +85,6 @@ def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kind
 @kernel
 def _with_largest(curve: Array, orders: Array, largest: Array) -> Array:
     return jnp.where(orders == jnp.inf, largest, curve)
-
-
-NO_KINDS = Kinds((), (), ())
-"""In place of kinds that nobody looks at: they hold the whole orders themselves, each list of which is a program."""
 
 
 def largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
@@ -124,7 +99,7 @@ def _uses_kinds(mechanism: Any) -> bool:
 
 
 @kernel(static=2)
-def _composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
+def _composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: OrderKinds) -> Array:
     return total(mechanism, steps, as_float64(orders), relation, kinds)
 
 
@@ -135,9 +110,7 @@ def _largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
 
 def _largest_loss(mechanism: Mechanism, relation: str) -> Array:
     """Returns the supremum of the loss of one run, rounded up; ``inf`` where it is not known."""
-    if isinstance(mechanism, RandomAllocation):  # its pairs have the tails cut off
-        return jnp.where(mechanism.releases_nothing(), 0.0, jnp.inf)
     pairs = mechanism.dominating_pairs(relation)
-    losses = [jnp.where(pair.is_valid(), supremum(pair), jnp.inf) for pair in pairs]
+    losses = [jnp.where(pair.is_valid(), pair.largest_loss(), jnp.inf) for pair in pairs]
     largest = functools.reduce(jnp.maximum, losses) * (1 + ALLOWANCE)
     return jnp.where(mechanism.releases_nothing(), 0.0, jnp.where(largest >= 0, largest, jnp.inf))

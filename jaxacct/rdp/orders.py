@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from jaxacct.dominating_pairs.pair import OrderKinds
+from jaxacct.dominating_pairs.sampled_moments import LARGEST_WHOLE
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1.01, 1.02, 1.05),
@@ -25,40 +27,36 @@ which the moments are a finite sum.
 
 CONTINUOUS = "continuous"
 
+ABOVE_ONE = 1 + 2.0**-33
+"""The order that stands for order 1, the Kullback-Leibler divergence.
+
+The divergence rises with its order, continuously where it is finite. So that of an order just above 1 bounds that of
+order 1 from above, at a relative cost of about the distance. Order infinity is the supremum of the privacy loss.
+"""
+
 LARGEST_NEAR = 16.0
 """Fractional orders up to here share the nodes of one quadrature; its range grows with the largest of them."""
 
 FEWEST_NEAR = 16
 """With fewer of them a window for each is as fast, and less to compile."""
 
-LARGEST_WHOLE = 1024
-"""Whole orders up to here are summed term by term."""
 
-
-@dataclass(frozen=True)
-class Kinds:
-    """How to compute each of a vector of orders; hashable, a static part of the program.
-
-    Attributes:
-        whole: positions and values of whole orders from 2 to LARGEST_WHOLE.
-        near: positions of other orders up to LARGEST_NEAR, if there are some.
-        far: positions of all others, and of every order that is traced.
-    """
-
-    whole: tuple[tuple[int, int], ...]
-    near: tuple[int, ...]
-    far: tuple[int, ...]
-
-
-def kinds_of(orders: Any) -> Kinds:
+def kinds_of(orders: Any) -> OrderKinds:
     """Returns the kinds of ``orders``, as far as Python can see them."""
     if not isinstance(orders, np.ndarray):
-        return Kinds((), (), tuple(range(len(orders))))
+        return OrderKinds(far=tuple(range(len(orders))))
     is_whole = (orders == np.floor(orders)) & (orders <= LARGEST_WHOLE)
     is_near = ~is_whole & (orders <= LARGEST_NEAR)
     is_near = is_near & (np.sum(is_near) >= FEWEST_NEAR)
-    return Kinds(
+    return OrderKinds(
         tuple((int(i), int(orders[i])) for i in np.flatnonzero(is_whole)),
         tuple(int(i) for i in np.flatnonzero(is_near)),
         tuple(int(i) for i in np.flatnonzero(~is_whole & ~is_near)),
     )
+
+
+def tried_orders(orders: Any) -> Any:
+    """Returns the orders that are computed in the place of ``orders``: one above 1 for 1, any for infinity."""
+    if isinstance(orders, np.ndarray):
+        return np.where(np.isinf(orders), 2.0, np.where(orders == 1, ABOVE_ONE, orders))
+    return orders

@@ -18,7 +18,6 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import as_float64, as_real, in_float64, is_concrete, outside, scope
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
-from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.one_run import OneRun, closed_forms, is_single
 
 PRECISIONS = ("float64", "float32")
@@ -199,7 +198,7 @@ def has_laws(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
 
 
 def _has_laws(directions: list[Parts]) -> bool:
-    return all(has_law(pair) for parts in directions for pair, _ in parts)
+    return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
 def _largest(found: list[Bounds]) -> tuple[Bounds, Any]:

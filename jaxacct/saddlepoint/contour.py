@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.composition import Part
+from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments, precision
 from jaxacct.precision import first_index
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
-from jaxacct.saddlepoint.laws import Moments, Nodes, law_of, moments, precision
 
 LEAST = 4.0**-16
 """Smallest order considered, over the largest."""

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
+from jaxacct.dominating_pairs.law import Nodes, law_of, precision
 from jaxacct.precision import is_concrete
 from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.saddlepoint.contour import (
@@ -28,7 +29,6 @@ from jaxacct.saddlepoint.contour import (
     rungs_at,
     saddle_point,
 )
-from jaxacct.saddlepoint.laws import Nodes, law_of, precision
 
 CONVERGED = {2.0**-53: 1e-9, 2.0**-24: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each unit of roundoff.

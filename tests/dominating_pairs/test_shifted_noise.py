@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
-from jaxacct.dominating_pairs.laplace import laplace_cells, laplace_log_upper_tail
+from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 
 masses_of_cells = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
@@ -145,8 +145,8 @@ def test_laplace_cells_are_right_to_the_error_they_state():
         for scale in (0.01, 1.0, 300.0):
             x = np.concatenate([rng.normal(size=20) * 9 * scale, 1 + 1e-9 * rng.random(9) * scale, [1.0]])
             x = np.concatenate([[-np.inf, -np.inf], np.sort(x), [np.inf]])
-            masses, errors = laplace_cells(jnp.asarray(x), 1.0, jnp.asarray(scale))
-            mirrored, _ = laplace_cells(jnp.asarray(x[::-1]), 1.0, jnp.asarray(scale))
+            masses, errors = LaplaceNoise().cells(jnp.asarray(x), 1.0, jnp.asarray(scale))
+            mirrored, _ = LaplaceNoise().cells(jnp.asarray(x[::-1]), 1.0, jnp.asarray(scale))
             np.testing.assert_allclose(mirrored[::-1], masses, rtol=1e-14)
             s = mpmath.mpf(scale)
             for i, (mass, error) in enumerate(zip(np.asarray(masses), np.asarray(errors), strict=True)):
@@ -159,7 +159,7 @@ def test_laplace_cells_are_right_to_the_error_they_state():
                 assert error <= 1e-12 * float(truth)
         for z in (-40.0, -1.0, 0.0, 1e-9, 3.0, 700.0):
             truth = -mpmath.mpf(z) - mpmath.log(2) if z > 0 else mpmath.log(1 - mpmath.exp(mpmath.mpf(z)) / 2)
-            bound = float(laplace_log_upper_tail(jnp.asarray(z)))
+            bound = float(LaplaceNoise().log_upper_tail(jnp.asarray(z)))
             assert truth <= bound <= truth + 1e-14 * (1 + abs(z))
 
 

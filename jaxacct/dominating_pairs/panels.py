@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.saddlepoint.characteristic import turned
-from jaxacct.saddlepoint.laws import precision
+from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
+from jaxacct.dominating_pairs.turns import turned
 
 DEGREE = 32
 """Nodes of a panel."""
@@ -40,9 +40,6 @@ POINTS, LOG_WEIGHTS = (_POINTS + 1) / 2, np.log(_WEIGHTS / 2)
 
 PIECES = 8
 """Most pieces that the nodes for complex orders come in."""
-
-BEYOND = 14.0
-"""Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
 
 HIGHEST = 0.95 * np.pi
 """Largest imaginary part of a log likelihood ratio that is used; at pi a mixture may vanish."""
@@ -65,6 +62,9 @@ NEAR = 6.0
 
 SIDE = 0.21724
 """Above |sin x / x| for x >= pi."""
+
+SHARE_ROUNDING = 1e-9
+"""Relative error allowed for the masses of stretches: for differences of shares, and of losses, of 1e-6 and above."""
 
 ROUNDING = 1e-13
 """What the rounding of a bound may come to: sums of some hundred terms below one."""
@@ -90,17 +90,22 @@ def log_rule_error(half: Array, growth: Callable[[Array, Array], Array]) -> Arra
     return jnp.log(64 / 15) + jnp.min(grown - (2 * DEGREE - 2) * jnp.log(rho) - jnp.log1p(-(rho**-2)))
 
 
-def least_pieces(log_error: Callable[[Array], Array]) -> Array:
-    """Returns the least number of pieces that make an error as small as it is wanted, PIECES if none does."""
-    errors = jax.vmap(log_error)(jnp.arange(1, PIECES + 1))
-    # Next to what ends the nodes it then does not tell.
-    short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
-    return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
+class PanelLaw(Law):
+    """A law of panels, as many to a piece as its class says."""
 
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns the least number of pieces that make the error as small as it is wanted, PIECES if none does."""
+        errors = jax.vmap(lambda count: self.log_quadrature_error(order, w, self.step(window, count)))(
+            jnp.arange(1, PIECES + 1)
+        )
+        # Next to what ends the nodes it then does not tell.
+        short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
+        return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
 
-def log_left_out() -> float:
-    """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
-    return -(precision().cut + BEYOND - 4.0)
+    def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
+        """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
+        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1])) + SHARE_ROUNDING
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), error
 
 
 def argument(share: Array, theta: Array) -> Array:
@@ -195,14 +200,14 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 
     def without(start: Array) -> Array:
         """Returns the bound by stretches, the best of those merged in twos, fours, ..."""
-        found, least, low, high = [], density, parts.low, parts.high
+        # Ends and densities in one array: one operation for each level of merging.
+        found, rows = [], jnp.stack([density, parts.low, -parts.high])
         while True:
-            length = high - low
+            least, length = rows[0], -rows[2] - rows[1]
             found.append(jnp.sum(least * length * (1 - _largest_sinc(start * length / 2))))
-            if least.shape[1] == 1:
+            if rows.shape[-1] == 1:
                 return 1 - jnp.max(jnp.stack(found))
-            least = jnp.minimum(least[:, ::2], least[:, 1::2])
-            low, high = jnp.minimum(low[:, ::2], low[:, 1::2]), jnp.maximum(high[:, ::2], high[:, 1::2])
+            rows = jnp.minimum(rows[:, :, ::2], rows[:, :, 1::2])
 
     starts = w * 2.0 ** jnp.arange(LEVELS + 1)
     others = jax.vmap(without)(starts)

@@ -1,0 +1,217 @@
+"""What the contour integral needs of one privacy loss: nodes for its moments, and bounds on what they miss.
+
+A pair whose moments of complex order are sums of few terms has one: :meth:`.DominatingPair.law`. Everything here is
+written for the ambient precision: float64 inside the scope, float32 outside.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxacct.dominating_pairs.moments import exp_remainder
+from jaxacct.precision import UNIT_ROUNDOFF
+
+if TYPE_CHECKING:
+    from jaxacct.dominating_pairs.pair import DominatingPair
+
+RULE = 256
+"""Nodes of a trapezoid rule: of the scan, and of each piece for complex orders."""
+
+BEYOND = 14.0
+"""Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
+
+
+class Precision(NamedTuple):
+    """What follows from the number of bits."""
+
+    roundoff: float
+    cut: float
+    """Log of what a truncation may leave out, relative to what is there."""
+    reach: float
+    """Standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare."""
+    largest_exponent: float
+    """Exponentials beyond are kept as their exponents."""
+
+
+def precision() -> Precision:
+    """Returns the precision of the ambient scope."""
+    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
+        return Precision(2.0**-53, 36.0, 10.0, 600.0)
+    return Precision(2.0**-24, 16.0, 6.5, 80.0)
+
+
+def log_left_out() -> float:
+    """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
+    return -(precision().cut + BEYOND - 4.0)
+
+
+class Nodes(NamedTuple):
+    """A law of the loss as finitely many weighted values.
+
+    Attributes:
+        losses (J,): finite.
+        log_p (J,), log_q (J,): logs of the masses under P and Q; -inf for a node that does not count.
+        infinite (): P's mass where the loss is +inf.
+        missing (): Q's mass where the loss is -inf.
+        places (J,): where the nodes lie in the law's own coordinate.
+    """
+
+    losses: Float[Array, " J"]
+    log_p: Float[Array, " J"]
+    log_q: Float[Array, " J"]
+    infinite: Array
+    missing: Array
+    places: Float[Array, " J"]
+
+
+def tilted(nodes: Nodes, order: Array) -> Array:
+    """Returns the shares (J,) that the nodes have in the moment of a real order."""
+    return jax.nn.softmax(nodes.log_p + order * nodes.losses)
+
+
+class Moments(NamedTuple):
+    """``log E_P[e^(t Y); Y < inf]`` and its first two derivatives in t."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+
+
+class Law(ABC):
+    """One loss, in the form that the contour integral takes it.
+
+    Nodes for complex orders come in pieces, for they must resolve the oscillation. By default the scan's will do for
+    every frequency, and nothing is known of how the characteristic function fades: a sum of atoms.
+    """
+
+    @abstractmethod
+    def largest_order(self) -> Array:
+        """Returns the largest order for which :meth:`scan` gives moments."""
+
+    @abstractmethod
+    def scan(self) -> Nodes:
+        """Returns nodes for the moments of every real order from -1, whose moment is Q's mass, up to the largest.
+
+        Close to 1 moments are formed from what they differ from it by, which rests on Q's mass being 1.
+        """
+
+    @abstractmethod
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the error of any moment of order t + iw', |w'| <= w, over that of order t.
+
+        For nodes that are ``step`` apart.
+        """
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        """Returns an upper bound, for all frequencies from w on, of ``log |E_t[e^(iwY)]|``; 0 where none is known."""
+        return jnp.zeros_like(w)
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns where the nodes for the moments of the orders ``order + i w`` begin and end."""
+        return jnp.zeros_like(order), jnp.zeros_like(order)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces, each of a fixed number of nodes, the frequencies up to w take."""
+        return jnp.int32(1)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        """Returns one of so many pieces."""
+        return self.scan()
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the distance of the nodes."""
+        return window[0]
+
+
+FINEST, COARSEST = 0.3, 0.5
+"""Largest spacing of a scan, ``min(FINEST s^2/spread, COARSEST s)`` for locations that spread so far.
+
+It errs by e^(-2 pi pi/0.3) = 3e-29; where nothing spreads all is a normal density, and the rule errs by 2 e^(-2 pi^2 /
+0.25), 1e-34.
+"""
+
+
+class TrapezoidLaw(Law):
+    """A trapezoid rule in the noise, of which all weights are alike; it converges geometrically."""
+
+    most_pieces: ClassVar[int]
+
+    @abstractmethod
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        """Returns RULE nodes in the middles of steps that start at ``low``."""
+
+    @abstractmethod
+    def widest_step(self, order: Array, w: Array) -> Array:
+        """Returns the largest step whose error, for frequencies up to w, is as small as what nodes leave out."""
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the places between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its peak."""
+        logs = scan.log_p + order * scan.losses
+        counts = logs > jnp.max(logs) - precision().cut - BEYOND
+        x = scan.places
+        apart = x[1] - x[0]
+        return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        needed = jnp.ceil((window[1] - window[0]) / (self.widest_step(order, w) * RULE))
+        return jnp.clip(needed, 1, self.most_pieces).astype(jnp.int32)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        step = self.step(window, pieces)
+        return self.nodes(window[0] + step * RULE * index, step)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        return (window[1] - window[0]) / (RULE * pieces)
+
+
+def law_of(pair: DominatingPair) -> Law:
+    """Returns the law of a pair; raises TypeError where it has none in the ambient precision."""
+    law = pair.law()
+    if law is None:
+        kind = type(pair).__name__
+        raise TypeError(
+            f"{kind} has no moments of complex order in this precision: use jaxacct.prv for this mechanism."
+        )
+    return law
+
+
+def in_float64_only(law: Law) -> Law | None:
+    """Returns the law within the float64 scope, and None outside: for those that are written for it alone."""
+    return law if precision().roundoff == UNIT_ROUNDOFF else None
+
+
+def moments(nodes: Nodes, order: Array) -> Moments:
+    """Returns the moments at a real order t >= -1/2, without cancellation however close to 1 the moment is.
+
+    With phi(x) = e^x - 1 - x and E_P[e^-Y; Y finite] known, the moment's distance from 1 is the sum of p (phi(t Y) + t
+    phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
+    For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
+    """
+    y, limit = nodes.losses, precision().largest_exponent
+    p, power = jnp.exp(nodes.log_p), order * y
+    logs = nodes.log_p + power
+    top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all
+    weights = jnp.exp(logs - top)
+    total = jnp.sum(weights)
+    weights = weights / total
+    direct = top + jnp.log(total)
+    capped, reverse = jnp.minimum(power, limit), jnp.minimum(-y, limit)
+    # Far out p e^-Y is q, and p alone nothing beside it.
+    back = jnp.where(-y > 30.0, jnp.exp(nodes.log_q), p * exp_remainder(reverse, jnp.exp(reverse) - 1))
+    near = jnp.abs(direct) < 0.25
+    # Where e^(tY) overflows it is all there is, and p e^(tY) what counts.
+    huge = power > limit
+    far = jnp.exp(jnp.where(huge & near, logs, -jnp.inf))
+    remainder = exp_remainder(capped, jnp.exp(capped) - 1)
+    up = jnp.where(huge, far, p * remainder)
+    lean = jnp.where(huge, far, p * (remainder + capped))
+    excess = jnp.sum(up + order * back) + order * nodes.missing - (order + 1) * nodes.infinite
+    rise = jnp.sum(y * lean + back) + nodes.missing - nodes.infinite
+    value = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
+    slope = jnp.where(near, rise / (1 + jnp.where(near, excess, 0.0)), jnp.sum(weights * y))
+    return Moments(value, slope, jnp.sum(weights * (y - slope) ** 2))
