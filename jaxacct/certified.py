@@ -17,6 +17,7 @@ from jaxtyping import ArrayLike
 from jaxacct import prv, saddlepoint
 from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import in_float64, is_concrete, outside, scope
 from jaxacct.prv.accountant import check_options
 from jaxacct.prv.kernel import DEFAULT_TOLERANCE
@@ -25,11 +26,11 @@ from jaxacct.saddlepoint.one_run import is_single
 
 
 def epsilon(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     delta: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
 ) -> Bounds:
@@ -69,11 +70,11 @@ def epsilon(
 
 
 def delta(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
 ) -> Bounds:
@@ -92,10 +93,10 @@ def delta(
 @in_float64
 def _best(
     quantity: str,
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     value: ArrayLike,
-    relation: str,
+    relation: Relation,
     tolerance: float | None,
     points: int | None,
 ) -> Bounds:
@@ -144,7 +145,7 @@ class _Asked(NamedTuple):
     """What is asked of traced numbers, all of it static."""
 
     quantity: str
-    relation: str
+    relation: Relation
     points: int | None
     single: bool
     """Whether one mechanism is run once: its count is traced from here on."""

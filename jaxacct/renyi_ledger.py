@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxacct import rdp, validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.rounded_sum import RoundedSum, precise
 
@@ -32,7 +33,7 @@ class RenyiLedger(Ledger):
         """Returns whether ``steps`` runs of that curve are granted, and the total after them."""
         raise NotImplementedError
 
-    def curve(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " orders"]:
+    def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
         """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_curve`.
 
         A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
@@ -40,7 +41,7 @@ class RenyiLedger(Ledger):
         return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
 
     def spend(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
         """Returns whether ``steps`` runs of ``mechanism`` are granted, and the ledger after them.
 
@@ -67,7 +68,7 @@ class RenyiLedger(Ledger):
         return granted, self._with(replace(self.state, total=total))
 
     def would_grant(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: Relation = "add_or_remove"
     ) -> Bool[Array, ""]:
         """Returns whether :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]

@@ -25,7 +25,7 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.mechanism import directions
+from jaxacct.mechanisms.mechanism import Relation, directions
 from jaxacct.precision import FUNCTION, TINY, as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.rounded_sum import LEAST_COST
 
@@ -34,7 +34,7 @@ MARGIN = 8 * FUNCTION
 
 
 def mechanism_to_dp(
-    mechanism: Mechanism, *, relation: str = "add_or_remove"
+    mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns an (epsilon, delta) of one run, for mechanisms that have a natural one: float64, of its batch shape.
 
@@ -62,7 +62,7 @@ def mechanism_to_dp(
 
 
 def mechanism_to_zcdp(
-    mechanism: Mechanism, *, relation: str = "add_or_remove"
+    mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns (rho, delta): one run is delta-approximately rho-zCDP; float64, of the mechanism's batch shape.
 
@@ -87,7 +87,7 @@ def mechanism_to_zcdp(
     return pure_to_zcdp(epsilon), delta
 
 
-def mechanism_to_gdp(mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " ..."]:
+def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " ..."]:
     """Returns mu: one run is mu-GDP; float64, of the mechanism's batch shape.
 
     1/s for Gaussian noise. For a pure epsilon, twice the normal quantile of e^epsilon/(1 + e^epsilon): the trade-off
@@ -113,20 +113,20 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: str = "add_or_remove") -
     return _gdp_of_pure(mechanism_to_dp(mechanism, relation=relation)[0])
 
 
-def _check(mechanism: Mechanism, relation: str) -> None:
+def _check(mechanism: Mechanism, relation: Relation) -> None:
     if not isinstance(mechanism, Mechanism):
         raise TypeError(f"mechanism = {mechanism!r} is not a mechanism: give one, such as ja.Gaussian(2.0).")
     mechanism.validate()
     directions(mechanism, relation)
 
 
-def _shift(relation: str) -> float:
+def _shift(relation: Relation) -> float:
     """Returns how far a query of sensitivity 1 moves between neighbours."""
     return 2.0 if relation == "replace" else 1.0
 
 
 @in_float64
-def _gaussian_mu_squared(mechanism: Mechanism, relation: str) -> Any:
+def _gaussian_mu_squared(mechanism: Mechanism, relation: Relation) -> Any:
     """Returns the square of the shift over the standard deviation of Gaussian noise; None for other mechanisms."""
     _check(mechanism, relation)
     if isinstance(mechanism, Gaussian):
@@ -137,7 +137,7 @@ def _gaussian_mu_squared(mechanism: Mechanism, relation: str) -> Any:
 
 
 @in_float64
-def _pure_epsilon(mechanism: Any, relation: str) -> Any:
+def _pure_epsilon(mechanism: Any, relation: Relation) -> Any:
     return _PURE[type(mechanism)](mechanism, _shift(relation))
 
 

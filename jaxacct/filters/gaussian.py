@@ -18,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
@@ -58,7 +59,7 @@ class GDPFilter(AdditiveFilter):
         validation.check_delta(delta)
         self._fill(_opened(epsilon, delta))
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Any, relation: Relation) -> Cost:
         return _squared(convert.mechanism_to_gdp(mechanism, relation=relation))
 
     def epsilon(self) -> Float[Array, ""]:

@@ -30,8 +30,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
-from jaxacct.convert.renyi import epsilon_of_orders
+from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise, runs_within
@@ -151,7 +152,7 @@ class RenyiFilter(RenyiLedger):
         """
         return outside(_epsilon(self.state, self.orders, self.conversion))
 
-    def remaining(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Int[Array, ""]:
+    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
         On the safe side: rounding may make it one too small, never too large.
@@ -221,7 +222,7 @@ def _epsilon_traced(state: _State, orders: tuple[float, ...], conversion: str) -
         each = (spent + log_inverse / (tried - 1) * (1 + 2.0**-49)) * (1 + ROUNDING)
     else:
         delta = jnp.exp(-log_inverse) / len(orders) * (1 - 8 * ROUNDING)
-        each = epsilon_of_orders(spent, tried, jnp.broadcast_to(delta, tried.shape), conversion)
+        each = ToEpsilon(conversion).of_orders(spent, tried, jnp.broadcast_to(delta, tried.shape))
     least = jnp.min(each)
     safe = jnp.where(jnp.isnan(least), jnp.inf, jnp.maximum(least, 0.0))
     return jnp.where(jnp.all(spent == 0), 0.0, safe)

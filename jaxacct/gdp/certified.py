@@ -15,6 +15,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs.gaussian_profile import solve_mu
 from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
 from jaxacct.mechanisms import Gaussian
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, listed
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.prv.composition import check
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon
@@ -43,11 +44,11 @@ SHORTEST = 1e-6
 
 @in_float64
 def certified_mu(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     *,
     fpr: ArrayLike = LEAST_RATE,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> GaussianSummary:
     """Returns the least mu whose Gaussian trade-off curve lies below that of a composition, and its regret.
@@ -113,21 +114,22 @@ def certified_mu(
     return outside(summary)
 
 
-def _squares(mechanism: Any, steps: Any, relation: str) -> list[Array] | None:
+def _squares(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[Array] | None:
     """Returns steps over squared noise multipliers of Gaussian mechanisms; None if another one is among them.
 
     A mechanism that is seen to release nothing is a Gaussian one of infinite noise.
     """
-    if isinstance(mechanism, (tuple, list)):
-        parts = [_squares(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
-        return None if any(part is None for part in parts) else [terms for part in parts for terms in part or []]
-    if not isinstance(mechanism, Gaussian):
-        nothing = is_concrete(mechanism, steps) and bool(jnp.all(mechanism.releases_nothing()))
-        return [jnp.zeros(1)] if nothing else None
-    pair: Any = mechanism.dominating_pairs(relation)[0]
-    noise, counts = as_float64(pair.noise_multiplier), as_float64(steps)
-    valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts))
-    return [jnp.atleast_1d(jnp.where(valid, counts / noise**2, jnp.where(counts == 0, 0.0, jnp.inf)))]
+    squares = []
+    for part, count in listed(mechanism, steps):
+        if isinstance(part, Gaussian):
+            pair: Any = part.dominating_pairs(relation)[0]
+            noise, counts = as_float64(pair.noise_multiplier), as_float64(count)
+            valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts))
+            square = jnp.where(valid, counts / noise**2, jnp.where(counts == 0, 0.0, jnp.inf))
+            squares.append(jnp.atleast_1d(square))
+        elif not is_concrete(part, count) or not bool(jnp.all(part.releases_nothing())):
+            return None
+    return squares or [jnp.zeros(1)]
 
 
 def _exact_summary(squares: list[Array]) -> GaussianSummary:
@@ -214,8 +216,8 @@ def _refined(
     rate: float,
     gains: tuple[Gain, Gain],
     summary: GaussianSummary,
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     options: Any,
 ) -> Profile:
     """Returns the profile with BATCH more places, where they may lower mu and where they may lower the regret."""

@@ -22,7 +22,7 @@ from jaxacct.iteration.contraction import (
     raised_epsilon,
 )
 from jaxacct.iteration.shifts import checked_orders
-from jaxacct.mechanisms.mechanism import ScalarFields
+from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.precision import UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("renyi", "shifted")
@@ -37,7 +37,7 @@ ROUNDED_UP = 1 + 16 * UNIT_ROUNDOFF
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ProjectedNoisySGD(ScalarFields):
+class ProjectedNoisySGD(Fields):
     """Projected noisy SGD: w <- projection onto K of w - learning_rate (gradient at w of record t's loss + Z).
 
     Z ~ N(0, noise^2 I). Iteration t reads record t and no other, so there are as many records as steps; data sets are

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool, PyTree
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributionPair
 from jaxacct.dominating_pairs.finite import SUM_TOLERANCE
 from jaxacct.dominating_pairs.loss_distribution import VALUE_ERROR, Distribution
-from jaxacct.mechanisms.mechanism import DIRECTIONS, directions
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions
 from jaxacct.precision import as_float64, is_concrete
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscretePair:
+class DiscretePair(Mechanism):
     """A mechanism dominated by a pair of distributions on m outcomes, which the caller has to know.
 
     Attributes:
@@ -49,7 +49,7 @@ class DiscretePair:
     p: ArrayLike
     q: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def __post_init__(self) -> None:
         for name in ("p", "q"):
@@ -58,7 +58,6 @@ class DiscretePair:
         self.validate()
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         for name in ("p", "q"):
             value = getattr(self, name)
             validation.check_probabilities(value, name, SUM_TOLERANCE + 2.0**-52 * np.size(value))
@@ -73,7 +72,7 @@ class DiscretePair:
         """The leading axes of the fields: all but the last."""
         return np.shape(self.p)[:-1]
 
-    def releases_nothing(self) -> Any:
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         """Returns where p and q are the same probabilities."""
         if is_concrete(self.p, self.q):
             return np.all(np.asarray(self.p, np.float64) == np.asarray(self.q, np.float64), axis=-1)
@@ -81,7 +80,7 @@ class DiscretePair:
         valid = jnp.vectorize(lambda p, q: FinitePair(p, q).is_valid(), signature="(m),(m)->()")(p, q)
         return valid & jnp.all(p == q, axis=-1)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns (p, q) for "remove", (q, p) for "add", and both for the other relations."""
         directions(self, relation)
         pairs = {"remove": (FinitePair(self.p, self.q),), "add": (FinitePair(self.q, self.p),)}
@@ -90,7 +89,7 @@ class DiscretePair:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PrivacyLoss:
+class PrivacyLoss(Mechanism):
     """A mechanism given by the law of its privacy loss Y = log P/Q under a dominating pair (P, Q).
 
     The callables take an array of losses and ``parameters``, and return probabilities in float64. They are part of the
@@ -146,7 +145,7 @@ class PrivacyLoss:
     cdf_q: Distribution = field(metadata={"static": True})
     lowest: ArrayLike
     highest: ArrayLike
-    parameters: Any = ()
+    parameters: PyTree = ()
     infinite_mass: ArrayLike = 0.0
     survival_p: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
     survival_q: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
@@ -154,13 +153,9 @@ class PrivacyLoss:
     atoms: tuple[ArrayLike, ArrayLike] = field(default=(np.nan, np.nan), kw_only=True)
     reverse: PrivacyLoss | None = field(default=None, kw_only=True)
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
-
-    def __post_init__(self) -> None:
-        self.validate()
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_probability(self.infinite_mass, "infinite_mass")
         validation.check_probability(self.value_error, "value_error")
         for name in ("lowest", "highest"):
@@ -174,11 +169,10 @@ class PrivacyLoss:
         """The leading axes of ``lowest`` and ``highest``."""
         return np.broadcast_shapes(np.shape(self.lowest), np.shape(self.highest))
 
-    def releases_nothing(self) -> Any:
-        """Returns where nothing is released: nowhere that is known without looking at losses."""
-        return False
+    def check_numbers(self) -> None:
+        """Asks nothing: the parameters are the callables' own, and the fields after them optional."""
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pair for "remove", its reverse for "add", and both, if they differ, for the other relations."""
         directions(self, relation)
         pair = LossDistributionPair(

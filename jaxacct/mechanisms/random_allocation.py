@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.random_allocation import LEAST_NOISE, MOST_BATCHES, Allocated, allocated, allocation_pair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.precision import as_float64, in_float64, outside
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RandomAllocation(ScalarFields):
+class RandomAllocation(Mechanism):
     """One epoch of noisy sums over batches by random allocation, also called balls-in-bins sampling.
 
     Each example goes to exactly one of ``batches`` batches, drawn uniformly and independently of all others; one after
@@ -66,20 +66,19 @@ class RandomAllocation(ScalarFields):
     batches: ArrayLike
     points: int = field(default=512, metadata={"static": True})
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_batches(self.batches, MOST_BATCHES)
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")
 
-    def releases_nothing(self) -> Any:
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         """Returns where the noise has no end."""
         return is_endless(self.noise_multiplier)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses."""
         asked = directions(self, relation)
         valid, law = self.allocated()

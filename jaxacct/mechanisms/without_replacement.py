@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, WithoutReplacementPair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement(ScalarFields):
+class GaussianWithoutReplacement(Mechanism):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -38,18 +38,17 @@ class GaussianWithoutReplacement(ScalarFields):
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("replace",)
+    relations: ClassVar[tuple[Relation, ...]] = ("replace",)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Any:
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
-    def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
@@ -57,7 +56,7 @@ class GaussianWithoutReplacement(ScalarFields):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LaplaceWithoutReplacement(ScalarFields):
+class LaplaceWithoutReplacement(Mechanism):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -78,18 +77,17 @@ class LaplaceWithoutReplacement(ScalarFields):
     scale: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("replace",)
+    relations: ClassVar[tuple[Relation, ...]] = ("replace",)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Any:
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.scale, self.sampling_rate)
 
-    def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         return (WithoutReplacementPair(self.scale, self.sampling_rate, noise="laplace"),)

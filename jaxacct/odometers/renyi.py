@@ -27,6 +27,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import validation
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
@@ -76,7 +77,7 @@ class _RenyiOdometer(RenyiLedger):
         return _spend(self.state.total, curve, steps)
 
     def remaining(
-        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 

@@ -10,6 +10,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import zero
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
@@ -21,11 +22,11 @@ DEFAULT_POINTS = 2**13
 
 
 def epsilon(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     delta: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
     method: str = "recursive",
@@ -73,11 +74,11 @@ def epsilon(
 
 
 def delta(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike,
     *,
-    relation: str = "add_or_remove",
+    relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
     method: str = "recursive",
@@ -126,10 +127,10 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
 @in_float64
 def _bounds(
     quantity: str,
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     value: ArrayLike,
-    relation: str,
+    relation: Relation,
     tolerance: float | None,
     points: int | None,
     method: str,

@@ -9,19 +9,19 @@ from jaxtyping import Array
 
 from jaxacct.cumulants import LARGEST_EXPONENT, exp_remainder
 from jaxacct.mechanisms import Gaussian, Laplace, Mechanism, RandomAllocation
-from jaxacct.mechanisms.mechanism import directions
+from jaxacct.mechanisms.mechanism import Relation, directions
 from jaxacct.precision import as_float64
 from jaxacct.rdp.random_allocation import random_allocation
 
 
-def gaussian(mechanism: Gaussian, orders: Array, relation: str) -> Array:
+def gaussian(mechanism: Gaussian, orders: Array, relation: Relation) -> Array:
     """Returns ``order shift^2 / (2 s^2)``: Mironov (2017), Corollary 3. NaN for no or invalid noise."""
     s = as_float64(mechanism.noise_multiplier)
     shift = 2.0 if "replace" in directions(mechanism, relation) else 1.0
     return orders * (shift / jnp.where((s > 0) & (s < jnp.inf), s, jnp.nan)) ** 2 / 2
 
 
-def laplace(mechanism: Laplace, orders: Array, relation: str) -> Array:
+def laplace(mechanism: Laplace, orders: Array, relation: Relation) -> Array:
     """Returns the divergence of Laplace noise: Mironov (2017), Table II. NaN for no or invalid noise.
 
     With t the shift over the scale and b = order - 1 the moment is

@@ -15,7 +15,7 @@ from jaxacct.batching import stack
 from jaxacct.convert.kernels import kernel
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian, RandomAllocation
-from jaxacct.mechanisms.mechanism import directions, sequence
+from jaxacct.mechanisms.mechanism import Relation, directions, sequence
 from jaxacct.precision import as_float64
 from jaxacct.rdp.closed_forms import CLOSED_FORMS
 from jaxacct.rdp.edges import supremum, tried_orders
@@ -34,13 +34,13 @@ FLOOR = 2.0**-960
 """Smallest divergence reported for a run: below it (q under 1e-144) squares of q lose their digits to underflow."""
 
 
-def single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
+def single(mechanism: Mechanism, orders: Array, relation: Relation, kinds: Kinds) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
     free = (orders > 1) & mechanism.releases_nothing()
     return jnp.where(free, 0.0, _single(mechanism, orders, relation, kinds))
 
 
-def _single(mechanism: Mechanism, orders: Array, relation: str, kinds: Kinds) -> Array:
+def _single(mechanism: Mechanism, orders: Array, relation: Relation, kinds: Kinds) -> Array:
     closed = CLOSED_FORMS.get(type(mechanism))
     if closed is not None:
         return _rounded_up(closed(mechanism, orders, relation), orders)
@@ -72,7 +72,7 @@ def _rounded_up(divergence: Array, orders: Array) -> Array:
     return jnp.where((orders > 1) & (divergence >= 0), raised, jnp.inf)
 
 
-def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: Kinds) -> Array:
+def total(mechanism: Any, steps: Any, orders: Array, relation: Relation, kinds: Kinds) -> Array:
     """Returns the divergence of the composition; the rounding of its sums is far inside ALLOWANCE."""
     one = functools.partial(single, orders=orders, relation=relation, kinds=kinds)
     return _summed(mechanism, steps, one, jnp.zeros(orders.shape, jnp.float64))
@@ -91,7 +91,7 @@ def _summed(mechanism: Any, steps: Any, one: Callable[[Mechanism], Array], nothi
     return jnp.where(steps == 0, nothing, some)
 
 
-def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
+def composed(mechanism: Any, steps: Any, orders: Any, relation: Relation, kinds: Kinds) -> Array:
     """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used.
 
     Orders 1 and infinity, which only concrete ones may be, are :mod:`.edges`.
@@ -112,7 +112,7 @@ NO_KINDS = Kinds((), (), ())
 """In place of kinds that nobody looks at: they hold the whole orders themselves, each list of which is a program."""
 
 
-def largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
+def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
     """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
     return _largest_losses(mechanism, steps, relation)
 
@@ -124,16 +124,16 @@ def _uses_kinds(mechanism: Any) -> bool:
 
 
 @kernel(static=2)
-def _composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: Kinds) -> Array:
+def _composed(mechanism: Any, steps: Any, orders: Any, relation: Relation, kinds: Kinds) -> Array:
     return total(mechanism, steps, as_float64(orders), relation, kinds)
 
 
 @kernel(static=1)
-def _largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
+def _largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
     return _summed(mechanism, steps, functools.partial(_largest_loss, relation=relation), jnp.zeros(()))
 
 
-def _largest_loss(mechanism: Mechanism, relation: str) -> Array:
+def _largest_loss(mechanism: Mechanism, relation: Relation) -> Array:
     """Returns the supremum of the loss of one run, rounded up; ``inf`` where it is not known."""
     if isinstance(mechanism, RandomAllocation):  # its pairs have the tails cut off
         return jnp.where(mechanism.releases_nothing(), 0.0, jnp.inf)

@@ -31,7 +31,7 @@ from jaxtyping import Array
 
 from jaxacct.dominating_pairs.random_allocation import Allocated, allocation_pair
 from jaxacct.mechanisms import RandomAllocation
-from jaxacct.mechanisms.mechanism import directions
+from jaxacct.mechanisms.mechanism import Relation, directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 LARGEST_ORDER = 256
@@ -40,7 +40,7 @@ LARGEST_ORDER = 256
 LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LARGEST_ORDER + 1)])
 
 
-def random_allocation(mechanism: RandomAllocation, orders: Array, relation: str) -> Array:
+def random_allocation(mechanism: RandomAllocation, orders: Array, relation: Relation) -> Array:
     """Returns an upper bound on the divergence of an epoch; NaN for invalid parameters."""
     asked = directions(mechanism, relation)
     valid, law = mechanism.allocated()

@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike
 from jaxacct import validation
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds, zero
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import as_real, is_concrete, outside, scope
 from jaxacct.prv.composition import check, directed_parts, runs_nothing
 from jaxacct.saddlepoint.laws import has_law
@@ -32,7 +33,12 @@ DIFFERENCE = {"float64": 3e-5, "float32": 1e-2}
 
 
 def epsilon(
-    mechanism: Any, steps: Any, delta: ArrayLike, *, relation: str = "add_or_remove", precision: str = "float64"
+    mechanism: Mechanisms,
+    steps: Steps,
+    delta: ArrayLike,
+    *,
+    relation: Relation = "add_or_remove",
+    precision: str = "float64",
 ) -> Bounds:
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
@@ -69,7 +75,12 @@ def epsilon(
 
 
 def delta(
-    mechanism: Any, steps: Any, epsilon: ArrayLike, *, relation: str = "add_or_remove", precision: str = "float64"
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: ArrayLike,
+    *,
+    relation: Relation = "add_or_remove",
+    precision: str = "float64",
 ) -> Bounds:
     """Returns delta of a composition at ``epsilon``, exact to about ten digits, with a certified bracket.
 
@@ -84,7 +95,9 @@ def delta(
     return _bounds("delta", mechanism, steps, epsilon, relation, precision)
 
 
-def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relation: str, precision: str) -> Bounds:
+def _bounds(
+    quantity: str, mechanism: Mechanisms, steps: Steps, value: ArrayLike, relation: Relation, precision: str
+) -> Bounds:
     check(mechanism, steps)
     validation.check_one_of(precision, "precision", PRECISIONS)
     validation.check_scalar(value, "delta or epsilon")
@@ -99,17 +112,17 @@ def _bounds(quantity: str, mechanism: Any, steps: Any, value: ArrayLike, relatio
     )
 
 
-def has_closed_form(mechanism: Any, steps: Any, relation: str, *, single: bool) -> bool:
+def has_closed_form(mechanism: Mechanisms, steps: Steps, relation: Relation, *, single: bool) -> bool:
     """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
     return bool(closed_forms(directed_parts(mechanism, steps, relation), single=single))
 
 
 def unchecked(
     quantity: str,
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     value: ArrayLike,
-    relation: str,
+    relation: Relation,
     precision: str = "float64",
     *,
     single: bool = False,
@@ -129,7 +142,7 @@ def unchecked(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3, 4))
 def _answer(
-    quantity: str, relation: str, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
+    quantity: str, relation: Relation, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
 ) -> Bounds:
     def solved(leaves: tuple[Any, ...]) -> Bounds:
         with scope(x64=precision == "float64"):
@@ -138,7 +151,7 @@ def _answer(
     return one_by_one(solved)(leaves)
 
 
-def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
+def _decided(quantity: str, relation: Relation, single: bool, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
     """Returns the larger of the directions' brackets, and which direction decides."""
     mechanism, steps, value = arguments
     directions = directed_parts(mechanism, steps, relation)
@@ -185,7 +198,7 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
 
 @_answer.defjvp
 def _answer_jvp(
-    quantity: str, relation: str, precision: str, single: bool, structure: Any, primals: Any, tangents: Any
+    quantity: str, relation: Relation, precision: str, single: bool, structure: Any, primals: Any, tangents: Any
 ) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
     with scope(x64=precision == "float64"):
@@ -202,7 +215,7 @@ def _answer_jvp(
 
 
 def _slopes(
-    quantity: str, relation: str, single: bool, structure: Any, reals: list[Array], answer: Array, decides: Array
+    quantity: str, relation: Relation, single: bool, structure: Any, reals: list[Array], answer: Array, decides: Array
 ) -> list[Array]:
     """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function."""
     at = answer if quantity == "epsilon" else reals[-1]
@@ -225,7 +238,7 @@ def _chosen(decides: Array, *directions: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _log_slopes(
-    relation: str, single: bool, structure: Any, reals: list[Array], epsilon: Array, decides: Array
+    relation: Relation, single: bool, structure: Any, reals: list[Array], epsilon: Array, decides: Array
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 

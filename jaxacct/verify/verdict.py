@@ -11,6 +11,7 @@ from typing import Any
 
 from flint import arb, ctx
 
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.routes import BITS, Direction
 from jaxacct.verify.statements import Unstated, composition, exact
@@ -52,7 +53,9 @@ class Verdict:
     reason: str
 
 
-def epsilon(mechanism: Any, steps: Any, delta: float, bracket: Any, *, relation: str = "add_or_remove") -> Verdict:
+def epsilon(
+    mechanism: Mechanisms, steps: Steps, delta: float, bracket: Any, *, relation: Relation = "add_or_remove"
+) -> Verdict:
     """Returns whether ``lower <= epsilon <= upper`` holds for the tight epsilon of a composition at ``delta``.
 
     The truth is the largest, over the relation's directions, of the least epsilon >= 0 with delta(epsilon) <= delta;
@@ -88,7 +91,9 @@ def epsilon(mechanism: Any, steps: Any, delta: float, bracket: Any, *, relation:
     return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Epsilon(directions, delta), math.inf)
 
 
-def delta(mechanism: Any, steps: Any, epsilon: float, bracket: Any, *, relation: str = "add_or_remove") -> Verdict:
+def delta(
+    mechanism: Mechanisms, steps: Steps, epsilon: float, bracket: Any, *, relation: Relation = "add_or_remove"
+) -> Verdict:
     """Returns whether ``lower <= delta <= upper`` holds for the tight delta of a composition at ``epsilon``.
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon``, in [0, inf], stands in for delta. At
@@ -123,9 +128,9 @@ def claimed(bracket: Any) -> tuple[float, float]:
 
 
 def _judged(
-    mechanism: Any,
-    steps: Any,
-    relation: str,
+    mechanism: Mechanisms,
+    steps: Steps,
+    relation: Relation,
     lower: float,
     upper: float,
     ask: Callable[[list[Direction]], _Epsilon | _Delta],
