@@ -6,8 +6,9 @@
 True
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import types as _types
+import typing as _typing
 
 from jaxacct import prv, saddlepoint
 from jaxacct.bounds import Bounds
@@ -33,7 +34,7 @@ from jaxacct.mechanisms import (
     TruncatedPoissonGaussian,
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from jaxacct import (
         adapters,
         audit,
@@ -94,12 +95,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _types.ModuleType:
     """Imports a submodule when it is asked for: an epsilon need not wait for Flax, Optax and what it does not use."""
     if name in __all__:
-        return importlib.import_module(f"jaxacct.{name}")
+        return _importlib.import_module(f"jaxacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

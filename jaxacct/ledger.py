@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Self
 
 import jax
+import numpy as np
+
+from jaxacct.precision import is_concrete
+from jaxacct.rounded_sum import RoundedSum
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Ledger:
     """Base of filters and odometers; each is registered as a pytree by itself.
 
@@ -17,6 +21,12 @@ class Ledger:
     """
 
     state: Any
+
+    def __repr__(self) -> str:
+        parts = [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
+        state = self.state
+        parts += [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in parts)})"
 
     def _fill(self, state: Any, *settings: Any) -> Self:
         for entry, value in zip(fields(self), (state, *settings), strict=True):
@@ -38,3 +48,15 @@ class Ledger:
     def tree_unflatten(cls, settings, children) -> Self:
         """Returns the ledger with these settings and this state: for JAX."""
         return object.__new__(cls)._fill(*children, *settings)
+
+
+def _short(value: object) -> str:
+    """Returns a setting or a number of the state in few characters; of many, how many and their ends."""
+    if isinstance(value, RoundedSum) and is_concrete(value.high, value.low):
+        sums = np.asarray(value.high, np.float64) + np.where(np.isinf(value.high), 0.0, value.low)
+        return _short(tuple(sums.ravel().tolist()) if sums.ndim else float(sums))
+    if isinstance(value, tuple) and len(value) > 3:
+        return f"<{len(value)} from {_short(min(value))} to {_short(max(value))}>"
+    if isinstance(value, float) or (isinstance(value, jax.Array) and value.shape == () and is_concrete(value)):
+        return f"{float(value) + 0.0:.6g}"  # without the sign of a zero
+    return "..." if isinstance(value, RoundedSum) else repr(value)

@@ -19,7 +19,7 @@ from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.rounded_sum import RoundedSum, precise
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiLedger(Ledger):
     """A ledger whose ``state.total`` holds the divergences so far, one for each of its orders; a subclass decides.
 

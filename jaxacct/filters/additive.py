@@ -49,7 +49,7 @@ class AdditiveState:
     log_inverse_delta: RoundedSum
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class AdditiveFilter(Ledger):
     """What the additive filters share; a subclass says what a mechanism costs and what its epsilon is."""
 

@@ -35,7 +35,7 @@ LEAST = {"optimal": "optimal", "closed": "f", "improved": "g"}
 """The lower bound on a divergence that belongs to each conversion; any of them is safe."""
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class _ConcentratedFilter(AdditiveFilter):
     conversion: str
 
@@ -61,7 +61,7 @@ class _ConcentratedFilter(AdditiveFilter):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ZCDPFilter(_ConcentratedFilter):
     """Grants releases, adaptively chosen, while their rho sum to a zCDP that is (epsilon, delta)-DP.
 
@@ -101,7 +101,7 @@ class ZCDPFilter(_ConcentratedFilter):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ApproximateDPFilter(_ConcentratedFilter):
     """Grants (epsilon_n, delta_n)-DP releases, all adaptively chosen, while together they are (epsilon, delta)-DP.
 

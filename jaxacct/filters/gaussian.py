@@ -24,7 +24,7 @@ from jaxacct.rounded_sum import ROUNDING
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class GDPFilter(AdditiveFilter):
     """Grants releases, adaptively chosen, while their mu^2 sum to a Gaussian mechanism that is (epsilon, delta)-DP.
 

@@ -63,7 +63,7 @@ class _State:
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiFilter(RenyiLedger):
     """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
 

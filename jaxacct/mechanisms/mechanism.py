@@ -84,7 +84,7 @@ class Mechanism(Fields, abc.ABC):
     ...     def dominating_pairs(self, relation="add_or_remove"):
     ...         return ja.Gaussian(self.deviation / self.most).dominating_pairs(relation)
     >>> print(ja.epsilon(NoisyCount(deviation=20.0, most=2.0), steps=100, delta=1e-5))
-    4.37718 [4.377178, 4.377179]
+    [4.377178, 4.377179]
     """
 
     relations: ClassVar[tuple[Relation, ...]]

@@ -64,7 +64,7 @@ class RenyiTotals:
     log_inverse_delta: RoundedSum
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class _RenyiOdometer(RenyiLedger):
     state: RenyiTotals
     orders: tuple[float, ...]
@@ -92,7 +92,7 @@ class _RenyiOdometer(RenyiLedger):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiOdometer(_RenyiOdometer):
     """Reads, at every moment, a bound on the privacy loss of all releases so far: Lécuyer's doubling odometer.
 
@@ -165,7 +165,7 @@ class RenyiOdometer(_RenyiOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class VilleOdometer(_RenyiOdometer):
     """Reads, at every moment, a bound on the privacy loss of all releases so far, by one mixture over Rényi orders.
 

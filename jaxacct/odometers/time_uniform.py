@@ -79,7 +79,7 @@ class TimeUniformState:
     start: Float32[Array, ""]
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class _TimeUniformOdometer(Ledger):
     state: TimeUniformState
 
@@ -142,7 +142,7 @@ class _TimeUniformOdometer(Ledger):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class FilterOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far that is tightest where it reads ``epsilon``.
 
@@ -182,7 +182,7 @@ class FilterOdometer(_TimeUniformOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class MixtureOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far: the conjugate mixture.
 
@@ -212,7 +212,7 @@ class MixtureOdometer(_TimeUniformOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class StitchedOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far that grows like sqrt(V log log V).
 
@@ -246,7 +246,7 @@ class StitchedOdometer(_TimeUniformOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RogersOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far: the first odometer, for comparison.
 
