@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Self
 
 import jax
 import numpy as np
+from jaxtyping import Array, Bool, PyTree
 
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import is_concrete
 from jaxacct.rounded_sum import RoundedSum
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
-class Ledger:
+class Ledger(abc.ABC):
     """Base of filters and odometers; each is registered as a pytree by itself.
 
     Attributes:
         state: a registered dataclass of float32 leaves. The fields that a subclass adds are hashable and static.
     """
 
-    state: Any
+    state: PyTree
+
+    @abc.abstractmethod
+    def spend(
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+    ) -> tuple[Bool[Array, ""], Self]:
+        """Returns whether ``steps`` runs of ``mechanism`` are granted, and the ledger after them.
+
+        All of them or none: where it refuses, the new ledger is the old one bit for bit. Nothing may be released before
+        it is granted. A mechanism whose fields have one leading axis, with as many steps, or a tuple with a tuple of
+        steps, is granted together. What costs nothing, no runs or a mechanism that releases nothing, is granted always.
+        Invalid mechanisms, NaN and traced steps that are no whole number up to 2^53 are refused; concrete ones raise
+        ValueError. An odometer has no budget: it refuses only these, and what has no finite cost.
+        """
+
+    def would_grant(
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+    ) -> Bool[Array, ""]:
+        """Returns whether :meth:`spend` would grant, spending nothing."""
+        return self.spend(mechanism, steps, relation=relation)[0]
 
     def __repr__(self) -> str:
         parts = [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]

@@ -61,22 +61,9 @@ class AdditiveFilter(Ledger):
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
-        """Returns whether ``steps`` runs of ``mechanism`` are granted, and the filter after them.
-
-        All of them or none: where it refuses, the new filter is the old one bit for bit. A mechanism whose fields have
-        one leading axis, with as many steps, or a tuple with a tuple of steps, is granted together. What costs nothing,
-        no runs or a mechanism that releases nothing, is granted always. Invalid mechanisms and traced steps that are no
-        whole number up to 2^53 are refused; concrete ones raise ValueError.
-        """
         cost, delta = total_cost(lambda part: self._cost(part, relation), mechanism, steps)
         granted, total, delta_total = _spend(self.state, cost, delta)
         return granted, self._with(replace(self.state, total=total, delta_total=delta_total))
-
-    def would_grant(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
-    ) -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would grant, spending nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
 
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.

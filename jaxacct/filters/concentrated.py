@@ -24,7 +24,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import convert, validation
 from jaxacct.convert import METHODS
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
-from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
@@ -96,7 +96,7 @@ class ZCDPFilter(_ConcentratedFilter):
     ) -> None:
         self._open(epsilon, delta, mechanism_delta, conversion)
 
-    def _cost(self, mechanism: Any, relation: Relation) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return convert.mechanism_to_zcdp(mechanism, relation=relation)
 
 
@@ -144,7 +144,7 @@ class ApproximateDPFilter(_ConcentratedFilter):
             mechanism_delta = _half(delta)
         self._open(epsilon, delta, mechanism_delta, conversion)
 
-    def _cost(self, mechanism: Any, relation: Relation) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return _half_square(epsilon), delta
 

@@ -10,7 +10,6 @@ post-processing of the motion up to time mu^2, and of its end point, which is su
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
-from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
@@ -59,7 +58,7 @@ class GDPFilter(AdditiveFilter):
         validation.check_delta(delta)
         self._fill(_opened(epsilon, delta))
 
-    def _cost(self, mechanism: Any, relation: Relation) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return _squared(convert.mechanism_to_gdp(mechanism, relation=relation))
 
     def epsilon(self) -> Float[Array, ""]:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
 from jaxacct import convert, validation
 from jaxacct.filters.additive import Cost, squared, total_cost
 from jaxacct.ledger import Ledger
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum
@@ -93,7 +93,7 @@ class _TimeUniformOdometer(Ledger):
         """Returns the largest u between two values of V: at the latter, unless a subclass's boundary ever falls."""
         return self._boundary(variance, start)
 
-    def _cost(self, mechanism: Any, relation: Relation) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         """Returns v, the drift and the failure probability of one run."""
         rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
         return *_doubled(rho), delta
@@ -101,27 +101,13 @@ class _TimeUniformOdometer(Ledger):
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
-        """Returns whether ``steps`` runs of ``mechanism`` can be counted, and the odometer after them.
-
-        An odometer has no budget: it refuses only what has no finite cost (no noise, invalid traced parameters, steps
-        that are no whole number) and is the old one bit for bit then. Sequences and tuples as in the filters. Concrete
-        invalid arguments, and mechanisms without a number of that kind, raise ValueError.
-        """
         cost = total_cost(lambda each: self._cost(each, relation), mechanism, steps)
-        first = mechanism
-        while isinstance(first, (tuple, list)):
-            first = first[0]
+        first = listed(mechanism, steps)[0][0]
         granted, state = _spend(self.state, cost, self._cost(first, relation)[0])
         return granted, self._with(state)
 
-    def would_grant(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
-    ) -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would count the runs, counting nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
-
     def remaining(
-        self, mechanism: Any, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
@@ -275,7 +261,7 @@ class RogersOdometer(_TimeUniformOdometer):
         validation.check_whole(examples, "examples", 4, 2**53, "the number of examples in the data set")
         self._fill(_opened(delta, mechanism_delta), int(examples))
 
-    def _cost(self, mechanism: Any, relation: Relation) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return *_rogers_cost(epsilon), delta
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
 
 from jaxacct import validation
+from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.policies.policy import Setting
 from jaxacct.precision import as_float64, in_float64
@@ -55,7 +55,7 @@ class _Levelled:
         """The number of correctly classified training examples, with Gaussian noise; its sensitivity is 1."""
         return Gaussian(self.query_noise)
 
-    def start(self, ledger: Any) -> Levels:
+    def start(self, ledger: Ledger) -> Levels:
         return Levels(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
     def _range(self) -> tuple[int, int]:
@@ -64,7 +64,7 @@ class _Levelled:
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
         raise NotImplementedError
 
-    def adapt(self, state: Levels, ledger: Any, step: ArrayLike, answer: ArrayLike) -> Levels:
+    def adapt(self, state: Levels, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Levels:
         answer = jnp.asarray(answer, jnp.float32)
         rise = answer - SIGNIFICANT * self.query_noise > state.best
         move = jnp.where(rise, 1 if self.up else 0, -1)
