@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxacct import validation
 
@@ -50,7 +50,7 @@ def with_canaries(loss: Callable[..., Array], size: float) -> Callable[..., Arra
     return extended
 
 
-def rows(data: tuple[ArrayLike, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:
+def rows(data: tuple[Array | np.ndarray, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:
     """Returns ``data`` (n, ...) and the canaries as n + m rows of ``(number, included, *example)``.
 
     A canary's row repeats the first example, which its loss does not look at.

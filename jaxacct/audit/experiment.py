@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 import jaxacct
 from jaxacct import saddlepoint, validation
@@ -119,7 +119,7 @@ class Audit:
 def run(
     model: nnx.Module,
     loss: Callable[..., Array],
-    data: tuple[ArrayLike, ...],
+    data: tuple[Array | np.ndarray, ...],
     settings: Settings | None = None,
     *,
     fault: str | None = None,
@@ -149,7 +149,9 @@ def run(
     return play(trainer, watched(trainer, settings.steps), data, settings, seed)
 
 
-def play(trainer: DPTrainer, watch: Watch, data: tuple[ArrayLike, ...], settings: Settings, seed: int | None) -> Audit:
+def play(
+    trainer: DPTrainer, watch: Watch, data: tuple[Array | np.ndarray, ...], settings: Settings, seed: int | None
+) -> Audit:
     """Returns :func:`run` of a trainer that is made, with the program that watches it: for many seeds of one audit."""
     source = np.random.SeedSequence(seed)
     coins = np.random.default_rng(source.spawn(1)[0])
@@ -167,7 +169,7 @@ def play(trainer: DPTrainer, watch: Watch, data: tuple[ArrayLike, ...], settings
 def make_trainer(
     model: nnx.Module,
     loss: Callable[..., Array],
-    data: tuple[ArrayLike, ...],
+    data: tuple[Array | np.ndarray, ...],
     settings: Settings,
     fault: str | None = None,
     seed: int | jax.Array | None = None,

@@ -7,15 +7,13 @@ via truncated CDP"). At a = omega it holds then as well: the divergence is conti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import checked_divergences, checked_orders, least_between
+from jaxacct.convert.orders import Divergences, Orders, checked_divergences, checked_orders, least_between
 from jaxacct.convert.renyi import METHODS, Conversion, ToDelta, ToEpsilon
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
@@ -29,9 +27,7 @@ MARGIN = 32 * UNIT_ROUNDOFF
 """Relative rounding of the products and quotients below: there are fewer, and no elementary function among them."""
 
 
-def zcdp_to_rdp(
-    rho: Float[ArrayLike, ""], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, " orders"]:
+def zcdp_to_rdp(rho: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " orders"]:
     """Returns ``rho * order``, an upper bound on the divergence of a rho-zCDP mechanism; float64 (orders,).
 
     Formal guarantee: an upper bound by the definition of zCDP, rounding included, under the relation of the zCDP.
@@ -46,9 +42,7 @@ def zcdp_to_rdp(
     return tcdp_to_rdp(rho, np.inf, orders)
 
 
-def tcdp_to_rdp(
-    rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, " orders"]:
+def tcdp_to_rdp(rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " orders"]:
     """Returns ``rho * order`` for orders up to omega, and ``inf`` above, of which tCDP says nothing; float64.
 
     Formal guarantee: an upper bound by the definition of tCDP, rounding included, under the relation of the tCDP.
@@ -65,9 +59,7 @@ def tcdp_to_rdp(
     return _tcdp_to_rdp(rho, omega, checked_orders(orders))
 
 
-def rdp_to_tcdp(
-    rdp: Float[ArrayLike, " orders"], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def rdp_to_tcdp(rdp: Divergences, orders: Orders) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the least rho known to hold, and omega, the largest order: (rho, omega)-tCDP; float64 (), ().
 
     Between two orders (order - 1) rdp is at most its chord, for it is convex and 0 at order 1 (a log moment); the

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.convert.gaussian import check_mu
 from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import checked_orders
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 MARGIN = 8 * UNIT_ROUNDOFF
 """Relative amount by which a divergence is rounded up: it is a product of three numbers."""
 
 
-def gdp_to_rdp(
-    mu: Float[ArrayLike, "*batch"], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, "*batch orders"]:
+def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
     """Returns the Rényi divergence of a mu-GDP mechanism at each order, ``order mu^2 / 2``; float64 (..., orders).
 
     Formal guarantee: an upper bound, attained by the Gaussian mechanism; so mu-GDP implies (mu^2/2)-zCDP (Dong, Roth

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.precision import first_index
+
+Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
+"""Rényi orders: an array, or a list of numbers."""
+
+Divergences: TypeAlias = Float[ArrayLike, "*batch orders"] | Sequence[float]
+"""Rényi divergences, one for each order: an array, or a list of numbers."""
 
 POINTS = 12
 """Orders looked at in one round of the search."""
@@ -20,7 +26,7 @@ ROUNDS = 4
 order and the next differ by."""
 
 
-def checked_orders(orders: Sequence[float] | ArrayLike, *, one: bool = False, infinity: bool = False) -> Any:
+def checked_orders(orders: Orders, *, one: bool = False, infinity: bool = False) -> Any:
     """Returns ``orders`` as a float64 array, or as they are where they are traced; raises ValueError on a bad one.
 
     Orders are above 1 and finite, but for what is allowed: order ``one``, the Kullback-Leibler divergence, or

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import softplus
-from jaxacct.convert.orders import checked_orders
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero
 
 MARGIN = 32 * FUNCTION
 """Relative rounding: of five functions at most, of which the sum of three is no less than a tenth in size."""
 
 
-def pure_to_rdp(
-    epsilon: Float[ArrayLike, "*batch"], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, "*batch orders"]:
+def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
     """Returns the largest Rényi divergence of an epsilon-DP mechanism at each order; float64 (..., orders).
 
     Args:

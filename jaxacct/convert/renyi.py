@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from jaxacct import validation
 from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import log_below
-from jaxacct.convert.orders import checked_divergences, checked_orders, least_between
+from jaxacct.convert.orders import Divergences, Orders, checked_divergences, checked_orders, least_between
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
@@ -57,8 +57,8 @@ five times as long.
 
 
 def rdp_to_epsilon(
-    rdp: Float[ArrayLike, "*batch orders"],
-    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    rdp: Divergences,
+    orders: Orders,
     delta: Float[ArrayLike, "*#batch"],
     method: str = "optimal",
 ) -> Float[Array, "*batch"]:
@@ -94,8 +94,8 @@ def rdp_to_epsilon(
 
 
 def rdp_to_delta(
-    rdp: Float[ArrayLike, "*batch orders"],
-    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    rdp: Divergences,
+    orders: Orders,
     epsilon: Float[ArrayLike, "*#batch"],
     method: str = "optimal",
 ) -> Float[Array, "*batch"]:
@@ -116,7 +116,7 @@ def rdp_to_delta(
 def least_rdp(
     epsilon: Float[ArrayLike, "*batch"],
     delta: Float[ArrayLike, "*batch"],
-    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    orders: Orders,
     method: str = "optimal",
 ) -> Float[Array, "*batch orders"]:
     """Returns the least Rényi divergence, at each order, of any mechanism whose delta(epsilon) is ``delta``; float64.

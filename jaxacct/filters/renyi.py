@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
+from jaxacct.convert.orders import Orders
 from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
@@ -116,9 +117,7 @@ class RenyiFilter(RenyiLedger):
         self._fill(_opened(epsilon, delta, checked_orders(orders), conversion), checked_orders(orders), conversion)
 
     @classmethod
-    def with_divergences(
-        cls, budgets: Float[ArrayLike, " orders"], orders: Sequence[float], *, delta: ArrayLike
-    ) -> RenyiFilter:
+    def with_divergences(cls, budgets: Orders, orders: Sequence[float], *, delta: ArrayLike) -> RenyiFilter:
         """Returns the filter of Theorem 1 (one order) or Corollary 1 (several): budgets in Rényi divergence.
 
         Args:
@@ -172,7 +171,7 @@ def _opened(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], con
 
 
 @in_float64
-def _opened_with(budgets: ArrayLike, delta: ArrayLike) -> _State:
+def _opened_with(budgets: Orders, delta: ArrayLike) -> _State:
     return _state(as_float64(budgets) * (1 - ROUNDING), as_float64(delta))
 
 

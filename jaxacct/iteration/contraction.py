@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,7 +65,7 @@ def _float64_of_shape(leaf: Any, shape: tuple[int, ...]) -> Any:
     return np.broadcast_to(np.asarray(leaf, np.float64), shape)
 
 
-def theta(epsilon: ArrayLike, ratio: ArrayLike, *, log: bool = False) -> Float[Array, ...]:
+def theta(epsilon: ArrayLike, ratio: ArrayLike | Sequence[float], *, log: bool = False) -> Float[Array, ...]:
     """Returns theta_epsilon(ratio), the hockey-stick divergence of N(ratio, 1) from N(0, 1), rounded up.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.orders import Orders
 from jaxacct.convert.renyi import log_delta_of_orders
 from jaxacct.iteration.contraction import (
     as_array,
@@ -149,7 +150,7 @@ def last_iterate_delta(
 
 
 def last_iterate_rdp(
-    sgd: ProjectedNoisySGD, orders: ArrayLike, *, position: ArrayLike | None = None
+    sgd: ProjectedNoisySGD, orders: Orders, *, position: ArrayLike | None = None
 ) -> Float[Array, " orders"]:
     """Returns the Rényi divergence of releasing the last iterate alone, at each order, rounded up.
 

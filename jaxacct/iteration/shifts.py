@@ -22,6 +22,7 @@ s_t^2 with weights s_t^2, which has a closed form in minima and maxima of averag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,11 +31,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.orders import Orders
 from jaxacct.iteration.contraction import as_array, check_not_negative, kernel
 from jaxacct.precision import UNIT_ROUNDOFF
 
 
-def amplified_mu(shifts: ArrayLike, noise: ArrayLike) -> Float[Array, ""]:
+def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike) -> Float[Array, ""]:
     """Returns the mu of N(mu, 1) against N(0, 1) that bounds a contractive noisy iteration's last iterate, rounded up.
 
     Args:
@@ -69,7 +71,9 @@ def amplified_mu(shifts: ArrayLike, noise: ArrayLike) -> Float[Array, ""]:
     return _amplified_mu(shifts, noise)
 
 
-def amplified_rdp(orders: ArrayLike, shifts: ArrayLike, noise: ArrayLike) -> Float[Array, " orders"]:
+def amplified_rdp(
+    orders: Orders, shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike
+) -> Float[Array, " orders"]:
     """Returns the Rényi divergence of a contractive noisy iteration's last iterate at each order, rounded up.
 
     Arguments, guarantee, errors and source are those of :func:`amplified_mu`; ``orders`` (orders,) are above 1, and a

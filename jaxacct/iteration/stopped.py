@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.orders import Orders
 from jaxacct.iteration.contraction import as_array, from_log, kernel, log_theta
 from jaxacct.iteration.sgd import (
     HIGHEST_ORDER,
@@ -119,7 +120,7 @@ def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "
     return _stopped_epsilon(sgd, as_array(delta), method=method)
 
 
-def stopped_rdp(sgd: ProjectedNoisySGD, orders: ArrayLike, *, method: str = "renyi") -> Float[Array, " orders"]:
+def stopped_rdp(sgd: ProjectedNoisySGD, orders: Orders, *, method: str = "renyi") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of randomly stopped projected noisy SGD at each order, rounded up.
 
     Args:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool, PyTree
+from jaxtyping import ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributionPair
@@ -46,8 +47,8 @@ class DiscretePair(Mechanism):
     inf
     """
 
-    p: ArrayLike
-    q: ArrayLike
+    p: Float[ArrayLike, "*batch m"] | Sequence[float]
+    q: Float[ArrayLike, "*batch m"] | Sequence[float]
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
@@ -83,7 +84,8 @@ class DiscretePair(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns (p, q) for "remove", (q, p) for "add", and both for the other relations."""
         directions(self, relation)
-        pairs = {"remove": (FinitePair(self.p, self.q),), "add": (FinitePair(self.q, self.p),)}
+        p, q = cast(ArrayLike, self.p), cast(ArrayLike, self.q)
+        pairs = {"remove": (FinitePair(p, q),), "add": (FinitePair(q, p),)}
         return pairs.get(relation, pairs["remove"] + pairs["add"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,8 +47,8 @@ class GaussianMixture(Mechanism):
     """
 
     noise_multiplier: ArrayLike
-    sensitivities: Float[ArrayLike, "*batch m"]
-    probabilities: Float[ArrayLike, "*batch m"]
+    sensitivities: Float[ArrayLike, "*batch m"] | Sequence[float]
+    probabilities: Float[ArrayLike, "*batch m"] | Sequence[float]
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 

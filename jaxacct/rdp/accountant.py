@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
 from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import checked_orders
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.convert.renyi import Conversion, ToDelta, ToEpsilon, check_delta_or_none, least_implied
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_count, check_mechanism, directions, listed
@@ -22,9 +20,7 @@ from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of
 CONVERSIONS = convert.METHODS
 
 
-def curve(
-    mechanism: Mechanism, orders: Sequence[float] | ArrayLike, *, relation: Relation = "add_or_remove"
-) -> Float[Array, " orders"]:
+def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
     Args:
@@ -57,7 +53,7 @@ def curve(
 
 
 def composed_curve(
-    mechanism: Mechanisms, steps: Steps, orders: Sequence[float] | ArrayLike, *, relation: Relation = "add_or_remove"
+    mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
     """Returns the Rényi divergence of an adaptive composition at each order, rounded up; float64 (orders,).
 
@@ -86,7 +82,7 @@ def epsilon(
     steps: Steps,
     delta: ArrayLike,
     *,
-    orders: Sequence[float] | ArrayLike | str = DEFAULT_ORDERS,
+    orders: Orders | str = DEFAULT_ORDERS,
     relation: Relation = "add_or_remove",
     conversion: str = "optimal",
 ) -> Float[Array, ""]:
@@ -134,7 +130,7 @@ def delta(
     steps: Steps,
     epsilon: ArrayLike,
     *,
-    orders: Sequence[float] | ArrayLike | str = DEFAULT_ORDERS,
+    orders: Orders | str = DEFAULT_ORDERS,
     relation: Relation = "add_or_remove",
     conversion: str = "optimal",
 ) -> Float[Array, ""]:
@@ -162,7 +158,7 @@ def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) 
         check_count(part, count)
 
 
-def _search(orders: Sequence[float] | ArrayLike | str) -> tuple[ArrayLike, bool]:
+def _search(orders: Orders | str) -> tuple[ArrayLike, bool]:
     """Returns the orders to try, and whether to go on between them."""
     if isinstance(orders, str):
         validation.check_one_of(orders, "orders", (CONTINUOUS,))

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TypeAlias
 
 from flint import arb, ctx
 
+from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.routes import BITS, Direction
@@ -18,6 +19,10 @@ from jaxacct.verify.statements import Unstated, composition, exact
 
 LARGEST = arb(2) ** 1024
 """Above every float64 but infinity."""
+
+
+Claim: TypeAlias = Bounds | tuple[float | None, float]
+"""A bracket that is claimed, or its two ends; a lower one of None is 0."""
 
 
 class Status(enum.StrEnum):
@@ -54,7 +59,12 @@ class Verdict:
 
 
 def epsilon(
-    mechanism: Mechanisms, steps: Steps, delta: float, bracket: Any, *, relation: Relation = "add_or_remove"
+    mechanism: Mechanisms,
+    steps: Steps,
+    delta: float,
+    bracket: Claim,
+    *,
+    relation: Relation = "add_or_remove",
 ) -> Verdict:
     """Returns whether ``lower <= epsilon <= upper`` holds for the tight epsilon of a composition at ``delta``.
 
@@ -92,7 +102,12 @@ def epsilon(
 
 
 def delta(
-    mechanism: Mechanisms, steps: Steps, epsilon: float, bracket: Any, *, relation: Relation = "add_or_remove"
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: float,
+    bracket: Claim,
+    *,
+    relation: Relation = "add_or_remove",
 ) -> Verdict:
     """Returns whether ``lower <= delta <= upper`` holds for the tight delta of a composition at ``epsilon``.
 
@@ -110,7 +125,7 @@ def delta(
     return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Delta(directions, epsilon), 1.0)
 
 
-def number(value: Any, name: str) -> float:
+def number(value: object, name: str) -> float:
     """Returns a float64; raises where there is none, it is NaN, or it would have to be rounded to be one."""
     given = exact(value, name)
     found = float(given)
@@ -121,9 +136,9 @@ def number(value: Any, name: str) -> float:
     return found
 
 
-def claimed(bracket: Any) -> tuple[float, float]:
+def claimed(bracket: Claim) -> tuple[float, float]:
     """Returns the two ends of a claim."""
-    lower, upper = (bracket.lower, bracket.upper) if hasattr(bracket, "upper") else bracket
+    lower, upper = bracket if isinstance(bracket, (tuple, list)) else (bracket.lower, bracket.upper)
     return number(0.0 if lower is None else lower, "lower"), number(upper, "upper")
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 import jaxacct as ja
 from jaxacct import convert, filters, rdp
+from jaxacct.dominating_pairs import DominatingPair
 
 
 def answers(noise: float, steps: int, relation: ja.Relation = "add_or_remove") -> tuple[float, str]:
@@ -72,6 +73,6 @@ class NoisyCount(ja.Mechanism):
         """Leaves the check to another one."""
         ja.Gaussian(self.deviation)
 
-    def dominating_pairs(self, relation: ja.Relation = "add_or_remove") -> tuple[ja.mechanisms.DominatingPair, ...]:
+    def dominating_pairs(self, relation: ja.Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """The pair of the Gaussian mechanism of the same ratio."""
         return ja.Gaussian(jnp.asarray(self.deviation) / self.most).dominating_pairs(relation)

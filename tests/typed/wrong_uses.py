@@ -18,7 +18,7 @@ def wrong_arguments() -> None:
     ja.epsilon(NOISY, steps=None, delta=1e-5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ja.epsilon(NOISY, steps=1, delta="1e-5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ja.epsilon(NOISY, steps=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    ja.epsilon(NOISY, 1, 1e-5, "remove")  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
+    ja.epsilon(NOISY, 1, 1e-5, "remove")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ja.delta(NOISY, 1, 1.0, relation="swap")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ja.Gaussian("2.0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ja.Gaussian(sigma=2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -38,13 +38,13 @@ def wrong_rooms() -> None:
     convert.mechanism_to_zcdp(1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     filters.ZCDPFilter("1", 1e-5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     filters.ZCDPFilter(1.0, 1e-5).spend("oops")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    calibrate.scale("oops", 1, epsilon=1.0, delta=1e-5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    calibrate.scale("oops", 1.0, 1e-5, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def wrong_results(bounds: ja.Bounds) -> None:
     """What a bracket is not."""
-    bounds + 1.0  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
-    bounds.epsilon  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnusedExpression]  # noqa: B018, E501
+    print(bounds + 1.0)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnknownArgumentType]
+    len(bounds)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class Incomplete(ja.Mechanism):
