@@ -1,5 +1,9 @@
 """JAX-accelerated accounting of differential privacy, and a Flax trainer that asks it for its budget.
 
+Errors are alike everywhere: a concrete argument out of range raises ValueError, with its name, its value and what to
+do; a traced one cannot raise, and what comes out is on the safe side: inf for an epsilon, 1 for a delta, nothing
+granted.
+
 >>> import jaxacct as ja
 >>> mechanism = ja.PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01)
 >>> bool(ja.epsilon(mechanism, steps=1000, delta=1e-5).upper < 2.2)

@@ -45,9 +45,10 @@ class Settings:
 
     Attributes:
         noise_multiplier, sampling_rate, steps: of the audited trainer, as it claims them.
-        canaries: of each run.
-        guesses: of each run, about the canaries that look most and least like members; fixed in advance.
-        runs: independent trainings.
+        canaries: of each run; more show more, at the cost of as many more rows.
+        guesses: of each run, about the canaries that look most and least like members; fixed in advance. Fewer where
+            only the clearest are to count.
+        runs: independent trainings; the bound rises with their number, the time likewise.
         delta: at which epsilon is claimed.
         confidence: of the bounds, in (0, 1).
 

@@ -96,8 +96,6 @@ def zcdp_to_epsilon(
 
     Formal guarantee: an upper bound, rounding included; not the least one, since each order is taken by itself.
 
-    Raises ValueError where a concrete argument is out of range; traced ones give ``inf``.
-
     >>> [round(float(zcdp_to_epsilon(0.02, 1e-6, method)), 4) for method in ("optimal", "improved", "mironov")]
     [0.8999, 0.8999, 1.0713]
     """

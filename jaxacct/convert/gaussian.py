@@ -52,8 +52,6 @@ def gaussian_epsilon(mu: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     Formal guarantee: an upper bound on the exact value, above it by less than 1e-11 of it for mu in [1e-3, 1e3]; 0
     where epsilon = 0 already has that delta. Traced arguments out of range give ``inf``. Derivatives are exact.
 
-    Raises ValueError where a concrete argument is out of range.
-
     Source: as for :func:`gaussian_delta`.
 
     >>> print(f"{gaussian_epsilon(1.0, 1e-5):.8f}")
@@ -74,8 +72,6 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     Formal guarantee: a mu-GDP mechanism with the mu returned is (epsilon, delta)-DP; it is less than 1e-11 of itself
     below the largest such mu where epsilon is at most 1e3. (An (epsilon, delta)-DP mechanism is *not* mu-GDP: a single
     point of the curve says nothing of the others.) Traced arguments out of range give 0. Derivatives are exact.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: as for :func:`gaussian_delta`.
 

@@ -26,8 +26,6 @@ def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Ar
     (Kairouz, Oh and Viswanath 2015): log(cosh((order - 1/2) epsilon)/cosh(epsilon/2))/(order - 1). ``inf`` where an
     argument is traced and invalid. (An epsilon with delta > 0 bounds no divergence at all.)
 
-    Raises ValueError where a concrete argument is out of range.
-
     >>> pure_to_rdp(1.0, [2.0, 100.0]).round(6).tolist()
     [0.735326, 0.996836]
     """

@@ -69,15 +69,13 @@ def rdp_to_epsilon(
         orders (orders,): the orders, above 1; infinity, the supremum of the privacy loss, may be among them.
         delta (...): failure probability in (0, 1); scalar, or one for each of the leading axes. 0 asks for a pure
             epsilon, of which an infinite order alone says anything.
-        method: one of :data:`METHODS`.
+        method: one of :data:`METHODS`. The default is the tightest; the others compare with what was published.
 
     Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
     (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with the divergence of the best
     order, to within rounding (the best of more than five orders may be missed by 1e-4 of epsilon); the whole curve may
     allow less. ``inf`` where an argument is traced and invalid, 0 for a divergence
     of 0 at every order.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion
     and applications", Theorem 1; the proof that a minimum found only nearly errs on the safe side is in
@@ -128,12 +126,10 @@ def least_rdp(
         epsilon (...): at least 0.
         delta (...): in [0, 1), of the same shape or a scalar.
         orders (orders,): above 1; infinity is one.
-        method: "optimal", or one of its closed lower bounds: "g", which is the rule "improved", or "f".
+        method: "optimal", or one of its closed lower bounds, for comparison: "g", which is the rule "improved", or "f".
 
     Formal guarantee: a lower bound on the divergence, rounding included, so that it is safe as a budget; with "optimal"
     attained, by a mechanism of two outcomes. 0 where an argument is traced and invalid.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh et al. (2021), Theorem 1 and Theorem 2 (``g`` and ``f``).
 

@@ -69,8 +69,10 @@ class ZCDPFilter(_ConcentratedFilter):
         epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
             that costs anything.
         delta (): its failure probability, all included.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
-        conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
+            where some of them are (epsilon, delta)-DP with a delta of their own.
+        conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here; another
+            one compares with a paper's.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, and whatever has an
     epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho. A pytree of float32 leaves, like
@@ -78,8 +80,6 @@ class ZCDPFilter(_ConcentratedFilter):
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is (epsilon,
     delta)-DP for the relation asked for (and, without failures, ``budget``-zCDP), rounding included.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Lécuyer (2021), Theorem 1; Whitehouse et al. (2023), "Fully-adaptive composition in differential privacy",
     Theorem 1; conversion, Asoodeh et al. (2021), Theorem 1.
@@ -119,8 +119,6 @@ class ApproximateDPFilter(_ConcentratedFilter):
     tanh(epsilon_n / 2). A pytree of float32 leaves, like :class:`.RenyiFilter`.
 
     Formal guarantee: everything granted together is (epsilon, delta)-DP for the relation asked for, rounding included.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Whitehouse, Ramdas, Rogers and Wu (2023), "Fully-adaptive composition in differential privacy", the filter
     for conditional (epsilon_n, delta_n)-DP.

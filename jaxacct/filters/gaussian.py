@@ -40,8 +40,6 @@ class GDPFilter(AdditiveFilter):
     sqrt(:attr:`budget`)-GDP and (epsilon, delta)-DP for the relation asked for, rounding included. For Gaussian noise
     this is tight: no filter grants more.
 
-    Raises ValueError where a concrete argument is out of range.
-
     Source: Smith and Thakurta (2022), "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
     and Honkela (2023), "Individual privacy accounting with Gaussian differential privacy"; conversion, Dong, Roth and
     Su (2022), Corollary 1.

@@ -72,7 +72,8 @@ class RenyiFilter(RenyiLedger):
         epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
             that costs anything.
         delta (): its failure probability, likewise.
-        orders: the Rényi orders tracked, each above 1; static.
+        orders: the Rényi orders tracked, each above 1; static. The one alone that is best for the plan of a run, where
+            there is one: but for "mironov", all of them share delta.
         conversion: "mironov", budget ``epsilon - log(1/delta)/(order - 1)`` at each order, as in the paper; or
             "optimal" or the older "improved", which split delta over the orders and use the tighter conversion at
             each: of the default orders these favour the large ones, that is, a small epsilon; static. Of a *single*

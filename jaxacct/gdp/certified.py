@@ -60,7 +60,8 @@ def certified_mu(
             G_mu(a) are at least this. Few mechanisms have a mu for all rates: k steps with a Poisson sample and noise
             multiplier s are as bad as sqrt(k)/s far enough out, where every batch has the example.
         relation: neighbouring relation, one that the mechanisms support.
-        accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv".
+        accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv"; the last
+            inside a trace where the exact one does not converge.
 
     Returns :class:`GaussianSummary`. With f the trade-off function, delta(eps) the privacy profile, delta_mu that of
     G_mu (:func:`gaussian_delta`), and mu what is called ``mu.upper``:
@@ -78,8 +79,6 @@ def certified_mu(
     not converge is not replaced: if ``mu.upper`` is ``inf`` there, accountant="prv" will do.
 
     Formal guarantee: the above, rounding included; proofs in :mod:`jaxacct.gdp.certificate`.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Gomez, Kulynych et al. (2025), "Gaussian DP for reporting differential privacy guarantees in machine
     learning" (arXiv 2503.10945); regret, Kaissis et al. (2024), "Beyond the calibration point".

@@ -46,7 +46,8 @@ def mu(
         method: "small_rate", the closed form to leading order in the sampling rate, for
             :class:`~jaxacct.PoissonSubsampledGaussian` (adding or removing) and
             :class:`~jaxacct.GaussianWithoutReplacement` only; "functionals", by quadrature over the loss, for any
-            mechanism. By default the closed form where there is one.
+            mechanism. By default the closed form where there is one; for large rates, which it is not made for, the
+            other.
 
     Returns float64 (). NoisySGD, NoisyAdam and any other optimizer of the same noisy gradients have the same mu.
     ``inf`` for no noise, infinite losses and invalid traced values; 0 for no steps.

@@ -55,8 +55,6 @@ class ProjectedNoisySGD(Fields):
 
     Fields broadcast; they may be traced, and then what cannot raise promises nothing.
 
-    Raises ValueError where a concrete field is out of range.
-
     Source: Feldman, Mironov, Talwar and Thakurta (2018), "Privacy amplification by iteration", Algorithm 1.
 
     >>> ProjectedNoisySGD(learning_rate=0.05, lipschitz=1.0, noise=5.0, steps=100).diameter
@@ -119,7 +117,7 @@ def last_iterate_delta(
             "renyi": by Feldman et al.'s 2 order L^2 / (noise^2 (k + 1)), for convex smooth losses;
             "shifted": theta(r0 / sqrt(k + 1)), likewise;
             "best": the least that any of these gives at any iteration; the middle two only where they apply.
-        log: whether to return the natural logarithm.
+        log: whether to return the natural logarithm, for what float64 does not hold.
 
     Returns float64 (...), in [0, 1].
 

@@ -77,7 +77,7 @@ def stopped_delta(
             "renyi": the same from the moments themselves, :func:`stopped_rdp`; never larger, any T;
             "shifted": the mean of theta(r0 / sqrt(k)), k = 1 ... T; convex smooth losses; never larger than "renyi";
             "best": at each iteration the least of "recursive" and, where it applies, "shifted".
-        log: whether to return the natural logarithm.
+        log: whether to return the natural logarithm, for what float64 does not hold.
 
     Returns float64 (...), in [0, 1]. Time is linear in the largest T but for "contraction" and "feldman".
 

@@ -29,8 +29,6 @@ class PureDP(Mechanism):
     Relations: "add_or_remove" (default), "remove", "add", "replace". The guarantee is taken to be stated for the
     relation asked for: an epsilon for adding and removing is *not* one for replacing. The pair is its own mirror image.
 
-    Raises ValueError where epsilon is negative or NaN; a traced one cannot raise and costs inf instead.
-
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
     dominating mechanism in the proof of the composition theorem; delta = 0.
 
@@ -47,7 +45,6 @@ class PureDP(Mechanism):
         validation.check_epsilon(self.epsilon)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the guarantee is that nothing is learned."""
         return is_none(self.epsilon)
 
     @in_float64
@@ -96,7 +93,6 @@ class ApproximateDP(Mechanism):
         validation.check_probability(self.delta, "delta")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the guarantee is that nothing is learned."""
         return is_none(self.epsilon) & is_none(self.delta)
 
     @in_float64

@@ -74,7 +74,6 @@ class DiscretePair(Mechanism):
         return np.shape(self.p)[:-1]
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where p and q are the same probabilities."""
         if is_concrete(self.p, self.q):
             return np.all(np.asarray(self.p, np.float64) == np.asarray(self.q, np.float64), axis=-1)
         p, q = as_float64(self.p), as_float64(self.q)
@@ -108,7 +107,8 @@ class PrivacyLoss(Mechanism):
         survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf). Optional, and recommended, both: the callables' error
             is relative to small values, and 1 - cdf says nothing of a tail below 1e-15, which a delta of 1e-10 needs.
         value_error (...): bound on the absolute error of the CDFs' values, and on a survival value S's over
-            S (1 + |log S|). Default: four ulps of one. The bounds of the accountants rest on it.
+            S (1 + |log S|). Default: four ulps of one. The bounds of the accountants rest on it: raise it for a CDF
+            that comes of a quadrature or a series.
         atoms: two neighbouring losses of positive probability, the lower first, which meshes then contain; NaN if any
             mesh will do (default). A jump is to be within 8 rounding errors of its loss.
         reverse: the same for (Q, P), if that is another law; None where the pair is its own mirror image.

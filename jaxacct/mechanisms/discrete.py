@@ -42,8 +42,6 @@ class DiscreteLaplace(Mechanism):
     largest shift dominates those of smaller ones, since the likelihood ratio is monotone. For replace-one neighbours
     give the sensitivity to a replacement.
 
-    Raises ValueError where a concrete field is out of range; a traced scale cannot raise and costs inf instead.
-
     Source: Ghosh, Roughgarden and Sundararajan (2009), "Universally utility-maximizing privacy mechanisms",
     Definition 2.1; the loss from the definition.
 
@@ -62,7 +60,6 @@ class DiscreteLaplace(Mechanism):
         check_sensitivity(self.sensitivity)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end."""
         return is_endless(self.scale)
 
     @in_float64
@@ -94,7 +91,8 @@ class DiscreteGaussian(Mechanism):
         sensitivity: largest change of the query's value, a whole number of at least 1; static.
         reach: integers on either side of the centre that masses are kept for, static. By default enough for a concrete
             scale up to 1700, rounded up to a power of two; 2048, enough for a scale of 54, for a traced one. Beyond it
-            neither noise may have a mass that float64 can hold; epsilon is inf where that fails.
+            neither noise may have a mass that float64 can hold; epsilon is inf where that fails. Give it where a large
+            scale is traced.
 
     Relations: "add_or_remove" (default), "remove", "add". All are the same pair by symmetry, and the pair of the
     largest shift dominates those of smaller ones, since the likelihood ratio is monotone. For replace-one neighbours
@@ -131,7 +129,6 @@ class DiscreteGaussian(Mechanism):
             validation.check_whole(self.reach, "reach", 1, 2**30, "the integers summed over on either side")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end."""
         return is_endless(self.scale)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

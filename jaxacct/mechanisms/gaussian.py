@@ -27,8 +27,6 @@ class Gaussian(Mechanism):
     Relations: "add_or_remove" (default), "remove", "add", one pair for all of them by symmetry; "replace", where the
     query moves by up to 2, which is as half the noise multiplier.
 
-    Raises ValueError where the noise multiplier is negative or NaN; a traced one cannot raise and costs inf instead.
-
     >>> Gaussian(noise_multiplier=2.0).relations
     ('add_or_remove', 'remove', 'add', 'replace')
     """
@@ -41,7 +39,6 @@ class Gaussian(Mechanism):
         validation.check_noise_multiplier(self.noise_multiplier)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end."""
         return is_endless(self.noise_multiplier)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -68,8 +65,6 @@ class PoissonSubsampledGaussian(Mechanism):
     Relations: "add_or_remove" (default), "remove", "add", "replace". Fixed-size or shuffled batches are *not* this
     mechanism.
 
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
-
     Source: dominating pairs, Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via
     characteristic function", Theorem 11. Replacement: the pair (1-q) N(0, s^2) + q N(1, s^2) against
     (1-q) N(0, s^2) + q N(-1, s^2). Let mu_v be the law of the output if the example at issue takes part and contributes
@@ -95,7 +90,6 @@ class PoissonSubsampledGaussian(Mechanism):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -26,8 +26,6 @@ class Laplace(Mechanism):
     Relations: "add_or_remove" (default), "remove", "add", one pair for all of them by symmetry; "replace", where the
     query moves by up to 2.
 
-    Raises ValueError where the scale is negative or NaN; a traced one cannot raise and costs inf instead.
-
     Source: Dwork, McSherry, Nissim and Smith (2006), "Calibrating noise to sensitivity in private data analysis". Many
     coordinates are dominated by one that moves by the sum of their shifts: the hockey-stick divergence of two
     coordinates with shifts a and b (noise scale 1) is at most that of one with a + b, ``1 - e^((epsilon - a - b)/2)``;
@@ -46,7 +44,6 @@ class Laplace(Mechanism):
         validation.check_noise_scale(self.scale)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end."""
         return is_endless(self.scale)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -66,8 +63,6 @@ class PoissonSubsampledLaplace(Mechanism):
 
     Relations: "add_or_remove" (default), "remove", "add", "replace". Fixed-size batches are *not* this mechanism.
 
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
-
     Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
     Theorem 11; replacement as for :class:`.PoissonSubsampledGaussian`.
 
@@ -85,7 +80,6 @@ class PoissonSubsampledLaplace(Mechanism):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.scale, self.sampling_rate)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -66,6 +66,8 @@ class Mechanism(Fields, abc.ABC):
     numbers or arrays, with :attr:`relations`, :meth:`validate` and :meth:`dominating_pairs`; override the rest where
     fields are vectors or a run can release nothing. Every accountant, filter and trainer then takes it.
 
+    Making one raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
+
     Attributes:
         relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for, the default one first.
 

@@ -85,7 +85,6 @@ class GaussianMixture(Mechanism):
         return np.shape(self.probabilities)[:-1]
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end."""
         return is_endless(self.noise_multiplier)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -28,10 +28,10 @@ class RandomAllocation(Mechanism):
     Attributes:
         noise_multiplier (...): standard deviation of the noise of one step over the clipping norm.
         batches (...): t, the number of batches, and steps, of the epoch; whole, from 1 to 2**30. Shapes broadcast.
-        points: points of the law that the pair is made of, static; from 64 to 4096. With 512, the default, delta of an
-            epoch was 0.02 % to 1.5 % too large for t = 2 and delta above 1e-8, and up to 8 % for t = 1000, which is
-            0.6 % of epsilon; twice as many points divide the excess by about four. Time goes with the square of the
-            points and the logarithm of t: for t = 1000 about 0.14 s and 0.43 s with 512 and 1024.
+        points: points of the law that the pair is made of, static; from 64 to 4096. More where an epoch has very many
+            batches. With 512, the default, delta of an epoch was 0.02 % to 1.5 % too large for t = 2 and delta above
+            1e-8, and up to 8 % for t = 1000, which is 0.6 % of epsilon; twice as many divide the excess by about four,
+            and take about three times as long: 0.43 s for t = 1000.
 
     Relations: "add_or_remove" (default), "remove", "add". Batches of equal size, from one shuffle of the data, are
     *not* this mechanism: there the others' places tell of an example's own.
@@ -74,7 +74,6 @@ class RandomAllocation(Mechanism):
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end."""
         return is_endless(self.noise_multiplier)
 
     @in_float64

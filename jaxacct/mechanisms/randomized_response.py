@@ -33,8 +33,6 @@ class RandomizedResponse(Mechanism):
     person who is absent still sends a report, of some fixed value. Where absence means that *no report is sent*, the
     number of reports gives it away, and no epsilon holds. The pair is its own mirror image.
 
-    Raises ValueError where a concrete field is out of range; a traced epsilon cannot raise and costs inf instead.
-
     Source: Kairouz, Bonawitz and Ramage (2016), "Discrete distribution estimation under local privacy", equation (2).
 
     >>> pair, = RandomizedResponse(epsilon=1.0, outcomes=4).dominating_pairs("replace")
@@ -52,7 +50,6 @@ class RandomizedResponse(Mechanism):
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where all values are released alike."""
         return is_none(self.epsilon)
 
     @in_float64

@@ -40,8 +40,6 @@ class TruncatedPoissonGaussian(Mechanism):
 
     Relations: "add_or_remove" (default), "remove", "add".
 
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
-
     Formal guarantee: let D(s, q) be the pair of :class:`.PoissonSubsampledGaussian`, (1 - q) N(0, s^2) + q N(1, s^2)
     and N(0, s^2), and e' = min(e, w - v). The pair of this mechanism is D(s/2, r) with probability v,
     D(s/2, q) with probability e' and D(s, q) with the rest; which of the three is known, and costs nothing by itself.
@@ -135,7 +133,6 @@ class TruncatedPoissonGaussian(Mechanism):
             )
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     @in_float64

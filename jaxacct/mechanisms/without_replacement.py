@@ -26,8 +26,6 @@ class GaussianWithoutReplacement(Mechanism):
     Relations: "replace" (default), under which the number of examples is public. Batches from one shuffle of the data
     are *not* this mechanism.
 
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
-
     Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
     Theorem 11; Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling", Theorem 9.
 
@@ -45,7 +43,6 @@ class GaussianWithoutReplacement(Mechanism):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
@@ -66,8 +63,6 @@ class LaplaceWithoutReplacement(Mechanism):
 
     Relations: "replace" (default), under which the number of examples is public.
 
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
-
     Source: as for :class:`GaussianWithoutReplacement`; many coordinates as for :class:`.Laplace`.
 
     >>> len(LaplaceWithoutReplacement(scale=2.0, sampling_rate=0.01).dominating_pairs())
@@ -84,7 +79,6 @@ class LaplaceWithoutReplacement(Mechanism):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        """Returns where the noise has no end, or nothing is sampled."""
         return nothing_sampled(self.scale, self.sampling_rate)
 
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:

@@ -98,11 +98,13 @@ class RenyiOdometer(_RenyiOdometer):
 
     Args:
         delta (): failure probability; traced values out of range read inf.
-        orders: the Rényi orders tracked, each above 1; static. The paper's by default.
+        orders: the Rényi orders tracked, each above 1; static. The paper's by default; fewer, around the best one of
+            the run that is expected, read less.
         base: the first filter's budget at order a is ``base/(a - 1)``; static. None for the paper's, log(2 |orders|/
             delta), which needs a concrete delta. A smaller one reads lower at first, and coarser steps later cost a
             larger f.
-        growth: ratio of each filter's budget to the one before it, above 1; static.
+        growth: ratio of each filter's budget to the one before it, above 1; static. Nearer to 1 for finer steps, of
+            which there are then more to pay for.
 
     A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``. :class:`VilleOdometer` reads less
     for the same mechanisms; this one is for comparison with the paper.
@@ -110,8 +112,6 @@ class RenyiOdometer(_RenyiOdometer):
     Formal guarantee: however mechanisms are chosen from earlier results, for any two neighbours of the relation asked
     for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta. What is released up to a
     moment, itself chosen by looking at everything, at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", Theorem 2,
     equation 5 and section 4.5; for all times at once, the module.
@@ -171,13 +171,12 @@ class VilleOdometer(_RenyiOdometer):
 
     Args:
         delta (): failure probability; traced values out of range read inf.
-        orders: the Rényi orders tracked, each above 1; static.
+        orders: the Rényi orders tracked, each above 1; static. Fewer, around those that are best for the readings at
+            issue, read less.
 
     A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``.
 
     Formal guarantee: that of :class:`RenyiOdometer`, whose readings it never exceeds at the same orders.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: the module; Ville's inequality, as in Howard, Ramdas, McAuliffe and Sekhon (2020), "Time-uniform Chernoff
     bounds via nonnegative supermartingales", and the method of mixtures.

@@ -135,7 +135,8 @@ class FilterOdometer(_TimeUniformOdometer):
     Args:
         delta (): failure probability, all included; traced values out of range read inf.
         epsilon: where the reading is as tight as a filter of that budget, above 0; static.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
+            where some of them are (epsilon, delta)-DP with a delta of their own.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`. A pytree of float32 leaves; sums are rounded up.
 
@@ -143,8 +144,6 @@ class FilterOdometer(_TimeUniformOdometer):
     for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta (where mechanisms fail with a
     probability of their own, see the module). What is released up to a moment, itself chosen by looking at everything,
     at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Whitehouse, Ramdas, Rogers and Wu (2023), "Fully-adaptive composition in differential privacy", filter
     odometer; proof in the module.
@@ -173,10 +172,10 @@ class MixtureOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far: the conjugate mixture.
 
     Args:
-        delta (): failure probability, all included; traced values out of range read inf.
+        delta (): as of :class:`FilterOdometer`.
         rho: of the mixture, above 0; static. The reading is tightest near V = rho (2 log(1/delta) + log log(1/delta)).
             By default 0.04, for V around 1.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+        mechanism_delta (): likewise.
 
     Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`.
 
@@ -203,10 +202,10 @@ class StitchedOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far that grows like sqrt(V log log V).
 
     Args:
-        delta (): failure probability, all included; traced values out of range read inf.
+        delta (): as of :class:`FilterOdometer`.
         start: v0, the variance from which on it is meant, above 0; static. By default the v of the first mechanism,
             epsilon_1^2, as in the paper. That one was chosen before anything was released; so v0 is fixed in advance.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+        mechanism_delta (): likewise.
 
     Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`; boundary, Howard, Ramdas, McAuliffe
     and Sekhon (2021), "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation (2).
@@ -237,11 +236,10 @@ class RogersOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far: the first odometer, for comparison.
 
     Args:
-        delta (): failure probability, all included; traced values out of range read inf.
+        delta (): as of :class:`FilterOdometer`.
         examples: n, the size of the data set, at least 4; it sets the range of V, 1/n^2 to 1, that it is meant for;
             static.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities (half of it in
-            the paper).
+        mechanism_delta (): likewise; half of delta in the paper.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_dp`; V is the sum of the epsilon_i^2 and the drift that of
     epsilon_i (e^epsilon_i - 1)/2. Guarantee and errors are those of :class:`FilterOdometer`.

@@ -91,10 +91,10 @@ class AdaptiveNoise(_Levelled):
         least, most: bounds of the noise multiplier.
         period: steps between adaptations.
         query_noise: standard deviation of the noise on the count of correctly classified training examples, which each
-            adaptation asks for and pays.
+            adaptation asks for and pays; more where it costs a visible part of the budget.
         lookahead: expected passes over the data that the ledger must still grant for the noise to rise; 0 for no such
             condition. An odometer grants whatever is valid: with one the condition holds always.
-        up: whether it may rise at all. The paper's fine-tuning starts high and only goes down.
+        up: whether it may rise at all. False for fine-tuning, as in the paper, which starts high and only goes down.
 
     Source: Lécuyer (2021), section 5.1 (``up``, every 10 epochs, 50 epochs of lookahead) and 5.2 (not ``up``, every
     epoch).

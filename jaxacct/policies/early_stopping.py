@@ -34,7 +34,7 @@ class EarlyStopping:
         policy: what chooses noise and rate.
         period: steps between answers; the policy's own, if it has one.
         query_noise: standard deviation of the noise on the count; if the policy asks for answers it is its own.
-        target: the answer at which to stop; None for none.
+        target: the answer at which to stop, where one is known to be good enough; None for none.
         patience: answers without a significant rise after which to stop; None for no limit.
 
     A filter's budget is spent whether training stops early or not; an odometer's reading at that moment holds.

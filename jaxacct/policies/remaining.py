@@ -22,8 +22,8 @@ class SpendRemaining:
     Attributes:
         sampling_rate: of every step.
         steps: of the whole run.
-        period: steps between calibrations; 1 for every step.
-        least, most: bounds of the noise multiplier that is searched.
+        period: steps between calibrations; 1 for every step, more to save their time.
+        least, most: bounds of the noise multiplier that is searched; wider for budgets far from 1.
 
     The noise of a period is the least, within 1e-4 of itself, of which the ledger grants all steps that are left. The
     ledger has to be a filter: of an odometer nothing remains, and it raises ValueError. It looks at what has been spent

@@ -107,8 +107,6 @@ def epsilon(
     mechanisms whose *parameters* are fixed beforehand (for parameters chosen from results see
     :mod:`jaxacct.filters`). Rounding is included. ``inf`` for no noise and for invalid traced values; 0 for no steps.
 
-    Raises ValueError where a concrete argument is out of range.
-
     Source: Asoodeh et al. (2021), "Three variants of differential privacy", Theorem 1; Canonne, Kamath and Steinke
     (2020), "The discrete Gaussian for differential privacy", Proposition 12; Mironov (2017), Proposition 3.
 
