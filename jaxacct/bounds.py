@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -42,13 +43,19 @@ class Bounds:
     Bounds([1, 2])
     """
 
-    lower: Float[Array, ...] | np.ndarray | float
-    estimate: Float[Array, ...] | np.ndarray | float
-    upper: Float[Array, ...] | np.ndarray | float
-    converged: Bool[Array, ...] | np.ndarray | bool = True
+    lower: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
+    estimate: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
+    upper: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
+    converged: Bool[Array, "*batch"] | Bool[np.ndarray, "*batch"] | bool = True
+
+    if TYPE_CHECKING:  # made of any numbers, read as arrays
+
+        def __init__(
+            self, lower: ArrayLike, estimate: ArrayLike, upper: ArrayLike, converged: ArrayLike = True
+        ) -> None: ...
 
     @property
-    def gap(self) -> Float[Array, ...] | float:
+    def gap(self) -> Float[Array, "*batch"]:
         """Relative width ``(upper - lower) / upper``, float64: 0 where upper is 0, inf where it is infinite."""
         return _gap(self.lower, self.upper)
 

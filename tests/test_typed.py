@@ -1,9 +1,12 @@
 """The typed programs of tests/typed run, too; ``.ci/run`` has two type checkers read them."""
 
+import inspect
 import pathlib
 
+import pytest
+
 import jaxacct as ja
-from jaxacct import filters
+from jaxacct import filters, mechanisms
 from tests.typed import right_uses
 
 
@@ -21,3 +24,21 @@ def test_every_wrong_use_is_expected_by_both_checkers():
     wrong = [line for line in lines if "ignore[" in line]
     assert len(wrong) > 20
     assert all("# type: ignore[" in line and "# pyright: ignore[" in line for line in wrong)
+
+
+def test_a_mechanism_derives_from_the_base_and_states_its_pair():
+    class Unfinished(ja.Mechanism):
+        relations = ("add_or_remove",)
+
+    with pytest.raises(TypeError, match="dominating_pairs"):
+        Unfinished()
+
+    class Alike:
+        relations, batch_shape = ("add_or_remove",), ()
+        validate = releases_nothing = dominating_pairs = lambda self, *_: ()
+
+    with pytest.raises(TypeError, match=r"derives from jaxacct\.Mechanism"):
+        ja.epsilon(Alike(), steps=1, delta=1e-5)
+    for name in mechanisms.__all__:
+        kind = getattr(mechanisms, name)
+        assert not inspect.isclass(kind) or issubclass(kind, ja.Mechanism)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.precision import first_index
+from jaxacct.precision import as_float64, first_index
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""
@@ -61,6 +61,14 @@ def checked_divergences(rdp: Any, orders: Any) -> Any:
     if not shape or shape[-1] != count:
         raise ValueError(f"rdp of shape {shape} does not match {count} orders: give one divergence for each of them.")
     return rdp
+
+
+def by_order(values: Array, orders: Array) -> tuple[Array, Array]:
+    """Returns both with the shape (..., orders): each value (...) at each order. Inside the float64 scope."""
+    values, orders = as_float64(values), as_float64(orders)
+    shape = (*values.shape, *orders.shape)
+    each = orders.reshape((1,) * values.ndim + orders.shape)
+    return jnp.broadcast_to(values[..., None], shape), jnp.broadcast_to(each, shape)
 
 
 def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> Array:

@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import softplus
-from jaxacct.convert.orders import Orders, checked_orders
+from jaxacct.convert.orders import Orders, by_order, checked_orders
 from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero
 
 MARGIN = 32 * FUNCTION
@@ -56,10 +56,8 @@ def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
 
 @kernel
 def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
-    epsilon, orders = as_float64(epsilon), as_float64(orders)
-    shape = (*epsilon.shape, *orders.shape)
-    x = jnp.broadcast_to(epsilon[..., None], shape)
-    power = jnp.broadcast_to(orders.reshape((1,) * epsilon.ndim + orders.shape), shape) - 1
+    x, order = by_order(epsilon, orders)
+    power = order - 1
     # Its moment is 1 + (e^(b x) - 1) (1 - e^(-a x))/(1 + e^-x), a the order and b = a - 1: however close to 1, all of
     # its distance is there. Where b x is above 1 its logarithm, at least 0.43 then, is summed.
     excess = jnp.expm1(jnp.minimum(power * x, 1.0)) * -jnp.expm1(-(power + 1) * x) / (1 + jnp.exp(-x))

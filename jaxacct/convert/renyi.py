@@ -16,7 +16,7 @@ from jaxacct import validation
 from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import log_below
-from jaxacct.convert.orders import Divergences, Orders, checked_divergences, checked_orders, least_between
+from jaxacct.convert.orders import Divergences, Orders, by_order, checked_divergences, checked_orders, least_between
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
@@ -275,12 +275,8 @@ def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> A
 
 @kernel(static=1)
 def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
-    batch = jnp.broadcast_shapes(jnp.shape(epsilon), jnp.shape(delta))
-    epsilon, delta = (jnp.broadcast_to(as_float64(v), batch)[..., None] for v in (epsilon, delta))
-    orders = as_float64(orders)
-    shape = (*batch, *orders.shape)
-    orders = orders.reshape((1,) * len(batch) + orders.shape)
-    epsilon, delta, orders = (jnp.broadcast_to(v, shape) for v in (epsilon, delta, orders))
+    epsilon, delta = jnp.broadcast_arrays(epsilon, delta)
+    (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)
     some = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
     pure, known = some & (orders == jnp.inf), some & (orders > 1) & (orders < jnp.inf)
     largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - MARGIN)

@@ -14,6 +14,7 @@ Whitehouse et al. (2023): sqrt(2 log(1/delta') sum epsilon_i^2) + sum epsilon_i^
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,15 +164,13 @@ def _opened(epsilon: ArrayLike, delta: ArrayLike, own: ArrayLike, conversion: st
     return _open(as_float64(epsilon), as_float64(delta), as_float64(own), conversion)
 
 
-def _open_traced(epsilon: Array, delta: Array, own: Array, conversion: str) -> AdditiveState:
+@functools.partial(jax.jit, static_argnums=3)
+def _open(epsilon: Array, delta: Array, own: Array, conversion: str) -> AdditiveState:
     left = jnp.where(own == 0, delta, (delta - own) * (1 - ROUNDING))
     valid = (epsilon >= 0) & (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
     finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
     budget = rho_budget(finite, jnp.where(valid, left, 0.5), conversion)
     return open_state(jnp.where(epsilon == jnp.inf, jnp.inf, budget), left, own, valid)
-
-
-_open = jax.jit(_open_traced, static_argnums=3)
 
 
 def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
@@ -194,16 +193,10 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
 
 
 @in_float64
+@functools.partial(jax.jit, static_argnums=1)
 def _epsilon(state: AdditiveState, conversion: str) -> Array:
-    return _epsilon_of(state, conversion)
-
-
-def _epsilon_traced(state: AdditiveState, conversion: str) -> Array:
     rho = state.total.value()
     log_inverse = state.log_inverse_delta.value()
     delta = jnp.exp(-log_inverse) * (1 - 8 * ROUNDING)
     found = as_float64(convert.zcdp_to_epsilon(rho, jnp.where(delta > 0, delta, 0.5), conversion))
     return jnp.where((rho == 0) | (delta > 0), jnp.where(rho == 0, 0.0, found), jnp.inf)
-
-
-_epsilon_of = jax.jit(_epsilon_traced, static_argnums=1)

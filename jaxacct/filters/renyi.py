@@ -20,6 +20,7 @@ process itself there, and the hockey-stick divergence of the whole is at most th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -176,7 +177,8 @@ def _opened_with(budgets: Orders, delta: ArrayLike) -> _State:
     return _state(as_float64(budgets) * (1 - ROUNDING), as_float64(delta))
 
 
-def _open_traced(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: str) -> _State:
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _open(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: str) -> _State:
     valid = (epsilon >= 0) & (delta > 0) & (delta < 1)
     finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
     possible = jnp.where(valid, delta, 0.5)
@@ -190,9 +192,6 @@ def _open_traced(epsilon: Array, delta: Array, orders: tuple[float, ...], conver
         )
     budget = jnp.where(epsilon == jnp.inf, jnp.inf, budget)
     return _state(jnp.where(valid, budget, 0.0), delta)
-
-
-_open = jax.jit(_open_traced, static_argnums=(2, 3))
 
 
 def _state(budget: Array, delta: Array) -> _State:
@@ -211,11 +210,8 @@ def _spend(state: _State, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, Ro
 
 
 @in_float64
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def _epsilon(state: _State, orders: tuple[float, ...], conversion: str) -> Array:
-    return _epsilon_of(state, orders, conversion)
-
-
-def _epsilon_traced(state: _State, orders: tuple[float, ...], conversion: str) -> Array:
     spent, tried = state.total.value(), as_float64(orders)
     log_inverse = state.log_inverse_delta.value()
     if conversion == "mironov":
@@ -226,9 +222,6 @@ def _epsilon_traced(state: _State, orders: tuple[float, ...], conversion: str) -
     least = jnp.min(each)
     safe = jnp.where(jnp.isnan(least), jnp.inf, jnp.maximum(least, 0.0))
     return jnp.where(jnp.all(spent == 0), 0.0, safe)
-
-
-_epsilon_of = jax.jit(_epsilon_traced, static_argnums=(1, 2))
 
 
 @in_float64

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.orders import Orders
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.convert.renyi import log_delta_of_orders
 from jaxacct.iteration.contraction import (
     as_array,
@@ -22,7 +22,6 @@ from jaxacct.iteration.contraction import (
     log_theta,
     raised_epsilon,
 )
-from jaxacct.iteration.shifts import checked_orders
 from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.precision import UNIT_ROUNDOFF
 

@@ -23,7 +23,6 @@ s_t^2 with weights s_t^2, which has a closed form in minima and maxima of averag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.orders import Orders
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, check_not_negative, kernel
 from jaxacct.precision import UNIT_ROUNDOFF
 
@@ -85,15 +84,6 @@ def amplified_rdp(
     orders = checked_orders(orders)
     mu = amplified_mu(shifts, noise)
     return _rdp_of_mu(orders, mu)
-
-
-def checked_orders(orders: Any) -> Any:
-    """Returns Rényi orders as an array; raises ValueError where concrete ones are not a vector of numbers above 1."""
-    orders = as_array(orders)
-    seen = validation.concrete_value(orders)
-    if np.ndim(orders) != 1 or (seen is not None and not np.all((seen > 1) & np.isfinite(seen))):
-        raise ValueError(f"orders = {orders} are not Rényi orders: give a vector of finite numbers above 1.")
-    return orders
 
 
 @kernel

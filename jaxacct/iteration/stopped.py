@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.orders import Orders
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, from_log, kernel, log_theta
 from jaxacct.iteration.sgd import (
     HIGHEST_ORDER,
@@ -45,7 +45,6 @@ from jaxacct.iteration.sgd import (
     next_log_delta,
     order_grid,
 )
-from jaxacct.iteration.shifts import checked_orders
 from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
