@@ -62,12 +62,12 @@ class Ledger(abc.ABC):
     def _settings(self) -> tuple[Any, ...]:
         return tuple(getattr(self, entry.name) for entry in fields(self)[1:])
 
-    def tree_flatten_with_keys(self):
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[Any, ...]]:
         """Returns the state, a leaf or a pytree of them, and the settings, which are static: for JAX."""
         return ((jax.tree_util.GetAttrKey("state"), self.state),), self._settings()
 
     @classmethod
-    def tree_unflatten(cls, settings, children) -> Self:
+    def tree_unflatten(cls, settings: tuple[Any, ...], children: tuple[PyTree, ...]) -> Self:
         """Returns the ledger with these settings and this state: for JAX."""
         return object.__new__(cls)._fill(*children, *settings)
 

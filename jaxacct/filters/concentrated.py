@@ -67,8 +67,7 @@ class ZCDPFilter(_ConcentratedFilter):
     """Grants releases, adaptively chosen, while their rho sum to a zCDP that is (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, all included.
         mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
             where some of them are (epsilon, delta)-DP with a delta of their own.
@@ -76,8 +75,7 @@ class ZCDPFilter(_ConcentratedFilter):
             one compares with a paper's.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, and whatever has an
-    epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho. A pytree of float32 leaves, like
-    :class:`.RenyiFilter`.
+    epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is (epsilon,
     delta)-DP for the relation asked for (and, without failures, ``budget``-zCDP), rounding included.
@@ -107,8 +105,7 @@ class ApproximateDPFilter(_ConcentratedFilter):
     """Grants (epsilon_n, delta_n)-DP releases, all adaptively chosen, while together they are (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, all included: delta' + delta'' of the theorem.
         mechanism_delta (): delta'', the most that the delta_n may sum to. Half of delta by default; 0 for pure
             mechanisms.
@@ -117,7 +114,7 @@ class ApproximateDPFilter(_ConcentratedFilter):
 
     Takes the mechanisms of :func:`.convert.mechanism_to_dp`. :attr:`budget` and :attr:`spent` are in units of
     ``sum epsilon_n^2 / 2``. :class:`ZCDPFilter` takes them too and grants a little more, for it charges epsilon_n
-    tanh(epsilon_n / 2). A pytree of float32 leaves, like :class:`.RenyiFilter`.
+    tanh(epsilon_n / 2).
 
     Formal guarantee: everything granted together is (epsilon, delta)-DP for the relation asked for, rounding included.
 

@@ -28,13 +28,11 @@ class GDPFilter(AdditiveFilter):
     """Grants releases, adaptively chosen, while their mu^2 sum to a Gaussian mechanism that is (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, likewise.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_gdp`: Gaussian noise without sampling, and whatever has a pure
-    epsilon. :attr:`budget` and :attr:`spent` are in units of mu^2. A pytree of float32 leaves, like
-    :class:`.RenyiFilter`.
+    epsilon. :attr:`budget` and :attr:`spent` are in units of mu^2.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is
     sqrt(:attr:`budget`)-GDP and (epsilon, delta)-DP for the relation asked for, rounding included. For Gaussian noise

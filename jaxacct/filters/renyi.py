@@ -70,8 +70,7 @@ class RenyiFilter(RenyiLedger):
     """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, likewise.
         orders: the Rényi orders tracked, each above 1; static. The one alone that is best for the plan of a run, where
             there is one: but for "mironov", all of them share delta.
