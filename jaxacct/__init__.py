@@ -1,13 +1,18 @@
 """JAX-accelerated accounting of differential privacy, and a Flax trainer that asks it for its budget.
 
+Errors are alike everywhere: a concrete argument out of range raises ValueError, with its name, its value and what to
+do; a traced one cannot raise, and what comes out is on the safe side: inf for an epsilon, 1 for a delta, nothing
+granted.
+
 >>> import jaxacct as ja
 >>> mechanism = ja.PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01)
 >>> bool(ja.epsilon(mechanism, steps=1000, delta=1e-5).upper < 2.2)
 True
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import types as _types
+import typing as _typing
 
 from jaxacct import prv, saddlepoint
 from jaxacct.bounds import Bounds
@@ -22,16 +27,18 @@ from jaxacct.mechanisms import (
     GaussianWithoutReplacement,
     Laplace,
     LaplaceWithoutReplacement,
+    Mechanism,
     PoissonSubsampledGaussian,
     PoissonSubsampledLaplace,
     PrivacyLoss,
     PureDP,
     RandomAllocation,
     RandomizedResponse,
+    Relation,
     TruncatedPoissonGaussian,
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from jaxacct import (
         adapters,
         audit,
@@ -62,12 +69,14 @@ __all__ = [
     "GaussianWithoutReplacement",
     "Laplace",
     "LaplaceWithoutReplacement",
+    "Mechanism",
     "PoissonSubsampledGaussian",
     "PoissonSubsampledLaplace",
     "PrivacyLoss",
     "PureDP",
     "RandomAllocation",
     "RandomizedResponse",
+    "Relation",
     "TruncatedPoissonGaussian",
     "adapters",
     "audit",
@@ -91,12 +100,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _types.ModuleType:
     """Imports a submodule when it is asked for: an epsilon need not wait for Flax, Optax and what it does not use."""
     if name in __all__:
-        return importlib.import_module(f"jaxacct.{name}")
+        return _importlib.import_module(f"jaxacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

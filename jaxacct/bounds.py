@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import decimal
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ from jaxacct.precision import TINY, as_float64, in_float64, outside
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bounds:
     """Certified bracket of a privacy number: ``lower <= truth <= upper``; report ``upper``.
 
@@ -31,17 +34,28 @@ class Bounds:
     ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall
     below the bound: use :meth:`to_float32` first, which rounds outward.
 
-    >>> float(Bounds(lower=1.0, estimate=1.5, upper=2.0).gap)
-    0.5
+    ``float(bounds)`` is ``upper``; so is what a format says, rounded up: what is printed is a bound, too.
+
+    >>> bounds = Bounds(lower=2.15340123, estimate=2.15340125, upper=2.15340127)
+    >>> print(bounds, f"{bounds:.4f}", float(bounds))
+    [2.153401, 2.153402] 2.1535 2.15340127
+    >>> Bounds(lower=1.0, estimate=1.5, upper=2.0)
+    Bounds([1, 2])
     """
 
-    lower: Float[Array, ...] | np.ndarray | float
-    estimate: Float[Array, ...] | np.ndarray | float
-    upper: Float[Array, ...] | np.ndarray | float
-    converged: Bool[Array, ...] | np.ndarray | bool = True
+    lower: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
+    estimate: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
+    upper: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
+    converged: Bool[Array, "*batch"] | Bool[np.ndarray, "*batch"] | bool = True
+
+    if TYPE_CHECKING:  # made of any numbers, read as arrays
+
+        def __init__(
+            self, lower: ArrayLike, estimate: ArrayLike, upper: ArrayLike, converged: ArrayLike = True
+        ) -> None: ...
 
     @property
-    def gap(self) -> Float[Array, ...] | float:
+    def gap(self) -> Float[Array, "*batch"]:
         """Relative width ``(upper - lower) / upper``, float64: 0 where upper is 0, inf where it is infinite."""
         return _gap(self.lower, self.upper)
 
@@ -56,6 +70,44 @@ class Bounds:
         It has converged where either has. The estimate is this one's where that has converged, else the other's.
         """
         return outside(_intersection(self, other))
+
+    def __float__(self) -> float:
+        if np.ndim(self.upper):
+            raise TypeError(f"bounds of shape {np.shape(self.upper)} are no one number: take an entry of bounds.upper.")
+        return float(self.upper)
+
+    def __format__(self, spec: str) -> str:
+        return _rounded(float(self), spec, decimal.ROUND_CEILING) if spec else str(self)
+
+    def __str__(self) -> str:
+        try:
+            lower, upper = np.asarray(self.lower, np.float64), np.asarray(self.upper, np.float64)
+            missed = np.size(self.converged) - int(np.sum(self.converged))
+        except TypeError:  # traced, or a pytree of something else
+            return f"[{self.lower}, {self.upper}]"
+        shown = _bracket(float(np.min(lower, initial=np.inf)), float(np.max(upper, initial=-np.inf)))
+        if upper.ndim:
+            return f"{upper.shape} within {shown}" + (f", {missed} not converged" if missed else "")
+        return shown + (" not converged" if missed else "")
+
+    def __repr__(self) -> str:
+        return f"Bounds({self})"
+
+
+def _bracket(lower: float, upper: float) -> str:
+    """Returns an interval rounded outward, in as many digits as tell its ends apart, from four to seven."""
+    gap = (upper - lower) / upper if 0 < upper < math.inf else 1.0
+    digits = min(max(2 - math.floor(math.log10(gap)), 4), 7) if gap > 0 else 7
+    spec = f".{digits}g"
+    return f"[{_rounded(lower, spec, decimal.ROUND_FLOOR)}, {_rounded(upper, spec, decimal.ROUND_CEILING)}]"
+
+
+def _rounded(value: float, spec: str, rounding: str) -> str:
+    """Returns a number formatted, to its safe side."""
+    if not math.isfinite(value) or value == 0:
+        return format(value, spec)
+    with decimal.localcontext(rounding=rounding):
+        return format(decimal.Decimal(value), spec)
 
 
 def zero() -> Bounds:

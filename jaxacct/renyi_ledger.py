@@ -14,11 +14,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxacct import rdp, validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.rounded_sum import RoundedSum, precise
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiLedger(Ledger):
     """A ledger whose ``state.total`` holds the divergences so far, one for each of its orders; a subclass decides.
 
@@ -32,7 +33,7 @@ class RenyiLedger(Ledger):
         """Returns whether ``steps`` runs of that curve are granted, and the total after them."""
         raise NotImplementedError
 
-    def curve(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " orders"]:
+    def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
         """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_curve`.
 
         A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
@@ -40,16 +41,8 @@ class RenyiLedger(Ledger):
         return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
 
     def spend(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
-        """Returns whether ``steps`` runs of ``mechanism`` are granted, and the ledger after them.
-
-        All of them or none: where it refuses, the new ledger is the old one bit for bit. Nothing may be released before
-        it is granted. Sequences are granted together, as in :func:`jaxacct.rdp.composed_curve`. What costs nothing, no
-        runs or a mechanism that releases nothing, is granted always. Invalid mechanisms, NaN and traced steps that are
-        no whole number up to 2^53 are refused; concrete ones raise ValueError. An odometer has no budget: it refuses
-        only these, and what has no finite divergence at any order.
-        """
         steps = validation.exact_steps(steps)
         return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), np.float64(1))
 
@@ -65,12 +58,6 @@ class RenyiLedger(Ledger):
             raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
         granted, total = self._decide(curve, steps)
         return granted, self._with(replace(self.state, total=total))
-
-    def would_grant(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
-    ) -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would grant, spending nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
 
     @property
     def spent(self) -> Float[Array, " orders"]:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from jaxacct.precision import exact_float64, in_float64, is_zero
 
@@ -20,7 +20,7 @@ MOST_STEPS = 2**53
 """The most runs that are counted: up to here float64 holds every whole number."""
 
 
-def concrete_value(value: Any) -> np.ndarray | None:
+def concrete_value(value: object) -> np.ndarray | None:
     """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}.")
@@ -36,7 +36,7 @@ def concrete_value(value: Any) -> np.ndarray | None:
     return np.asarray(value) if isinstance(value, (int, float)) else None
 
 
-def _named_value(name: str, value: Any) -> np.ndarray | None:
+def _named_value(name: str, value: object) -> np.ndarray | None:
     if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
         kind = type(value).__name__
         raise TypeError(f"{name} = {value!r} of type {kind}: give a number, that is an int, a float or an array.")
@@ -48,14 +48,14 @@ def _named_value(name: str, value: Any) -> np.ndarray | None:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _require(name: str, value: Any, holds: Callable[[np.ndarray], Any], reason: str) -> None:
+def _require(name: str, value: object, holds: Callable[[np.ndarray], Any], reason: str) -> None:
     seen = _named_value(name, value)
     if seen is not None and not np.all(holds(seen)):
         shown = value if seen.ndim == 0 else seen[~np.broadcast_to(holds(seen), seen.shape)].ravel()[0]
         raise ValueError(f"{name} = {shown} {reason}")
 
 
-def check_number(value: Any, name: str) -> None:
+def check_number(value: object, name: str) -> None:
     """Raises TypeError where an argument is neither a number, nor an array, nor traced.
 
     A field of a pytree may be: JAX puts what it likes there. So only what is called asks for numbers.
@@ -64,14 +64,14 @@ def check_number(value: Any, name: str) -> None:
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number, or an array of them.")
 
 
-def check_scalar(value: Any, name: str) -> None:
+def check_scalar(value: ArrayLike, name: str) -> None:
     """Raises where a value, concrete or traced, is no number or has axes."""
     check_number(value, name)
     if np.ndim(value):
         raise ValueError(f"{name} of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
 
 
-def check_noise_multiplier(value: Any, name: str = "noise_multiplier") -> None:
+def check_noise_multiplier(value: object, name: str = "noise_multiplier") -> None:
     """Raises where a concrete noise multiplier is negative or NaN. Zero passes: it costs an infinite epsilon."""
     _require(
         name, value, lambda v: v >= 0,
@@ -79,7 +79,7 @@ def check_noise_multiplier(value: Any, name: str = "noise_multiplier") -> None:
     )  # fmt: skip
 
 
-def check_sampling_rate(value: Any, name: str = "sampling_rate", *, zero: bool = False) -> None:
+def check_sampling_rate(value: object, name: str = "sampling_rate", *, zero: bool = False) -> None:
     """Raises where a concrete sampling rate is outside (0, 1]; 0, at which nobody takes part, passes if asked."""
     _require(
         name, value, lambda v: ((v >= 0) if zero else (v > 0)) & (v <= 1),
@@ -88,7 +88,7 @@ def check_sampling_rate(value: Any, name: str = "sampling_rate", *, zero: bool =
     )  # fmt: skip
 
 
-def check_steps(value: Any, name: str = "steps") -> None:
+def check_steps(value: object, name: str = "steps") -> None:
     """Raises where a concrete number of steps is negative, fractional or above :data:`MOST_STEPS`."""
     reason = (
         "is not a number of steps: give a whole number of noisy updates, at least 0 and at most 2**53 "
@@ -106,7 +106,7 @@ def check_steps(value: Any, name: str = "steps") -> None:
     _require(name, value, countable, reason)
 
 
-def exact_steps(value: Any, name: str = "steps") -> Any:
+def exact_steps(value: object, name: str = "steps") -> Any:
     """Returns numbers of steps in float64 with none lost, of one mechanism or of a tuple; all ledgers count by this.
 
     A NumPy integer read outside the float64 scope loses its upper bits: 2**32 + 1 runs were 1. Concrete numbers come
@@ -132,7 +132,7 @@ def _traced_steps(value: Array) -> Array:
     return jnp.where(whole | is_zero(steps), steps, jnp.nan)
 
 
-def check_batches(value: Any, most: int, name: str = "batches") -> None:
+def check_batches(value: object, most: int, name: str = "batches") -> None:
     """Raises where a concrete number of batches is not whole, below 1 or above ``most``."""
     _require(
         name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most),
@@ -140,7 +140,7 @@ def check_batches(value: Any, most: int, name: str = "batches") -> None:
     )  # fmt: skip
 
 
-def check_delta(value: Any, name: str = "delta", *, pure: bool = False) -> None:
+def check_delta(value: object, name: str = "delta", *, pure: bool = False) -> None:
     """Raises where a concrete delta is no number, or outside (0, 1). Where ``pure``, 0 asks for the pure epsilon."""
     check_number(value, name)
     _require(
@@ -150,33 +150,33 @@ def check_delta(value: Any, name: str = "delta", *, pure: bool = False) -> None:
     )  # fmt: skip
 
 
-def check_epsilon(value: Any, name: str = "epsilon") -> None:
+def check_epsilon(value: object, name: str = "epsilon") -> None:
     """Raises where a concrete epsilon is negative or NaN."""
     _require(name, value, lambda v: v >= 0, "is not an epsilon: give a number of at least 0.")
 
 
-def check_positive(value: Any, name: str) -> None:
+def check_positive(value: object, name: str) -> None:
     """Raises where a concrete value is not above 0 and finite."""
     _require(name, value, lambda v: (v > 0) & np.isfinite(v), "is out of range: give a finite number above 0.")
 
 
-def check_discrete_scale(value: Any, name: str = "scale") -> None:
+def check_discrete_scale(value: object, name: str = "scale") -> None:
     """Raises where a concrete scale of noise on the integers is not above 0. Infinity passes: nothing is released."""
     _require(name, value, lambda v: v > 0, "is no scale of noise on the integers: give a number above 0.")
 
 
-def check_one_of(value: Any, name: str, choices: tuple[str, ...], why: str = "") -> None:
+def check_one_of(value: object, name: str, choices: tuple[str, ...], why: str = "") -> None:
     """Raises where ``value`` is not one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} = {value!r} is not supported{why}: give one of {', '.join(map(repr, choices))}.")
 
 
-def check_probability(value: Any, name: str) -> None:
+def check_probability(value: object, name: str) -> None:
     """Raises where a concrete value is outside [0, 1]."""
     _require(name, value, lambda v: (v >= 0) & (v <= 1), "is not a probability: give a number in [0, 1].")
 
 
-def check_whole(value: Any, name: str, least: int, most: int, meaning: str) -> None:
+def check_whole(value: object, name: str, least: int, most: int, meaning: str) -> None:
     """Raises where a static value is not a Python integer in [least, most]; ``meaning`` says what it is to be."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give {meaning} as a Python integer.")
@@ -184,7 +184,7 @@ def check_whole(value: Any, name: str, least: int, most: int, meaning: str) -> N
         raise ValueError(f"{name} = {value} is out of range: give {meaning}, from {least} to {most}.")
 
 
-def check_probabilities(value: Any, name: str, tolerance: float) -> None:
+def check_probabilities(value: object, name: str, tolerance: float) -> None:
     """Raises where concrete probabilities (..., m) are negative, subnormal, NaN, or do not sum to one."""
     seen = concrete_value(value)
     if seen is None:
@@ -205,12 +205,12 @@ def check_probabilities(value: Any, name: str, tolerance: float) -> None:
         )
 
 
-def check_finite(value: Any, name: str) -> None:
+def check_finite(value: object, name: str) -> None:
     """Raises where a concrete value is infinite or NaN."""
     _require(name, value, np.isfinite, "is out of range: give a finite number.")
 
 
-def check_noise_scale(value: Any, name: str = "scale") -> None:
+def check_noise_scale(value: object, name: str = "scale") -> None:
     """Raises where a concrete Laplace scale is negative or NaN. Zero passes: it costs an infinite epsilon."""
     _require(
         name, value, lambda v: v >= 0,
@@ -218,7 +218,7 @@ def check_noise_scale(value: Any, name: str = "scale") -> None:
     )  # fmt: skip
 
 
-def check_sensitivities(value: Any, name: str = "sensitivities") -> None:
+def check_sensitivities(value: object, name: str = "sensitivities") -> None:
     """Raises where concrete sensitivities (..., m) are negative, not finite, all 0, or no vector."""
     _require(name, value, lambda v: (v >= 0) & np.isfinite(v), "is not a sensitivity: give finite numbers, at least 0.")
     seen = concrete_value(value)

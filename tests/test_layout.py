@@ -11,10 +11,10 @@ PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
     *("elementary", "processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
-    *("rounded_sum", "binomial", "ledger"),
+    *("rounded_sum", "binomial"),
     *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
-    *("calibrate", "renyi_ledger", "filters", "odometers", "policies"),
+    *("calibrate", "ledger", "renyi_ledger", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""

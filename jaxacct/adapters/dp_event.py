@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.binomial import binomial_tail
@@ -26,6 +27,7 @@ from jaxacct.mechanisms import (
     GaussianWithoutReplacement,
     Laplace,
     LaplaceWithoutReplacement,
+    Mechanism,
     PoissonSubsampledGaussian,
     PoissonSubsampledLaplace,
     PureDP,
@@ -54,7 +56,7 @@ Parts = dict[Part, int]
 NO_PRIVACY = Part(PureDP, (math.inf,))
 
 
-def from_dp_event(event: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
     """Returns the mechanisms that a dp_accounting event is composed of, and how often each runs.
 
     Args:
@@ -99,8 +101,8 @@ def from_dp_event(event: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     for part, count in parts.items():
         shape = tuple(np.shape(value) for value in part.fields)
         groups.setdefault((part.kind, part.static, shape), []).append((part, count))
-    mechanisms: list[Any] = []
-    steps: list[Any] = []
+    mechanisms: list[Mechanism] = []
+    steps: list[ArrayLike] = []
     for members in groups.values():
         kind, _, static = members[0][0]
         counts = [count for _, count in members]
@@ -114,7 +116,7 @@ def from_dp_event(event: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(mechanisms), tuple(steps)
 
 
-def _parts(event: Any) -> Parts:
+def _parts(event: object) -> Parts:
     name = _name(event)
     if name in CONVERSIONS:
         return CONVERSIONS[name](event)
@@ -128,19 +130,19 @@ def _parts(event: Any) -> Parts:
     )
 
 
-def _name(event: Any) -> str:
+def _name(event: object) -> str:
     """Returns the name of an event's class, also of one that was turned into a named tuple."""
     name = getattr(event, "class_name", type(event).__name__)
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def _field(event: Any, name: str) -> Any:
+def _field(event: object, name: str) -> Any:
     if not hasattr(event, name):
         raise ValueError(f"event = {event!r} has no {name}: give a {_name(event)} as dp_accounting defines it.")
     return getattr(event, name)
 
 
-def _number(event: Any, name: str, least: float = 0.0, most: float = math.inf) -> float:
+def _number(event: object, name: str, least: float = 0.0, most: float = math.inf) -> float:
     value = _field(event, name)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{_name(event)}.{name} = {value!r} of type {type(value).__name__}: give a number.")
@@ -149,13 +151,13 @@ def _number(event: Any, name: str, least: float = 0.0, most: float = math.inf) -
     return float(value)
 
 
-def _whole(event: Any, name: str, least: int = 0, most: int = MOST_STEPS) -> int:
+def _whole(event: object, name: str, least: int = 0, most: int = MOST_STEPS) -> int:
     value = _field(event, name)
     validation.check_whole(value, f"{_name(event)}.{name}", least, most, "a whole number")
     return int(value)
 
 
-def _numbers(event: Any, name: str) -> tuple[float, ...]:
+def _numbers(event: object, name: str) -> tuple[float, ...]:
     return tuple(float(value) for value in np.asarray(_field(event, name), np.float64).ravel())
 
 
@@ -163,7 +165,7 @@ def _one(kind: type, *fields: Any, **static: Any) -> Parts:
     return {Part(kind, fields, tuple(static.items())): 1}
 
 
-def _composed(event: Any) -> Parts:
+def _composed(event: object) -> Parts:
     total: Parts = {}
     for inner in _field(event, "events"):
         for part, count in _parts(inner).items():
@@ -171,7 +173,7 @@ def _composed(event: Any) -> Parts:
     return total
 
 
-def _self_composed(event: Any) -> Parts:
+def _self_composed(event: object) -> Parts:
     count = _whole(event, "count")
     repeated = {part: runs * count for part, runs in _parts(_field(event, "event")).items() if count}
     for runs in repeated.values():
@@ -179,7 +181,7 @@ def _self_composed(event: Any) -> Parts:
     return repeated
 
 
-def _poisson_sampled(event: Any) -> Parts:
+def _poisson_sampled(event: object) -> Parts:
     rate = Fraction(_number(event, "sampling_probability", 0, 1))
     inner = _field(event, "event")
     while _name(inner) == "PoissonSampledDpEvent":  # independent choices of the same records
@@ -189,14 +191,14 @@ def _poisson_sampled(event: Any) -> Parts:
     return _sampled(event, inner, _up(rate), kinds)
 
 
-def _without_replacement(event: Any) -> Parts:
+def _without_replacement(event: object) -> Parts:
     source = _whole(event, "source_dataset_size", least=1)
     rate = Fraction(_whole(event, "sample_size", most=source), source)
     kinds: dict[type, type] = {Gaussian: GaussianWithoutReplacement, Laplace: LaplaceWithoutReplacement}
     return _sampled(event, _field(event, "event"), _up(rate), kinds)
 
 
-def _sampled(event: Any, inner: Any, rate: float, kinds: Mapping[type, type]) -> Parts:
+def _sampled(event: object, inner: Any, rate: float, kinds: Mapping[type, type]) -> Parts:
     """Returns what happens on one sample; ``kinds`` are the mechanisms with sampling of those without."""
     parts = _parts(inner)
     if rate == 0 or not parts:
@@ -225,7 +227,7 @@ def _one_noise(parts: Parts) -> float:
     return least / math.sqrt(precision) * (1 - (2 * len(noises) + 8) * UNIT)
 
 
-def _truncated(event: Any) -> Parts:
+def _truncated(event: object) -> Parts:
     size, capacity = _whole(event, "dataset_size"), _whole(event, "truncated_batch_size")
     rate, noise = _number(event, "sampling_probability", 0, 1), _number(event, "noise_multiplier")
     if rate == 0 or size == 0 or capacity == 0:
@@ -237,7 +239,7 @@ def _truncated(event: Any) -> Parts:
     return _one(TruncatedPoissonGaussian, *jax.tree.leaves(replace(mechanism, overflow_probability=overflow)))
 
 
-def _discrete_laplace(event: Any) -> Parts:
+def _discrete_laplace(event: object) -> Parts:
     parameter, sensitivity = _number(event, "noise_parameter"), _whole(event, "sensitivity")
     if sensitivity == 0:
         return {}
@@ -247,14 +249,14 @@ def _discrete_laplace(event: Any) -> Parts:
     return _one(DiscreteLaplace, 1 / parameter * (1 - 4 * UNIT), sensitivity=sensitivity)
 
 
-def _mixture(event: Any) -> Parts:
+def _mixture(event: object) -> Parts:
     sensitivities, probabilities = _numbers(event, "sensitivities"), _numbers(event, "sampling_probs")
     if sensitivities and not any(sensitivities):
         return {}
     return _one(GaussianMixture, _number(event, "standard_deviation"), sensitivities, probabilities)
 
 
-def _randomized_response(event: Any) -> Parts:
+def _randomized_response(event: object) -> Parts:
     noise, outcomes = _number(event, "noise_parameter", 0, 1), _whole(event, "num_buckets", least=1)
     if outcomes == 1:
         return {}
@@ -264,7 +266,7 @@ def _randomized_response(event: Any) -> Parts:
     return _one(RandomizedResponse, math.log1p(outcomes * (1 - noise) / noise) * (1 + 12 * UNIT), outcomes=outcomes)
 
 
-def _approximate(event: Any) -> Parts:
+def _approximate(event: object) -> Parts:
     epsilon, delta = _number(event, "epsilon"), _number(event, "delta", 0, 1)
     return _one(ApproximateDP, epsilon, delta) if delta else _one(PureDP, epsilon)
 
@@ -275,7 +277,7 @@ def _up(value: Fraction) -> float:
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
-CONVERSIONS: dict[str, Callable[[Any], Parts]] = {
+CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "ComposedDpEvent": _composed,
     "DiscreteLaplaceDpEvent": _discrete_laplace,
     "EpsilonDeltaDpEvent": _approximate,

@@ -10,7 +10,6 @@ of a training without it (a cut batch apart, which the sampler's ``overflow_delt
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +50,7 @@ def with_canaries(loss: Callable[..., Array], size: float) -> Callable[..., Arra
     return extended
 
 
-def rows(data: tuple[Any, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:
+def rows(data: tuple[Array | np.ndarray, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:
     """Returns ``data`` (n, ...) and the canaries as n + m rows of ``(number, included, *example)``.
 
     A canary's row repeats the first example, which its loss does not look at.

@@ -45,9 +45,10 @@ class Settings:
 
     Attributes:
         noise_multiplier, sampling_rate, steps: of the audited trainer, as it claims them.
-        canaries: of each run.
-        guesses: of each run, about the canaries that look most and least like members; fixed in advance.
-        runs: independent trainings.
+        canaries: of each run; more show more, at the cost of as many more rows.
+        guesses: of each run, about the canaries that look most and least like members; fixed in advance. Fewer where
+            only the clearest are to count.
+        runs: independent trainings; the bound rises with their number, the time likewise.
         delta: at which epsilon is claimed.
         confidence: of the bounds, in (0, 1).
 
@@ -119,7 +120,7 @@ class Audit:
 def run(
     model: nnx.Module,
     loss: Callable[..., Array],
-    data: tuple[Any, ...],
+    data: tuple[Array | np.ndarray, ...],
     settings: Settings | None = None,
     *,
     fault: str | None = None,
@@ -149,7 +150,9 @@ def run(
     return play(trainer, watched(trainer, settings.steps), data, settings, seed)
 
 
-def play(trainer: DPTrainer, watch: Watch, data: tuple[Any, ...], settings: Settings, seed: int | None) -> Audit:
+def play(
+    trainer: DPTrainer, watch: Watch, data: tuple[Array | np.ndarray, ...], settings: Settings, seed: int | None
+) -> Audit:
     """Returns :func:`run` of a trainer that is made, with the program that watches it: for many seeds of one audit."""
     source = np.random.SeedSequence(seed)
     coins = np.random.default_rng(source.spawn(1)[0])
@@ -167,7 +170,7 @@ def play(trainer: DPTrainer, watch: Watch, data: tuple[Any, ...], settings: Sett
 def make_trainer(
     model: nnx.Module,
     loss: Callable[..., Array],
-    data: tuple[Any, ...],
+    data: tuple[Array | np.ndarray, ...],
     settings: Settings,
     fault: str | None = None,
     seed: int | jax.Array | None = None,

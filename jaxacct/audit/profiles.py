@@ -56,7 +56,13 @@ EPSILONS = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
 same, so that p-values fall with the profile."""
 
 
-def p_value(correct: int, guesses: int, canaries: int, epsilons: ArrayLike, deltas: ArrayLike) -> float:
+def p_value(
+    correct: int,
+    guesses: int,
+    canaries: int,
+    epsilons: ArrayLike | Sequence[float],
+    deltas: ArrayLike | Sequence[float],
+) -> float:
     """Returns an upper bound on the probability of so many right guesses about a mechanism with a whole profile.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jaxacct import strict_json
 from jaxacct.cli.arguments import add_json, examples
 from jaxacct.cli.shown import print_columns, print_facts
+from jaxacct.mechanisms.mechanism import Relation
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 
@@ -29,7 +30,7 @@ class Claim(NamedTuple):
     upper: float
     mechanism: Any
     steps: Any
-    relation: str
+    relation: Relation
 
 
 def add_parser(commands: Any) -> None:

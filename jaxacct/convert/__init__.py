@@ -16,7 +16,7 @@ from jaxacct.convert.concentrated import (
 from jaxacct.convert.gaussian import gaussian_delta as gdp_to_delta
 from jaxacct.convert.gaussian import gaussian_epsilon as gdp_to_epsilon
 from jaxacct.convert.gaussian import gaussian_mu as dp_to_gdp
-from jaxacct.convert.gaussian_renyi import gdp_to_rdp
+from jaxacct.convert.gaussian import gdp_to_rdp
 from jaxacct.convert.mechanisms import mechanism_to_dp, mechanism_to_gdp, mechanism_to_zcdp
 from jaxacct.convert.pure import pure_to_rdp, pure_to_zcdp
 from jaxacct.convert.renyi import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon

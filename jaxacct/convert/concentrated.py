@@ -7,16 +7,14 @@ via truncated CDP"). At a = omega it holds then as well: the divergence is conti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import checked_divergences, checked_orders, least_between
-from jaxacct.convert.renyi import METHODS, delta_of_orders, epsilon_of_orders
+from jaxacct.convert.orders import Divergences, Orders, checked_divergences, checked_orders, least_between
+from jaxacct.convert.renyi import METHODS, Conversion, ToDelta, ToEpsilon
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 NARROWEST, WIDEST = 1 / 32, 2.0
@@ -29,9 +27,7 @@ MARGIN = 32 * UNIT_ROUNDOFF
 """Relative rounding of the products and quotients below: there are fewer, and no elementary function among them."""
 
 
-def zcdp_to_rdp(
-    rho: Float[ArrayLike, ""], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, " orders"]:
+def zcdp_to_rdp(rho: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " orders"]:
     """Returns ``rho * order``, an upper bound on the divergence of a rho-zCDP mechanism; float64 (orders,).
 
     Formal guarantee: an upper bound by the definition of zCDP, rounding included, under the relation of the zCDP.
@@ -46,9 +42,7 @@ def zcdp_to_rdp(
     return tcdp_to_rdp(rho, np.inf, orders)
 
 
-def tcdp_to_rdp(
-    rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, " orders"]:
+def tcdp_to_rdp(rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " orders"]:
     """Returns ``rho * order`` for orders up to omega, and ``inf`` above, of which tCDP says nothing; float64.
 
     Formal guarantee: an upper bound by the definition of tCDP, rounding included, under the relation of the tCDP.
@@ -65,9 +59,7 @@ def tcdp_to_rdp(
     return _tcdp_to_rdp(rho, omega, checked_orders(orders))
 
 
-def rdp_to_tcdp(
-    rdp: Float[ArrayLike, " orders"], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def rdp_to_tcdp(rdp: Divergences, orders: Orders) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the least rho known to hold, and omega, the largest order: (rho, omega)-tCDP; float64 (), ().
 
     Between two orders (order - 1) rdp is at most its chord, for it is convex and 0 at order 1 (a log moment); the
@@ -103,8 +95,6 @@ def zcdp_to_epsilon(
             Bun and Steinke (2016).
 
     Formal guarantee: an upper bound, rounding included; not the least one, since each order is taken by itself.
-
-    Raises ValueError where a concrete argument is out of range; traced ones give ``inf``.
 
     >>> [round(float(zcdp_to_epsilon(0.02, 1e-6, method)), 4) for method in ("optimal", "improved", "mironov")]
     [0.8999, 0.8999, 1.0713]
@@ -144,7 +134,7 @@ def tcdp_to_epsilon(
     validation.check_one_of(method, "method", METHODS)
     validation.check_delta(delta)
     _check(rho, omega)
-    return _tcdp_to_epsilon(rho, omega, delta, method)
+    return _tcdp_implies(rho, omega, delta, ToEpsilon(method))
 
 
 def tcdp_to_delta(
@@ -162,7 +152,7 @@ def tcdp_to_delta(
     validation.check_one_of(method, "method", METHODS)
     validation.check_epsilon(epsilon)
     _check(rho, omega)
-    return _tcdp_to_delta(rho, omega, epsilon, method)
+    return _tcdp_implies(rho, omega, epsilon, ToDelta(method))
 
 
 def _check(rho: ArrayLike, omega: ArrayLike) -> None:
@@ -190,7 +180,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     start = jnp.minimum(moments[:-1] - slope * x[:-1], 0.0)
     best = (-start + jnp.sqrt(start**2 - start * slope)) / jnp.where(slope > 0, slope, 1.0)
 
-    def ratio(at, intercept):
+    def ratio(at: Array, intercept: Array) -> Array:
         return (intercept + slope * at) / (at * (at + 1))
 
     inner = jnp.clip(best, jnp.where(x[:-1] > 0, x[:-1], x[1:]), x[1:])
@@ -203,34 +193,22 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
 
 
 @kernel(static=1)
-def _tcdp_to_epsilon(rho: Array, omega: Array, delta: Array, method: str) -> Array:
-    rho, omega, delta = as_float64(rho), as_float64(omega), as_float64(delta)
+def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
+    """Returns the least implied at ``number``, over the orders around 1 + sqrt(size/rho), best for Mironov's rule."""
+    if isinstance(to, ToEpsilon):
+        size, valid, unknown = -jnp.log(number), (number > 0) & (number < 1), jnp.inf
+    else:
+        # Of Mironov's rule delta = e^(b (rho (b + 1) - epsilon)) is least at b = (epsilon/rho - 1)/2.
+        size = jnp.where(number < jnp.inf, jnp.maximum(number / rho - 1, 0.1) ** 2 / 4 * rho, 1.0)
+        valid, unknown = number >= 0, 1.0
 
     def bound(orders: Array) -> Array:
         tried = jnp.minimum(orders, omega)
-        return epsilon_of_orders(tried * rho * (1 + MARGIN), tried, jnp.broadcast_to(delta, orders.shape), method)
+        return to.of_orders(tried * rho * (1 + MARGIN), tried, jnp.broadcast_to(number, orders.shape))
 
-    return _searched(bound, rho, omega, -jnp.log(delta), (delta > 0) & (delta < 1), 0.0, jnp.inf)
-
-
-@kernel(static=1)
-def _tcdp_to_delta(rho: Array, omega: Array, epsilon: Array, method: str) -> Array:
-    rho, omega, epsilon = as_float64(rho), as_float64(omega), as_float64(epsilon)
-
-    def bound(orders: Array) -> Array:
-        tried = jnp.minimum(orders, omega)
-        return delta_of_orders(tried * rho * (1 + MARGIN), tried, jnp.broadcast_to(epsilon, orders.shape), method)
-
-    # Mironov's rule: delta = e^(b (rho (b + 1) - epsilon)) is least at b = (epsilon/rho - 1)/2.
-    size = jnp.maximum(epsilon / rho - 1, 0.1) ** 2 / 4 * rho
-    return _searched(bound, rho, omega, jnp.where(epsilon < jnp.inf, size, 1.0), epsilon >= 0, 0.0, 1.0)
-
-
-def _searched(bound, rho: Array, omega: Array, size: Array, valid: Array, nothing: float, unknown: float) -> Array:
-    """Returns the least bound over the orders around 1 + sqrt(size/rho), best for Mironov's rule."""
     known = valid & (rho >= 0) & (rho < jnp.inf) & (omega > 1)
     power = jnp.sqrt(jnp.where(known & (rho > 0), size / rho, 1.0))
     # Kept in the range of float64, orders up to 1e15 included.
     power = jnp.clip(power, 1e-6, 1e15)
     least = least_between(bound, 1 + power * NARROWEST, 1 + power * WIDEST)
-    return jnp.where(known, jnp.where(rho == 0, nothing, jnp.fmin(least, unknown)), unknown)
+    return jnp.where(known, jnp.where(rho == 0, 0.0, jnp.fmin(least, unknown)), unknown)

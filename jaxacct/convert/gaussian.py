@@ -1,4 +1,4 @@
-"""Gaussian differential privacy and (epsilon, delta): delta from mu and epsilon, and both ways back.
+"""Gaussian differential privacy: delta from mu and epsilon, both ways back, and Rényi divergences.
 
 The numbers are those of :mod:`jaxacct.dominating_pairs.gaussian_profile`, rounded to the safe side.
 """
@@ -15,8 +15,10 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.kernels import kernel
+from jaxacct.convert.orders import Orders, by_order, checked_orders
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, solve_epsilon, solve_mu
-from jaxacct.precision import as_float64, in_float64, outside, scope
+from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside, scope
 
 
 def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
@@ -52,8 +54,6 @@ def gaussian_epsilon(mu: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     Formal guarantee: an upper bound on the exact value, above it by less than 1e-11 of it for mu in [1e-3, 1e3]; 0
     where epsilon = 0 already has that delta. Traced arguments out of range give ``inf``. Derivatives are exact.
 
-    Raises ValueError where a concrete argument is out of range.
-
     Source: as for :func:`gaussian_delta`.
 
     >>> print(f"{gaussian_epsilon(1.0, 1e-5):.8f}")
@@ -75,8 +75,6 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     below the largest such mu where epsilon is at most 1e3. (An (epsilon, delta)-DP mechanism is *not* mu-GDP: a single
     point of the curve says nothing of the others.) Traced arguments out of range give 0. Derivatives are exact.
 
-    Raises ValueError where a concrete argument is out of range.
-
     Source: as for :func:`gaussian_delta`.
 
     >>> print(f"{gaussian_mu(4.0, 1e-5):.8f}")
@@ -87,11 +85,33 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     return _exact("mu", epsilon, delta)
 
 
+def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
+    """Returns the Rényi divergence of a mu-GDP mechanism at each order, ``order mu^2 / 2``; float64 (..., orders).
+
+    Formal guarantee: an upper bound, attained by the Gaussian mechanism; so mu-GDP implies (mu^2/2)-zCDP (Dong, Roth
+    and Su 2022, "Gaussian differential privacy", Corollary B.6). Raises ValueError where a concrete mu is negative or
+    an order is not above 1; traced ones give ``inf``.
+
+    >>> gdp_to_rdp(0.5, [2.0, 8.0]).round(9).tolist()
+    [0.25, 1.0]
+    """
+    check_mu(mu)
+    return _gdp_to_rdp(mu, checked_orders(orders))
+
+
 def check_mu(mu: ArrayLike, name: str = "mu") -> None:
     """Raises where a concrete mu is negative or NaN."""
     seen = validation.concrete_value(mu)
     if seen is not None and not np.all(seen >= 0):
         raise ValueError(f"{name} = {mu} is not a GDP parameter: give a number of at least 0 (a distance of means).")
+
+
+@kernel
+def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
+    mu, orders = by_order(mu, orders)
+    known = (mu >= 0) & (orders > 1) & (orders < jnp.inf)
+    # A product of three numbers, rounded up.
+    return jnp.where(known, orders * mu**2 / 2 * (1 + 8 * UNIT_ROUNDOFF), jnp.inf)
 
 
 def _epsilon_above(mu: Array, delta: Array) -> Array:

@@ -6,7 +6,7 @@ its name: its zCDP and GDP parameters are those of the Gaussian without sampling
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -25,8 +25,8 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.mechanism import directions
-from jaxacct.precision import FUNCTION, TINY, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
+from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero, kept_positive
 from jaxacct.rounded_sum import LEAST_COST
 
 MARGIN = 8 * FUNCTION
@@ -34,7 +34,7 @@ MARGIN = 8 * FUNCTION
 
 
 def mechanism_to_dp(
-    mechanism: Mechanism, *, relation: str = "add_or_remove"
+    mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns an (epsilon, delta) of one run, for mechanisms that have a natural one: float64, of its batch shape.
 
@@ -58,11 +58,11 @@ def mechanism_to_dp(
             "that it satisfies (ja.epsilon finds one), or use a Rényi filter or odometer."
         )
     delta = mechanism.delta if isinstance(mechanism, ApproximateDP) else 0.0
-    return _dp(_pure_epsilon(mechanism, relation), delta)
+    return _dp(_PURE[type(mechanism)](mechanism, _shift(relation)), delta)
 
 
 def mechanism_to_zcdp(
-    mechanism: Mechanism, *, relation: str = "add_or_remove"
+    mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns (rho, delta): one run is delta-approximately rho-zCDP; float64, of the mechanism's batch shape.
 
@@ -80,14 +80,14 @@ def mechanism_to_zcdp(
     >>> tuple(round(float(value), 9) for value in mechanism_to_zcdp(Gaussian(noise_multiplier=2.0)))
     (0.125, 0.0)
     """
-    mu_squared = _gaussian_mu_squared(mechanism, relation)
-    if mu_squared is not None:
-        return _halved(mu_squared)
+    gaussian = _of_gaussian(mechanism, relation)
+    if gaussian is not None:
+        return gaussian.rho, gaussian.delta
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
     return pure_to_zcdp(epsilon), delta
 
 
-def mechanism_to_gdp(mechanism: Mechanism, *, relation: str = "add_or_remove") -> Float[Array, " ..."]:
+def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " ..."]:
     """Returns mu: one run is mu-GDP; float64, of the mechanism's batch shape.
 
     1/s for Gaussian noise. For a pure epsilon, twice the normal quantile of e^epsilon/(1 + e^epsilon): the trade-off
@@ -105,46 +105,47 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: str = "add_or_remove") -
     >>> [round(float(mechanism_to_gdp(each)), 6) for each in (Gaussian(2.0), PureDP(1.0))]
     [0.5, 1.232035]
     """
-    mu_squared = _gaussian_mu_squared(mechanism, relation)
-    if mu_squared is not None:
-        return _root(mu_squared)
+    gaussian = _of_gaussian(mechanism, relation)
+    if gaussian is not None:
+        return gaussian.mu
     if isinstance(mechanism, (ApproximateDP, DiscreteGaussian)):
         raise ValueError(f"{type(mechanism).__name__} is not known to be GDP: use a zCDP or a Rényi filter.")
     return _gdp_of_pure(mechanism_to_dp(mechanism, relation=relation)[0])
 
 
-def _check(mechanism: Mechanism, relation: str) -> None:
-    if not isinstance(mechanism, Mechanism):
-        raise TypeError(f"mechanism = {mechanism!r} is not a mechanism: give one, such as ja.Gaussian(2.0).")
-    mechanism.validate()
+def _check(mechanism: Mechanism, relation: Relation) -> None:
+    check_mechanism(mechanism)
     directions(mechanism, relation)
 
 
-def _shift(relation: str) -> float:
+def _shift(relation: Relation) -> float:
     """Returns how far a query of sensitivity 1 moves between neighbours."""
     return 2.0 if relation == "replace" else 1.0
 
 
-@in_float64
-def _gaussian_mu_squared(mechanism: Mechanism, relation: str) -> Any:
-    """Returns the square of the shift over the standard deviation of Gaussian noise; None for other mechanisms."""
+class _GaussianCost(NamedTuple):
+    """What one run with Gaussian noise is: rho-zCDP surely (a delta of 0), and mu-GDP."""
+
+    rho: Array
+    delta: Array
+    mu: Array
+
+
+def _of_gaussian(mechanism: Mechanism, relation: Relation) -> _GaussianCost | None:
+    """Returns what Gaussian noise costs; None for other mechanisms."""
     _check(mechanism, relation)
     if isinstance(mechanism, Gaussian):
-        return outside(_squared_ratio(_shift(relation), mechanism.noise_multiplier))
+        return _gaussian_cost(_shift(relation), mechanism.noise_multiplier)
     if isinstance(mechanism, DiscreteGaussian):
-        return outside(_squared_ratio(float(mechanism.sensitivity), mechanism.scale))
+        return _gaussian_cost(float(mechanism.sensitivity), mechanism.scale)
     return None
 
 
-@in_float64
-def _pure_epsilon(mechanism: Any, relation: str) -> Any:
-    return _PURE[type(mechanism)](mechanism, _shift(relation))
-
-
 @kernel
-def _squared_ratio(shift: Array, scale: Array) -> Array:
-    ratio = jnp.maximum((as_float64(shift) / scale) ** 2 * (1 + MARGIN), LEAST_COST)
-    return jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
+def _gaussian_cost(shift: Array, scale: Array) -> _GaussianCost:
+    ratio = jnp.maximum((shift / scale) ** 2 * (1 + MARGIN), LEAST_COST)
+    mu_squared = jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
+    return _GaussianCost(mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + MARGIN))
 
 
 @kernel
@@ -170,16 +171,6 @@ def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     epsilon, delta = jnp.broadcast_arrays(as_float64(epsilon), as_float64(delta))
     valid = (epsilon >= 0) & (delta >= 0) & (delta <= 1)
     return jnp.where(valid, kept_positive(epsilon), jnp.inf), jnp.where(valid, kept_positive(delta), 1.0)
-
-
-@kernel
-def _halved(mu_squared: Array) -> tuple[Array, Array]:
-    return as_float64(mu_squared) / 2, jnp.zeros(mu_squared.shape)
-
-
-@kernel
-def _root(mu_squared: Array) -> Array:
-    return jnp.sqrt(as_float64(mu_squared)) * (1 + MARGIN)
 
 
 @kernel

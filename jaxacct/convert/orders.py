@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.precision import first_index
+from jaxacct.precision import as_float64, first_index
+
+Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
+"""Rényi orders: an array, or a list of numbers."""
+
+Divergences: TypeAlias = Float[ArrayLike, "*batch orders"] | Sequence[float]
+"""Rényi divergences, one for each order: an array, or a list of numbers."""
 
 POINTS = 12
 """Orders looked at in one round of the search."""
@@ -20,7 +26,7 @@ ROUNDS = 4
 order and the next differ by."""
 
 
-def checked_orders(orders: Sequence[float] | ArrayLike, *, one: bool = False, infinity: bool = False) -> Any:
+def checked_orders(orders: Orders, *, one: bool = False, infinity: bool = False) -> Any:
     """Returns ``orders`` as a float64 array, or as they are where they are traced; raises ValueError on a bad one.
 
     Orders are above 1 and finite, but for what is allowed: order ``one``, the Kullback-Leibler divergence, or
@@ -55,6 +61,14 @@ def checked_divergences(rdp: Any, orders: Any) -> Any:
     if not shape or shape[-1] != count:
         raise ValueError(f"rdp of shape {shape} does not match {count} orders: give one divergence for each of them.")
     return rdp
+
+
+def by_order(values: Array, orders: Array) -> tuple[Array, Array]:
+    """Returns both with the shape (..., orders): each value (...) at each order. Inside the float64 scope."""
+    values, orders = as_float64(values), as_float64(orders)
+    shape = (*values.shape, *orders.shape)
+    each = orders.reshape((1,) * values.ndim + orders.shape)
+    return jnp.broadcast_to(values[..., None], shape), jnp.broadcast_to(each, shape)
 
 
 def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> Array:

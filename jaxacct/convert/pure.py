@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import softplus
-from jaxacct.convert.orders import checked_orders
+from jaxacct.convert.orders import Orders, by_order, checked_orders
 from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero
 
 MARGIN = 32 * FUNCTION
 """Relative rounding: of five functions at most, of which the sum of three is no less than a tenth in size."""
 
 
-def pure_to_rdp(
-    epsilon: Float[ArrayLike, "*batch"], orders: Sequence[float] | Float[ArrayLike, " orders"]
-) -> Float[Array, "*batch orders"]:
+def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
     """Returns the largest Rényi divergence of an epsilon-DP mechanism at each order; float64 (..., orders).
 
     Args:
@@ -29,8 +25,6 @@ def pure_to_rdp(
     Formal guarantee: an upper bound, attained by randomized response, which dominates every epsilon-DP mechanism
     (Kairouz, Oh and Viswanath 2015): log(cosh((order - 1/2) epsilon)/cosh(epsilon/2))/(order - 1). ``inf`` where an
     argument is traced and invalid. (An epsilon with delta > 0 bounds no divergence at all.)
-
-    Raises ValueError where a concrete argument is out of range.
 
     >>> pure_to_rdp(1.0, [2.0, 100.0]).round(6).tolist()
     [0.735326, 0.996836]
@@ -62,10 +56,8 @@ def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
 
 @kernel
 def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
-    epsilon, orders = as_float64(epsilon), as_float64(orders)
-    shape = (*epsilon.shape, *orders.shape)
-    x = jnp.broadcast_to(epsilon[..., None], shape)
-    power = jnp.broadcast_to(orders.reshape((1,) * epsilon.ndim + orders.shape), shape) - 1
+    x, order = by_order(epsilon, orders)
+    power = order - 1
     # Its moment is 1 + (e^(b x) - 1) (1 - e^(-a x))/(1 + e^-x), a the order and b = a - 1: however close to 1, all of
     # its distance is there. Where b x is above 1 its logarithm, at least 0.43 then, is summed.
     excess = jnp.expm1(jnp.minimum(power * x, 1.0)) * -jnp.expm1(-(power + 1) * x) / (1 + jnp.exp(-x))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from jaxacct import validation
 from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import log_below
-from jaxacct.convert.orders import checked_divergences, checked_orders
+from jaxacct.convert.orders import Divergences, Orders, by_order, checked_divergences, checked_orders, least_between
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
@@ -45,8 +47,8 @@ MARGIN = 8 * FUNCTION
 """Rounding of a closed bound, of the sizes that are added up beside it. By :mod:`.logs`, log(1 + (e^(b rdp) - 1)/(a
 delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta)); others, sums of at most four terms, to less."""
 
-FIRST_EPSILON_ROUNDS, FIRST_DELTA_ROUNDS, NEIGHBOURS = 0, 12, 5
-"""Rounds of the optimal bound for all orders, and how many orders around the best of them get them all.
+NEIGHBOURS = 5
+"""How many orders around the one that is best after few rounds of the optimal bound get them all.
 
 In 4,000 compositions of subsampled Gaussians, with the accountant's orders, the least epsilon was missed by 1.3e-5 of
 it at most for delta up to 1e-3 and by 2e-4 at 0.05, the least delta not at all. All rounds for all orders would take
@@ -55,8 +57,8 @@ five times as long.
 
 
 def rdp_to_epsilon(
-    rdp: Float[ArrayLike, "*batch orders"],
-    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    rdp: Divergences,
+    orders: Orders,
     delta: Float[ArrayLike, "*#batch"],
     method: str = "optimal",
 ) -> Float[Array, "*batch"]:
@@ -67,15 +69,13 @@ def rdp_to_epsilon(
         orders (orders,): the orders, above 1; infinity, the supremum of the privacy loss, may be among them.
         delta (...): failure probability in (0, 1); scalar, or one for each of the leading axes. 0 asks for a pure
             epsilon, of which an infinite order alone says anything.
-        method: one of :data:`METHODS`.
+        method: one of :data:`METHODS`. The default is the tightest; the others compare with what was published.
 
     Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
     (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with the divergence of the best
     order, to within rounding (the best of more than five orders may be missed by 1e-4 of epsilon); the whole curve may
     allow less. ``inf`` where an argument is traced and invalid, 0 for a divergence
     of 0 at every order.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion
     and applications", Theorem 1; the proof that a minimum found only nearly errs on the safe side is in
@@ -88,12 +88,12 @@ def rdp_to_epsilon(
     validation.check_one_of(method, "method", METHODS)
     check_delta_or_none(delta)
     orders = checked_orders(orders, infinity=True)
-    return _epsilon(checked_divergences(rdp, orders), orders, delta, method)
+    return least_implied(checked_divergences(rdp, orders), orders, delta, ToEpsilon(method))
 
 
 def rdp_to_delta(
-    rdp: Float[ArrayLike, "*batch orders"],
-    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    rdp: Divergences,
+    orders: Orders,
     epsilon: Float[ArrayLike, "*#batch"],
     method: str = "optimal",
 ) -> Float[Array, "*batch"]:
@@ -108,13 +108,13 @@ def rdp_to_delta(
     validation.check_one_of(method, "method", METHODS)
     validation.check_epsilon(epsilon)
     orders = checked_orders(orders, infinity=True)
-    return _delta(checked_divergences(rdp, orders), orders, epsilon, method)
+    return least_implied(checked_divergences(rdp, orders), orders, epsilon, ToDelta(method))
 
 
 def least_rdp(
     epsilon: Float[ArrayLike, "*batch"],
     delta: Float[ArrayLike, "*batch"],
-    orders: Sequence[float] | Float[ArrayLike, " orders"],
+    orders: Orders,
     method: str = "optimal",
 ) -> Float[Array, "*batch orders"]:
     """Returns the least Rényi divergence, at each order, of any mechanism whose delta(epsilon) is ``delta``; float64.
@@ -126,12 +126,10 @@ def least_rdp(
         epsilon (...): at least 0.
         delta (...): in [0, 1), of the same shape or a scalar.
         orders (orders,): above 1; infinity is one.
-        method: "optimal", or one of its closed lower bounds: "g", which is the rule "improved", or "f".
+        method: "optimal", or one of its closed lower bounds, for comparison: "g", which is the rule "improved", or "f".
 
     Formal guarantee: a lower bound on the divergence, rounding included, so that it is safe as a budget; with "optimal"
     attained, by a mechanism of two outcomes. 0 where an argument is traced and invalid.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh et al. (2021), Theorem 1 and Theorem 2 (``g`` and ``f``).
 
@@ -152,109 +150,133 @@ def check_delta_or_none(delta: ArrayLike) -> None:
         validation.check_delta(delta)
 
 
-def epsilon_of_orders(
-    rdp: Array, orders: Array, delta: Array, method: str, rounds: int = optimal.EPSILON_ROUNDS
-) -> Array:
-    """Returns the epsilon that each order implies, rounded up; elementwise, inside the float64 scope.
+@dataclass(frozen=True)
+class Conversion(abc.ABC):
+    """From Rényi divergences to one number at another; hashable, a static part of the programs.
 
-    ``inf`` where the divergence, the order or delta is none.
+    Attributes:
+        method: one of :data:`METHODS`.
     """
-    # Of order infinity all rules are the limit of theirs: rdp + log(1 - delta), or without that logarithm.
-    pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (delta >= 0) & (delta < 1)
-    spared = log_complement(jnp.where(pure & (delta > 0), delta, 0.0)) if method in SPARING else jnp.zeros_like(rdp)
-    largest = jnp.maximum(rdp + spared * (1 - MARGIN), 0.0) * (1 + UNIT_ROUNDOFF * jnp.where(spared < 0, 2, 0))
-    known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (delta > 0) & (delta < 1)
-    rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
-    delta = jnp.where(known, delta, 0.5)
-    if method == "optimal":
-        bound = optimal.epsilon_at(rdp, orders, delta, rounds)
-    else:
-        logs = jnp.log(orders) - jnp.log(delta)
-        magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
-        bound = jnp.where(rdp == 0, 0.0, _EPSILON[method](rdp, orders, delta) + MARGIN * magnitude)
-    return jnp.where(pure, largest, jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf))
+
+    method: str
+
+    first_rounds: ClassVar[int]
+    """Rounds of the optimal bound for all orders; those around the best of them get them all."""
+
+    @abc.abstractmethod
+    def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
+        """Returns what each order implies at ``number``, rounded up; elementwise, inside the float64 scope."""
+
+    @abc.abstractmethod
+    def is_known(self, number: Array) -> Array:
+        """Returns where ``number`` is one that may be asked of, so that nothing released implies 0."""
+
+    def least(self, rdp: Array, orders: Array, number: Array) -> Array:
+        """Returns the least that any of the orders (n,) implies, rounded up; 0 where nothing was released."""
+        numbers, count = jnp.broadcast_to(number, rdp.shape), rdp.shape[0]
+        if self.method != "optimal" or count <= NEIGHBOURS:
+            least = jnp.min(self.of_orders(rdp, orders, numbers))
+        else:
+            coarse = self.of_orders(rdp, orders, numbers, self.first_rounds)
+            first = jnp.clip(first_index(coarse == jnp.min(coarse)) - NEIGHBOURS // 2, 0, count - NEIGHBOURS)
+            near_rdp, near_orders, near_numbers = (
+                jax.lax.dynamic_slice_in_dim(values, first, NEIGHBOURS) for values in (rdp, orders, numbers)
+            )
+            least = jnp.minimum(jnp.min(coarse), jnp.min(self.of_orders(near_rdp, near_orders, near_numbers)))
+        return jnp.where(jnp.all(rdp == 0) & self.is_known(number), 0.0, least)
+
+    def between(self, curve: Callable[[Array], Array], rdp: Array, orders: Array, number: Array) -> Array:
+        """Returns the least implied by orders beside the best of ``orders``; ``curve`` gives divergences of others.
+
+        The ends of ``orders`` go on a little. ``inf`` where nothing was released.
+        """
+
+        def bound(tried: Array) -> Array:
+            return self.of_orders(curve(tried), tried, jnp.broadcast_to(number, tried.shape))
+
+        values = self.of_orders(rdp, orders, jnp.broadcast_to(number, orders.shape), self.first_rounds)
+        best = first_index(values == jnp.min(values))
+        widened = jnp.concatenate([1 + (orders[:1] - 1) / 4, orders, 2 * orders[-1:]])
+        least = least_between(bound, widened[best], widened[best + 2])
+        return jnp.where(jnp.all(rdp == 0), jnp.inf, least)
 
 
-def delta_of_orders(
-    rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int = optimal.RATIO_ROUNDS
-) -> Array:
-    """Returns the delta that each order implies, rounded up; elementwise, inside the float64 scope. 1 for unknown."""
-    pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
-    largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + MARGIN), TINY)
-    largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if method in SPARING else 1.0)
-    known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
-    finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
-    rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
-    logs = log_delta_of_orders(rdp, orders, finite, method, rounds)
-    # What is below TINY would be flushed to zero.
-    implied = jnp.where(epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + MARGIN), TINY))
-    implied = jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
-    return jnp.where(pure, largest, implied)
+@dataclass(frozen=True)
+class ToEpsilon(Conversion):
+    """The epsilon at a delta; ``inf`` where the divergence, the order or delta is none."""
+
+    first_rounds: ClassVar[int] = 0
+
+    def is_known(self, number: Array) -> Array:
+        return (number >= 0) & (number < 1)
+
+    def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
+        delta = number
+        # Of order infinity all rules are the limit of theirs: rdp + log(1 - delta), or without that logarithm.
+        pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (delta >= 0) & (delta < 1)
+        spares = self.method in SPARING
+        spared = log_complement(jnp.where(pure & (delta > 0), delta, 0.0)) if spares else jnp.zeros_like(rdp)
+        largest = jnp.maximum(rdp + spared * (1 - MARGIN), 0.0) * (1 + UNIT_ROUNDOFF * jnp.where(spared < 0, 2, 0))
+        known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (delta > 0) & (delta < 1)
+        rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
+        delta = jnp.where(known, delta, 0.5)
+        if self.method == "optimal":
+            bound = optimal.epsilon_at(rdp, orders, delta, optimal.EPSILON_ROUNDS if rounds is None else rounds)
+        else:
+            logs = jnp.log(orders) - jnp.log(delta)
+            magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
+            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + MARGIN * magnitude)
+        return jnp.where(pure, largest, jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf))
 
 
-def log_delta_of_orders(
-    rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int = optimal.RATIO_ROUNDS
-) -> Array:
+@dataclass(frozen=True)
+class ToDelta(Conversion):
+    """The delta at an epsilon; 1 where the divergence, the order or epsilon is none."""
+
+    first_rounds: ClassVar[int] = 12
+
+    def is_known(self, number: Array) -> Array:
+        return number >= 0
+
+    def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
+        epsilon = number
+        pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
+        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + MARGIN), TINY)
+        largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if self.method in SPARING else 1.0)
+        known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
+        finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
+        rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
+        logs = log_delta_of_orders(rdp, orders, finite, self.method, rounds)
+        # What is below TINY would be flushed to zero.
+        implied = jnp.where(epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + MARGIN), TINY))
+        implied = jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
+        return jnp.where(pure, largest, implied)
+
+
+def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int | None = None) -> Array:
     """Returns the log delta that each order implies, rounded up; elementwise, of finite arguments in range."""
     if method == "optimal":
-        return optimal.log_delta_at(rdp, orders, epsilon, rounds)
+        return optimal.log_delta_at(rdp, orders, epsilon, optimal.RATIO_ROUNDS if rounds is None else rounds)
     logs = _LOG_DELTA[method](rdp, orders, epsilon)
     return logs + MARGIN * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
-def least_epsilon(rdp: Array, orders: Array, delta: Array, method: str) -> Array:
-    """Returns the least epsilon over orders (n,), rounded up; 0 where nothing was released, if delta is one."""
-    least = _least_over(epsilon_of_orders, FIRST_EPSILON_ROUNDS, rdp, orders, delta, method)
-    return jnp.where(jnp.all(rdp == 0) & (delta >= 0) & (delta < 1), 0.0, least)
-
-
-def least_delta(rdp: Array, orders: Array, epsilon: Array, method: str) -> Array:
-    """Returns the least delta over orders (n,), rounded up; 0 where nothing was released, if epsilon is one."""
-    least = _least_over(delta_of_orders, FIRST_DELTA_ROUNDS, rdp, orders, epsilon, method)
-    return jnp.where(jnp.all(rdp == 0) & (epsilon >= 0), 0.0, least)
-
-
-def _least_over(
-    bound: Callable[..., Array], rounds: int, rdp: Array, orders: Array, number: Array, method: str
-) -> Array:
-    """Returns the least bound; of "optimal", that of the orders next to the one that is best after few rounds."""
-    number = jnp.broadcast_to(number, rdp.shape)
-    count = rdp.shape[0]
-    if method != "optimal" or count <= NEIGHBOURS:
-        return jnp.min(bound(rdp, orders, number, method))
-    coarse = bound(rdp, orders, number, method, rounds)
-    first = jnp.clip(first_index(coarse == jnp.min(coarse)) - NEIGHBOURS // 2, 0, count - NEIGHBOURS)
-    near = [jax.lax.dynamic_slice_in_dim(v, first, NEIGHBOURS) for v in (rdp, orders, number)]
-    return jnp.minimum(jnp.min(coarse), jnp.min(bound(*near, method)))
-
-
 @kernel(static=1)
-def _epsilon(rdp: Array, orders: Array, delta: Array, method: str) -> Array:
-    return _over_batches(partial(least_epsilon, method=method), rdp, orders, delta)
-
-
-@kernel(static=1)
-def _delta(rdp: Array, orders: Array, epsilon: Array, method: str) -> Array:
-    return _over_batches(partial(least_delta, method=method), rdp, orders, epsilon)
-
-
-def _over_batches(least: Callable[..., Array], rdp: Array, orders: Array, number: Array) -> Array:
-    """Returns ``least`` for each of the leading axes of the divergences and of ``number``."""
+def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
+    """Returns the least that divergences (..., orders) imply at ``number`` (...), for each of the leading axes."""
     rdp, orders, number = as_float64(rdp), as_float64(orders), as_float64(number)
     batch = jnp.broadcast_shapes(rdp.shape[:-1], number.shape)
+    if not batch:
+        return to.least(rdp, orders, number)
     rows = jnp.broadcast_to(rdp, (*batch, *orders.shape)).reshape(-1, *orders.shape)
     numbers = jnp.broadcast_to(number, batch).reshape(-1)
-    return jax.vmap(lambda row, value: least(row, orders, value))(rows, numbers).reshape(batch)
+    return jax.vmap(lambda row, value: to.least(row, orders, value))(rows, numbers).reshape(batch)
 
 
 @kernel(static=1)
 def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
-    batch = jnp.broadcast_shapes(jnp.shape(epsilon), jnp.shape(delta))
-    epsilon, delta = (jnp.broadcast_to(as_float64(v), batch)[..., None] for v in (epsilon, delta))
-    orders = as_float64(orders)
-    shape = (*batch, *orders.shape)
-    orders = orders.reshape((1,) * len(batch) + orders.shape)
-    epsilon, delta, orders = (jnp.broadcast_to(v, shape) for v in (epsilon, delta, orders))
+    epsilon, delta = jnp.broadcast_arrays(epsilon, delta)
+    (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)
     some = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
     pure, known = some & (orders == jnp.inf), some & (orders > 1) & (orders < jnp.inf)
     largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - MARGIN)

@@ -2,7 +2,8 @@
 
 What is released may be chosen from earlier results (noise, batch size, when to stop); composing the realized
 mechanisms as if they had been fixed in advance would not cover that. Each filter is a pytree: ``granted, new =
-filter.spend(mechanism, steps)`` leaves it unchanged where it refuses, inside ``jit``, ``vmap`` and ``lax.scan``.
+filter.spend(mechanism, steps)`` leaves it unchanged where it refuses, inside ``jit``, ``vmap`` and ``lax.scan``. Its
+leaves are float32; a budget or delta that is traced and out of range grants nothing that costs anything.
 """
 
 from jaxacct.filters.concentrated import ApproximateDPFilter, ZCDPFilter

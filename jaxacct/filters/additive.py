@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import validation
 from jaxacct.ledger import Ledger
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, listed
 from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum, runs_within
 
@@ -49,32 +49,23 @@ class AdditiveState:
     log_inverse_delta: RoundedSum
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class AdditiveFilter(Ledger):
     """What the additive filters share; a subclass says what a mechanism costs and what its epsilon is."""
 
     state: AdditiveState
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         raise NotImplementedError
 
-    def spend(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> tuple[Bool[Array, ""], Self]:
-        """Returns whether ``steps`` runs of ``mechanism`` are granted, and the filter after them.
-
-        All of them or none: where it refuses, the new filter is the old one bit for bit. A mechanism whose fields have
-        one leading axis, with as many steps, or a tuple with a tuple of steps, is granted together. What costs nothing,
-        no runs or a mechanism that releases nothing, is granted always. Invalid mechanisms and traced steps that are no
-        whole number up to 2^53 are refused; concrete ones raise ValueError.
-        """
+    def spend(
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+    ) -> tuple[Bool[Array, ""], Self]:
         cost, delta = total_cost(lambda part: self._cost(part, relation), mechanism, steps)
         granted, total, delta_total = _spend(self.state, cost, delta)
         return granted, self._with(replace(self.state, total=total, delta_total=delta_total))
 
-    def would_grant(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would grant, spending nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
-
-    def remaining(self, mechanism: Any, *, relation: str = "add_or_remove") -> Int[Array, ""]:
+    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
         On the safe side: rounding may make it one too small, never too large.
@@ -92,26 +83,20 @@ class AdditiveFilter(Ledger):
         return outside(_value(self.state.budget))
 
 
-def total_cost(cost: Callable[[Any], Cost], mechanism: Any, steps: Any) -> Cost:
+def total_cost(cost: Callable[[Mechanism], Cost], mechanism: Mechanisms, steps: Steps) -> Cost:
     """Returns the numbers that a composition adds, rounded up; float64, of shape () each.
 
     NaN, which every filter and odometer refuses, for traced steps that are no whole number.
     """
-    if isinstance(mechanism, (tuple, list)):
-        if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
-            raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
-        if not mechanism:
-            raise ValueError("mechanism = () holds nothing to spend on: give at least one mechanism.")
-        parts = [total_cost(cost, part, count) for part, count in zip(mechanism, steps, strict=True)]
-        return _added(tuple(parts))
-    steps = validation.exact_steps(steps)
-    shape = mechanism.batch_shape
-    if len(shape) > 1 or np.shape(steps) != shape:
-        raise ValueError(
-            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: give one number of steps for "
-            "each mechanism of a sequence; batches are jax.vmap."
-        )
-    return _times(cost(mechanism), steps)
+    parts = listed(mechanism, steps)
+    if not parts:
+        raise ValueError("mechanism = () holds nothing to spend on: give at least one mechanism.")
+    costs = []
+    for part, count in parts:
+        runs = validation.exact_steps(count)
+        check_count(part, runs)
+        costs.append(_times(cost(part), runs))
+    return costs[0] if len(costs) == 1 else _added(tuple(costs))
 
 
 @in_float64

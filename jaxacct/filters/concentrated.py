@@ -14,6 +14,7 @@ Whitehouse et al. (2023): sqrt(2 log(1/delta') sum epsilon_i^2) + sum epsilon_i^
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import convert, validation
 from jaxacct.convert import METHODS
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
+from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
@@ -34,7 +36,7 @@ LEAST = {"optimal": "optimal", "closed": "f", "improved": "g"}
 """The lower bound on a divergence that belongs to each conversion; any of them is safe."""
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class _ConcentratedFilter(AdditiveFilter):
     conversion: str
 
@@ -60,25 +62,23 @@ class _ConcentratedFilter(AdditiveFilter):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ZCDPFilter(_ConcentratedFilter):
     """Grants releases, adaptively chosen, while their rho sum to a zCDP that is (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, all included.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
-        conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
+            where some of them are (epsilon, delta)-DP with a delta of their own.
+        conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here; another
+            one compares with a paper's.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, and whatever has an
-    epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho. A pytree of float32 leaves, like
-    :class:`.RenyiFilter`.
+    epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is (epsilon,
     delta)-DP for the relation asked for (and, without failures, ``budget``-zCDP), rounding included.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Lécuyer (2021), Theorem 1; Whitehouse et al. (2023), "Fully-adaptive composition in differential privacy",
     Theorem 1; conversion, Asoodeh et al. (2021), Theorem 1.
@@ -95,18 +95,17 @@ class ZCDPFilter(_ConcentratedFilter):
     ) -> None:
         self._open(epsilon, delta, mechanism_delta, conversion)
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return convert.mechanism_to_zcdp(mechanism, relation=relation)
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ApproximateDPFilter(_ConcentratedFilter):
     """Grants (epsilon_n, delta_n)-DP releases, all adaptively chosen, while together they are (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, all included: delta' + delta'' of the theorem.
         mechanism_delta (): delta'', the most that the delta_n may sum to. Half of delta by default; 0 for pure
             mechanisms.
@@ -115,11 +114,9 @@ class ApproximateDPFilter(_ConcentratedFilter):
 
     Takes the mechanisms of :func:`.convert.mechanism_to_dp`. :attr:`budget` and :attr:`spent` are in units of
     ``sum epsilon_n^2 / 2``. :class:`ZCDPFilter` takes them too and grants a little more, for it charges epsilon_n
-    tanh(epsilon_n / 2). A pytree of float32 leaves, like :class:`.RenyiFilter`.
+    tanh(epsilon_n / 2).
 
     Formal guarantee: everything granted together is (epsilon, delta)-DP for the relation asked for, rounding included.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Whitehouse, Ramdas, Rogers and Wu (2023), "Fully-adaptive composition in differential privacy", the filter
     for conditional (epsilon_n, delta_n)-DP.
@@ -143,7 +140,7 @@ class ApproximateDPFilter(_ConcentratedFilter):
             mechanism_delta = _half(delta)
         self._open(epsilon, delta, mechanism_delta, conversion)
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return _half_square(epsilon), delta
 
@@ -164,15 +161,13 @@ def _opened(epsilon: ArrayLike, delta: ArrayLike, own: ArrayLike, conversion: st
     return _open(as_float64(epsilon), as_float64(delta), as_float64(own), conversion)
 
 
-def _open_traced(epsilon: Array, delta: Array, own: Array, conversion: str) -> AdditiveState:
+@functools.partial(jax.jit, static_argnums=3)
+def _open(epsilon: Array, delta: Array, own: Array, conversion: str) -> AdditiveState:
     left = jnp.where(own == 0, delta, (delta - own) * (1 - ROUNDING))
     valid = (epsilon >= 0) & (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
     finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
     budget = rho_budget(finite, jnp.where(valid, left, 0.5), conversion)
     return open_state(jnp.where(epsilon == jnp.inf, jnp.inf, budget), left, own, valid)
-
-
-_open = jax.jit(_open_traced, static_argnums=3)
 
 
 def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
@@ -195,16 +190,10 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
 
 
 @in_float64
+@functools.partial(jax.jit, static_argnums=1)
 def _epsilon(state: AdditiveState, conversion: str) -> Array:
-    return _epsilon_of(state, conversion)
-
-
-def _epsilon_traced(state: AdditiveState, conversion: str) -> Array:
     rho = state.total.value()
     log_inverse = state.log_inverse_delta.value()
     delta = jnp.exp(-log_inverse) * (1 - 8 * ROUNDING)
     found = as_float64(convert.zcdp_to_epsilon(rho, jnp.where(delta > 0, delta, 0.5), conversion))
     return jnp.where((rho == 0) | (delta > 0), jnp.where(rho == 0, 0.0, found), jnp.inf)
-
-
-_epsilon_of = jax.jit(_epsilon_traced, static_argnums=1)

@@ -10,7 +10,6 @@ post-processing of the motion up to time mu^2, and of its end point, which is su
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,29 +17,26 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
+from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 from jaxacct.rounded_sum import ROUNDING
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class GDPFilter(AdditiveFilter):
     """Grants releases, adaptively chosen, while their mu^2 sum to a Gaussian mechanism that is (epsilon, delta)-DP.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, likewise.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_gdp`: Gaussian noise without sampling, and whatever has a pure
-    epsilon. :attr:`budget` and :attr:`spent` are in units of mu^2. A pytree of float32 leaves, like
-    :class:`.RenyiFilter`.
+    epsilon. :attr:`budget` and :attr:`spent` are in units of mu^2.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is
     sqrt(:attr:`budget`)-GDP and (epsilon, delta)-DP for the relation asked for, rounding included. For Gaussian noise
     this is tight: no filter grants more.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Smith and Thakurta (2022), "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
     and Honkela (2023), "Individual privacy accounting with Gaussian differential privacy"; conversion, Dong, Roth and
@@ -58,7 +54,7 @@ class GDPFilter(AdditiveFilter):
         validation.check_delta(delta)
         self._fill(_opened(epsilon, delta))
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return _squared(convert.mechanism_to_gdp(mechanism, relation=relation))
 
     def epsilon(self) -> Float[Array, ""]:

@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import rdp, validation
 from jaxacct.filters.renyi import FILTER_ORDERS, RenyiFilter
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, exact_float64, in_float64
 
 
@@ -71,7 +72,7 @@ class IndividualRenyiFilter:
         mechanism: Mechanism,
         steps: Int[ArrayLike, " examples"] | int = 1,
         *,
-        relation: str = "add_or_remove",
+        relation: Relation = "add_or_remove",
     ) -> tuple[Bool[Array, " examples"], IndividualRenyiFilter]:
         """Returns which examples may take part in ``steps`` runs, and the filter after them.
 
@@ -101,12 +102,12 @@ class IndividualRenyiFilter:
         return granted, IndividualRenyiFilter(filters)
 
     def would_grant(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: Relation = "add_or_remove"
     ) -> Bool[Array, " examples"]:
         """Returns which examples :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
-    def remaining(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Int[Array, " examples"]:
+    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, " examples"]:
         """Returns how many more runs of its mechanism each example would be granted; int32."""
         self._check(mechanism)
         return jax.vmap(lambda one, each: one.remaining(each, relation=relation))(
@@ -129,7 +130,7 @@ class IndividualRenyiFilter:
                 "with that leading axis, what each example's own contribution amounts to."
             )
 
-    def _curves(self, mechanism: Mechanism, relation: str) -> Float[Array, "examples orders"]:
+    def _curves(self, mechanism: Mechanism, relation: Relation) -> Float[Array, "examples orders"]:
         self._check(mechanism)
         each = jax.vmap(lambda one: rdp.curve(one, self.filters.orders, relation=relation))
         return in_float64(each)(_spread(mechanism, self._shape))

@@ -20,6 +20,7 @@ process itself there, and the hockey-stick divergence of the whole is at most th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +31,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
-from jaxacct.convert.renyi import epsilon_of_orders
+from jaxacct.convert.orders import Orders
+from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise, runs_within
@@ -62,15 +65,15 @@ class _State:
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiFilter(RenyiLedger):
     """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
 
     Args:
-        epsilon (): the budget, fixed before the first release; with traced values out of range nothing is granted
-            that costs anything.
+        epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, likewise.
-        orders: the Rényi orders tracked, each above 1; static.
+        orders: the Rényi orders tracked, each above 1; static. The one alone that is best for the plan of a run, where
+            there is one: but for "mironov", all of them share delta.
         conversion: "mironov", budget ``epsilon - log(1/delta)/(order - 1)`` at each order, as in the paper; or
             "optimal" or the older "improved", which split delta over the orders and use the tighter conversion at
             each: of the default orders these favour the large ones, that is, a small epsilon; static. Of a *single*
@@ -115,9 +118,7 @@ class RenyiFilter(RenyiLedger):
         self._fill(_opened(epsilon, delta, checked_orders(orders), conversion), checked_orders(orders), conversion)
 
     @classmethod
-    def with_divergences(
-        cls, budgets: Float[ArrayLike, " orders"], orders: Sequence[float], *, delta: ArrayLike
-    ) -> RenyiFilter:
+    def with_divergences(cls, budgets: Orders, orders: Sequence[float], *, delta: ArrayLike) -> RenyiFilter:
         """Returns the filter of Theorem 1 (one order) or Corollary 1 (several): budgets in Rényi divergence.
 
         Args:
@@ -151,7 +152,7 @@ class RenyiFilter(RenyiLedger):
         """
         return outside(_epsilon(self.state, self.orders, self.conversion))
 
-    def remaining(self, mechanism: Mechanism, *, relation: str = "add_or_remove") -> Int[Array, ""]:
+    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
         On the safe side: rounding may make it one too small, never too large.
@@ -171,11 +172,12 @@ def _opened(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], con
 
 
 @in_float64
-def _opened_with(budgets: ArrayLike, delta: ArrayLike) -> _State:
+def _opened_with(budgets: Orders, delta: ArrayLike) -> _State:
     return _state(as_float64(budgets) * (1 - ROUNDING), as_float64(delta))
 
 
-def _open_traced(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: str) -> _State:
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _open(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: str) -> _State:
     valid = (epsilon >= 0) & (delta > 0) & (delta < 1)
     finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
     possible = jnp.where(valid, delta, 0.5)
@@ -189,9 +191,6 @@ def _open_traced(epsilon: Array, delta: Array, orders: tuple[float, ...], conver
         )
     budget = jnp.where(epsilon == jnp.inf, jnp.inf, budget)
     return _state(jnp.where(valid, budget, 0.0), delta)
-
-
-_open = jax.jit(_open_traced, static_argnums=(2, 3))
 
 
 def _state(budget: Array, delta: Array) -> _State:
@@ -210,24 +209,18 @@ def _spend(state: _State, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, Ro
 
 
 @in_float64
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def _epsilon(state: _State, orders: tuple[float, ...], conversion: str) -> Array:
-    return _epsilon_of(state, orders, conversion)
-
-
-def _epsilon_traced(state: _State, orders: tuple[float, ...], conversion: str) -> Array:
     spent, tried = state.total.value(), as_float64(orders)
     log_inverse = state.log_inverse_delta.value()
     if conversion == "mironov":
         each = (spent + log_inverse / (tried - 1) * (1 + 2.0**-49)) * (1 + ROUNDING)
     else:
         delta = jnp.exp(-log_inverse) / len(orders) * (1 - 8 * ROUNDING)
-        each = epsilon_of_orders(spent, tried, jnp.broadcast_to(delta, tried.shape), conversion)
+        each = ToEpsilon(conversion).of_orders(spent, tried, jnp.broadcast_to(delta, tried.shape))
     least = jnp.min(each)
     safe = jnp.where(jnp.isnan(least), jnp.inf, jnp.maximum(least, 0.0))
     return jnp.where(jnp.all(spent == 0), 0.0, safe)
-
-
-_epsilon_of = jax.jit(_epsilon_traced, static_argnums=(1, 2))
 
 
 @in_float64

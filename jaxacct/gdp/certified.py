@@ -16,7 +16,7 @@ from jaxacct.composition import check
 from jaxacct.dominating_pairs.gaussian_profile import solve_mu
 from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
 from jaxacct.mechanisms import Gaussian
-from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, listed
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon
 
@@ -44,8 +44,8 @@ SHORTEST = 1e-6
 
 @in_float64
 def certified_mu(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     *,
     fpr: ArrayLike = LEAST_RATE,
     relation: Relation = "add_or_remove",
@@ -60,7 +60,8 @@ def certified_mu(
             G_mu(a) are at least this. Few mechanisms have a mu for all rates: k steps with a Poisson sample and noise
             multiplier s are as bad as sqrt(k)/s far enough out, where every batch has the example.
         relation: neighbouring relation, one that the mechanisms support.
-        accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv".
+        accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv"; the last
+            inside a trace where the exact one does not converge.
 
     Returns :class:`GaussianSummary`. With f the trade-off function, delta(eps) the privacy profile, delta_mu that of
     G_mu (:func:`gaussian_delta`), and mu what is called ``mu.upper``:
@@ -78,8 +79,6 @@ def certified_mu(
     not converge is not replaced: if ``mu.upper`` is ``inf`` there, accountant="prv" will do.
 
     Formal guarantee: the above, rounding included; proofs in :mod:`jaxacct.gdp.certificate`.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Gomez, Kulynych et al. (2025), "Gaussian DP for reporting differential privacy guarantees in machine
     learning" (arXiv 2503.10945); regret, Kaissis et al. (2024), "Beyond the calibration point".
@@ -114,21 +113,22 @@ def certified_mu(
     return outside(summary)
 
 
-def _squares(mechanism: Any, steps: Any, relation: Relation) -> list[Array] | None:
+def _squares(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[Array] | None:
     """Returns steps over squared noise multipliers of Gaussian mechanisms; None if another one is among them.
 
     A mechanism that is seen to release nothing is a Gaussian one of infinite noise.
     """
-    if isinstance(mechanism, (tuple, list)):
-        parts = [_squares(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
-        return None if any(part is None for part in parts) else [terms for part in parts for terms in part or []]
-    if not isinstance(mechanism, Gaussian):
-        nothing = is_concrete(mechanism, steps) and bool(jnp.all(mechanism.releases_nothing()))
-        return [jnp.zeros(1)] if nothing else None
-    pair: Any = mechanism.dominating_pairs(relation)[0]
-    noise, counts = as_float64(pair.noise_multiplier), as_float64(steps)
-    valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts))
-    return [jnp.atleast_1d(jnp.where(valid, counts / noise**2, jnp.where(counts == 0, 0.0, jnp.inf)))]
+    squares = []
+    for part, count in listed(mechanism, steps):
+        if isinstance(part, Gaussian):
+            pair: Any = part.dominating_pairs(relation)[0]
+            noise, counts = as_float64(pair.noise_multiplier), as_float64(count)
+            valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts))
+            square = jnp.where(valid, counts / noise**2, jnp.where(counts == 0, 0.0, jnp.inf))
+            squares.append(jnp.atleast_1d(square))
+        elif not is_concrete(part, count) or not bool(jnp.all(part.releases_nothing())):
+            return None
+    return squares or [jnp.zeros(1)]
 
 
 def _exact_summary(squares: list[Array]) -> GaussianSummary:
@@ -215,8 +215,8 @@ def _refined(
     rate: float,
     gains: tuple[Gain, Gain],
     summary: GaussianSummary,
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     options: Any,
 ) -> Profile:
     """Returns the profile with BATCH more places, where they may lower mu and where they may lower the regret."""

@@ -18,7 +18,7 @@ from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon
 from jaxacct.dominating_pairs.without_replacement import SHIFT
 from jaxacct.gdp.functionals import Functionals, functionals_of
 from jaxacct.mechanisms import GaussianWithoutReplacement, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
 from jaxacct.precision import as_float64, in_float64, outside
 
 METHODS = ("small_rate", "functionals")
@@ -31,7 +31,7 @@ Shevtsova (2010), "An improvement of convergence rate estimates in the Lyapunov 
 
 
 def mu(
-    mechanism: Any, steps: Any, *, relation: Relation = "add_or_remove", method: str | None = None
+    mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove", method: str | None = None
 ) -> Float[Array, ""]:
     """Returns the mu of the Gaussian trade-off function that a composition tends to: an *estimate*, not a bound.
 
@@ -46,7 +46,8 @@ def mu(
         method: "small_rate", the closed form to leading order in the sampling rate, for
             :class:`~jaxacct.PoissonSubsampledGaussian` (adding or removing) and
             :class:`~jaxacct.GaussianWithoutReplacement` only; "functionals", by quadrature over the loss, for any
-            mechanism. By default the closed form where there is one.
+            mechanism. By default the closed form where there is one; for large rates, which it is not made for, the
+            other.
 
     Returns float64 (). NoisySGD, NoisyAdam and any other optimizer of the same noisy gradients have the same mu.
     ``inf`` for no noise, infinite losses and invalid traced values; 0 for no steps.
@@ -73,7 +74,12 @@ def mu(
 
 
 def epsilon(
-    mechanism: Any, steps: Any, delta: ArrayLike, *, relation: Relation = "add_or_remove", method: str | None = None
+    mechanism: Mechanisms,
+    steps: Steps,
+    delta: ArrayLike,
+    *,
+    relation: Relation = "add_or_remove",
+    method: str | None = None,
 ) -> Float[Array, ""]:
     """Returns the central-limit *estimate* of a composition's epsilon at ``delta`` (): it can under-report.
 
@@ -91,7 +97,12 @@ def epsilon(
 
 
 def delta(
-    mechanism: Any, steps: Any, epsilon: ArrayLike, *, relation: Relation = "add_or_remove", method: str | None = None
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: ArrayLike,
+    *,
+    relation: Relation = "add_or_remove",
+    method: str | None = None,
 ) -> Float[Array, ""]:
     """Returns the central-limit *estimate* of a composition's delta at ``epsilon`` (): it can under-report.
 
@@ -108,7 +119,7 @@ def delta(
     return gaussian_delta(mu(mechanism, steps, relation=relation, method=method), epsilon)
 
 
-def clt_error(mechanism: Any, steps: Any, *, relation: Relation = "add_or_remove") -> Float[Array, ""]:
+def clt_error(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove") -> Float[Array, ""]:
     """Returns about how far the composed trade-off function f may be from G_mu, mu by the functionals; float64 ().
 
     With g what is returned, V and V~ the sums of variances under P and under Q, their ratio r = sqrt(V/V~):
@@ -135,7 +146,7 @@ def clt_error(mechanism: Any, steps: Any, *, relation: Relation = "add_or_remove
 
 
 @in_float64
-def _estimates(mechanism: Any, steps: Any, relation: Relation, method: str | None) -> tuple[Any, Any]:
+def _estimates(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> tuple[Any, Any]:
     """Returns mu and the error of Berry and Esseen, each of the direction where it is largest."""
     leaves = jax.tree.map(_as_float64_leaf, (mechanism, steps))
     return outside(_compiled(*leaves, relation, method))
@@ -160,7 +171,7 @@ class Sums(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("relation", "method"))
-def _compiled(mechanism: Any, steps: Any, relation: Relation, method: str | None) -> tuple[Array, Array]:
+def _compiled(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> tuple[Array, Array]:
     sums = _composed(mechanism, steps, relation, method)
     spread = jnp.sqrt((sums.variance + sums.reverse_variance) / 2)
     mus = jnp.where(sums.mean == 0, 0.0, sums.mean / spread)
@@ -173,13 +184,15 @@ def _compiled(mechanism: Any, steps: Any, relation: Relation, method: str | None
     return largest, farthest
 
 
-def _composed(mechanism: Any, steps: Any, relation: Relation, method: str | None) -> Sums:
-    if isinstance(mechanism, (tuple, list)):
-        parts = [_composed(m, k, relation, method) for m, k in zip(mechanism, steps, strict=True)]
-        count = max(len(part.mean) for part in parts)
-        # A symmetric mechanism has one direction for all.
-        wide = [Sums(*(jnp.broadcast_to(row, (count,)) for row in part)) for part in parts]
-        return functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), wide)
+def _composed(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> Sums:
+    parts = [_of_one(part, count, relation, method) for part, count in listed(mechanism, steps)]
+    directions = max(len(part.mean) for part in parts)
+    # A symmetric mechanism has one direction for all.
+    wide = [Sums(*(jnp.broadcast_to(row, (directions,)) for row in part)) for part in parts]
+    return functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), wide)
+
+
+def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> Sums:
     closed = _closed_form(mechanism, relation) if method != "functionals" else None
     if closed is None and method == "small_rate":
         raise ValueError(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,7 +65,7 @@ def _float64_of_shape(leaf: Any, shape: tuple[int, ...]) -> Any:
     return np.broadcast_to(np.asarray(leaf, np.float64), shape)
 
 
-def theta(epsilon: ArrayLike, ratio: ArrayLike, *, log: bool = False) -> Float[Array, ...]:
+def theta(epsilon: ArrayLike, ratio: ArrayLike | Sequence[float], *, log: bool = False) -> Float[Array, ...]:
     """Returns theta_epsilon(ratio), the hockey-stick divergence of N(ratio, 1) from N(0, 1), rounded up.
 
     Args:
@@ -79,8 +79,6 @@ def theta(epsilon: ArrayLike, ratio: ArrayLike, *, log: bool = False) -> Float[A
     at most. It is the contraction coefficient under E_epsilon of every kernel that maps its input into a set of
     diameter D and adds N(0, s^2 I), ratio = D / s, in any dimension; and the delta of the Gaussian mechanism with that
     ratio. Traced values out of range give 1.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh, Diaz and Calmon (2020), "Privacy analysis of online learning algorithms via contraction
     coefficients", arXiv:2012.11035; the formula also Balle and Wang (2018), Theorem 8.
@@ -117,15 +115,13 @@ def contracted_delta(
         steps (...): how many further iterations, a whole number. Time is linear in it for "recursive".
         method: "linear", delta * theta_epsilon(ratio)^steps, as the reference has it; "recursive", never larger: each
             step contracts by theta at eps' = log(1 + (e^eps - 1) / delta), delta being what is left before it.
-        log: whether to return the natural logarithm.
+        log: whether to return the natural logarithm, for what float64 does not hold.
 
     Returns float64 (...), the broadcast shape, in [0, 1].
 
     Formal guarantee: an upper bound, rounding included. Convexity is not needed. The iteration that first tells the
     data sets apart counts in ``delta``: a process whose first iteration has E_epsilon = d1 and that runs T iterations
     in all has contracted T - 1 times. Traced values out of range give 1.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; "recursive": Balle, Barthe, Gaboardi and Geumlek (2019),
     "Privacy amplification by mixing and diffusion mechanisms", Theorem 1 (2), iterated. Proof in the module's comment.

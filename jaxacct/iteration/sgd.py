@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.convert.renyi import log_delta_of_orders
 from jaxacct.iteration.contraction import (
     as_array,
@@ -21,8 +22,7 @@ from jaxacct.iteration.contraction import (
     log_theta,
     raised_epsilon,
 )
-from jaxacct.iteration.shifts import checked_orders
-from jaxacct.mechanisms.mechanism import ScalarFields
+from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.precision import UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("renyi", "shifted")
@@ -37,7 +37,7 @@ ROUNDED_UP = 1 + 16 * UNIT_ROUNDOFF
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ProjectedNoisySGD(ScalarFields):
+class ProjectedNoisySGD(Fields):
     """Projected noisy SGD: w <- projection onto K of w - learning_rate (gradient at w of record t's loss + Z).
 
     Z ~ N(0, noise^2 I). Iteration t reads record t and no other, so there are as many records as steps; data sets are
@@ -53,8 +53,6 @@ class ProjectedNoisySGD(ScalarFields):
             and K are *convex*. None claims nothing, and only the contraction bounds apply.
 
     Fields broadcast; they may be traced, and then what cannot raise promises nothing.
-
-    Raises ValueError where a concrete field is out of range.
 
     Source: Feldman, Mironov, Talwar and Thakurta (2018), "Privacy amplification by iteration", Algorithm 1.
 
@@ -118,7 +116,7 @@ def last_iterate_delta(
             "renyi": by Feldman et al.'s 2 order L^2 / (noise^2 (k + 1)), for convex smooth losses;
             "shifted": theta(r0 / sqrt(k + 1)), likewise;
             "best": the least that any of these gives at any iteration; the middle two only where they apply.
-        log: whether to return the natural logarithm.
+        log: whether to return the natural logarithm, for what float64 does not hold.
 
     Returns float64 (...), in [0, 1].
 
@@ -149,7 +147,7 @@ def last_iterate_delta(
 
 
 def last_iterate_rdp(
-    sgd: ProjectedNoisySGD, orders: ArrayLike, *, position: ArrayLike | None = None
+    sgd: ProjectedNoisySGD, orders: Orders, *, position: ArrayLike | None = None
 ) -> Float[Array, " orders"]:
     """Returns the Rényi divergence of releasing the last iterate alone, at each order, rounded up.
 

@@ -22,7 +22,7 @@ s_t^2 with weights s_t^2, which has a closed form in minima and maxima of averag
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +30,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, check_not_negative, kernel
 from jaxacct.precision import UNIT_ROUNDOFF
 
 
-def amplified_mu(shifts: ArrayLike, noise: ArrayLike) -> Float[Array, ""]:
+def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike) -> Float[Array, ""]:
     """Returns the mu of N(mu, 1) against N(0, 1) that bounds a contractive noisy iteration's last iterate, rounded up.
 
     Args:
@@ -69,7 +70,9 @@ def amplified_mu(shifts: ArrayLike, noise: ArrayLike) -> Float[Array, ""]:
     return _amplified_mu(shifts, noise)
 
 
-def amplified_rdp(orders: ArrayLike, shifts: ArrayLike, noise: ArrayLike) -> Float[Array, " orders"]:
+def amplified_rdp(
+    orders: Orders, shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike
+) -> Float[Array, " orders"]:
     """Returns the Rényi divergence of a contractive noisy iteration's last iterate at each order, rounded up.
 
     Arguments, guarantee, errors and source are those of :func:`amplified_mu`; ``orders`` (orders,) are above 1, and a
@@ -81,15 +84,6 @@ def amplified_rdp(orders: ArrayLike, shifts: ArrayLike, noise: ArrayLike) -> Flo
     orders = checked_orders(orders)
     mu = amplified_mu(shifts, noise)
     return _rdp_of_mu(orders, mu)
-
-
-def checked_orders(orders: Any) -> Any:
-    """Returns Rényi orders as an array; raises ValueError where concrete ones are not a vector of numbers above 1."""
-    orders = as_array(orders)
-    seen = validation.concrete_value(orders)
-    if np.ndim(orders) != 1 or (seen is not None and not np.all((seen > 1) & np.isfinite(seen))):
-        raise ValueError(f"orders = {orders} are not Rényi orders: give a vector of finite numbers above 1.")
-    return orders
 
 
 @kernel

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, from_log, kernel, log_theta
 from jaxacct.iteration.sgd import (
     HIGHEST_ORDER,
@@ -44,7 +45,6 @@ from jaxacct.iteration.sgd import (
     next_log_delta,
     order_grid,
 )
-from jaxacct.iteration.shifts import checked_orders
 from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
@@ -76,7 +76,7 @@ def stopped_delta(
             "renyi": the same from the moments themselves, :func:`stopped_rdp`; never larger, any T;
             "shifted": the mean of theta(r0 / sqrt(k)), k = 1 ... T; convex smooth losses; never larger than "renyi";
             "best": at each iteration the least of "recursive" and, where it applies, "shifted".
-        log: whether to return the natural logarithm.
+        log: whether to return the natural logarithm, for what float64 does not hold.
 
     Returns float64 (...), in [0, 1]. Time is linear in the largest T but for "contraction" and "feldman".
 
@@ -119,7 +119,7 @@ def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "
     return _stopped_epsilon(sgd, as_array(delta), method=method)
 
 
-def stopped_rdp(sgd: ProjectedNoisySGD, orders: ArrayLike, *, method: str = "renyi") -> Float[Array, " orders"]:
+def stopped_rdp(sgd: ProjectedNoisySGD, orders: Orders, *, method: str = "renyi") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of randomly stopped projected noisy SGD at each order, rounded up.
 
     Args:

@@ -9,7 +9,7 @@ from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
 from jaxacct.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps
 from jaxacct.mechanisms.mixture import GaussianMixture
 from jaxacct.mechanisms.random_allocation import RandomAllocation
 from jaxacct.mechanisms.randomized_response import RandomizedResponse
@@ -28,11 +28,14 @@ __all__ = [
     "Laplace",
     "LaplaceWithoutReplacement",
     "Mechanism",
+    "Mechanisms",
     "PoissonSubsampledGaussian",
     "PoissonSubsampledLaplace",
     "PrivacyLoss",
     "PureDP",
     "RandomAllocation",
     "RandomizedResponse",
+    "Relation",
+    "Steps",
     "TruncatedPoissonGaussian",
 ]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.mechanisms.mechanism import DIRECTIONS, ScalarFields, directions, is_none
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import UNIT_ROUNDOFF, exact_float64, in_float64, kept_positive, outside
 
 ROUNDING = 16 * UNIT_ROUNDOFF
@@ -20,7 +20,7 @@ ROUNDING = 16 * UNIT_ROUNDOFF
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PureDP(ScalarFields):
+class PureDP(Mechanism):
     """Any mechanism that is epsilon-DP: as private as binary randomized response, at worst.
 
     Attributes:
@@ -28,8 +28,6 @@ class PureDP(ScalarFields):
 
     Relations: "add_or_remove" (default), "remove", "add", "replace". The guarantee is taken to be stated for the
     relation asked for: an epsilon for adding and removing is *not* one for replacing. The pair is its own mirror image.
-
-    Raises ValueError where epsilon is negative or NaN; a traced one cannot raise and costs inf instead.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
     dominating mechanism in the proof of the composition theorem; delta = 0.
@@ -41,18 +39,16 @@ class PureDP(ScalarFields):
 
     epsilon: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the guarantee is that nothing is learned."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of binary randomized response."""
         directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))
@@ -63,7 +59,7 @@ class PureDP(ScalarFields):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ApproximateDP(ScalarFields):
+class ApproximateDP(Mechanism):
     """Any mechanism that is (epsilon, delta)-DP.
 
     At worst, it says everything with probability delta and is binary randomized response otherwise.
@@ -90,19 +86,17 @@ class ApproximateDP(ScalarFields):
     epsilon: ArrayLike
     delta: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
         validation.check_probability(self.delta, "delta")
 
-    def releases_nothing(self) -> Any:
-        """Returns where the guarantee is that nothing is learned."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon) & is_none(self.delta)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
         directions(self, relation)
         # A delta that is flushed to zero would take the infinite losses with it.

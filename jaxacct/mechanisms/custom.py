@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributionPair
 from jaxacct.dominating_pairs.finite import SUM_TOLERANCE
 from jaxacct.dominating_pairs.loss_distribution import VALUE_ERROR, Distribution
-from jaxacct.mechanisms.mechanism import DIRECTIONS, directions
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions
 from jaxacct.precision import as_float64, is_concrete
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscretePair:
+class DiscretePair(Mechanism):
     """A mechanism dominated by a pair of distributions on m outcomes, which the caller has to know.
 
     Attributes:
@@ -46,10 +47,10 @@ class DiscretePair:
     inf
     """
 
-    p: ArrayLike
-    q: ArrayLike
+    p: Float[ArrayLike, "*batch m"] | Sequence[float]
+    q: Float[ArrayLike, "*batch m"] | Sequence[float]
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def __post_init__(self) -> None:
         for name in ("p", "q"):
@@ -58,7 +59,6 @@ class DiscretePair:
         self.validate()
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         for name in ("p", "q"):
             value = getattr(self, name)
             validation.check_probabilities(value, name, SUM_TOLERANCE + 2.0**-52 * np.size(value))
@@ -73,24 +73,24 @@ class DiscretePair:
         """The leading axes of the fields: all but the last."""
         return np.shape(self.p)[:-1]
 
-    def releases_nothing(self) -> Any:
-        """Returns where p and q are the same probabilities."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         if is_concrete(self.p, self.q):
             return np.all(np.asarray(self.p, np.float64) == np.asarray(self.q, np.float64), axis=-1)
         p, q = as_float64(self.p), as_float64(self.q)
         valid = jnp.vectorize(lambda p, q: FinitePair(p, q).is_valid(), signature="(m),(m)->()")(p, q)
         return valid & jnp.all(p == q, axis=-1)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns (p, q) for "remove", (q, p) for "add", and both for the other relations."""
         directions(self, relation)
-        pairs = {"remove": (FinitePair(self.p, self.q),), "add": (FinitePair(self.q, self.p),)}
+        p, q = cast(ArrayLike, self.p), cast(ArrayLike, self.q)
+        pairs = {"remove": (FinitePair(p, q),), "add": (FinitePair(q, p),)}
         return pairs.get(relation, pairs["remove"] + pairs["add"])
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PrivacyLoss:
+class PrivacyLoss(Mechanism):
     """A mechanism given by the law of its privacy loss Y = log P/Q under a dominating pair (P, Q).
 
     The callables take an array of losses and ``parameters``, and return probabilities in float64. They are part of the
@@ -107,7 +107,8 @@ class PrivacyLoss:
         survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf). Optional, and recommended, both: the callables' error
             is relative to small values, and 1 - cdf says nothing of a tail below 1e-15, which a delta of 1e-10 needs.
         value_error (...): bound on the absolute error of the CDFs' values, and on a survival value S's over
-            S (1 + |log S|). Default: four ulps of one. The bounds of the accountants rest on it.
+            S (1 + |log S|). Default: four ulps of one. The bounds of the accountants rest on it: raise it for a CDF
+            that comes of a quadrature or a series.
         atoms: two neighbouring losses of positive probability, the lower first, which meshes then contain; NaN if any
             mesh will do (default). A jump is to be within 8 rounding errors of its loss.
         reverse: the same for (Q, P), if that is another law; None where the pair is its own mirror image.
@@ -146,7 +147,7 @@ class PrivacyLoss:
     cdf_q: Distribution = field(metadata={"static": True})
     lowest: ArrayLike
     highest: ArrayLike
-    parameters: Any = ()
+    parameters: PyTree = ()
     infinite_mass: ArrayLike = 0.0
     survival_p: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
     survival_q: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
@@ -154,13 +155,9 @@ class PrivacyLoss:
     atoms: tuple[ArrayLike, ArrayLike] = field(default=(np.nan, np.nan), kw_only=True)
     reverse: PrivacyLoss | None = field(default=None, kw_only=True)
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
-
-    def __post_init__(self) -> None:
-        self.validate()
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_probability(self.infinite_mass, "infinite_mass")
         validation.check_probability(self.value_error, "value_error")
         for name in ("lowest", "highest"):
@@ -174,11 +171,10 @@ class PrivacyLoss:
         """The leading axes of ``lowest`` and ``highest``."""
         return np.broadcast_shapes(np.shape(self.lowest), np.shape(self.highest))
 
-    def releases_nothing(self) -> Any:
-        """Returns where nothing is released: nowhere that is known without looking at losses."""
-        return False
+    def check_numbers(self) -> None:
+        """Asks nothing: the parameters are the callables' own, and the fields after them optional."""
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pair for "remove", its reverse for "add", and both, if they differ, for the other relations."""
         directions(self, relation)
         pair = LossDistributionPair(

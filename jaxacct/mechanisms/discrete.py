@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 LARGEST_SENSITIVITY = 2**16
@@ -31,7 +31,7 @@ SCALES_OF_REACH = 38
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscreteLaplace(ScalarFields):
+class DiscreteLaplace(Mechanism):
     """Discrete Laplace (two-sided geometric) mechanism: an integer query plus noise n of mass prop. to e^(-|n|/scale).
 
     Attributes:
@@ -41,8 +41,6 @@ class DiscreteLaplace(ScalarFields):
     Relations: "add_or_remove" (default), "remove", "add". All are the same pair by symmetry, and the pair of the
     largest shift dominates those of smaller ones, since the likelihood ratio is monotone. For replace-one neighbours
     give the sensitivity to a replacement.
-
-    Raises ValueError where a concrete field is out of range; a traced scale cannot raise and costs inf instead.
 
     Source: Ghosh, Roughgarden and Sundararajan (2009), "Universally utility-maximizing privacy mechanisms",
     Definition 2.1; the loss from the definition.
@@ -55,19 +53,17 @@ class DiscreteLaplace(ScalarFields):
     scale: ArrayLike
     sensitivity: int = field(default=1, metadata={"static": True})
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_discrete_scale(self.scale)
         check_sensitivity(self.sensitivity)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.scale)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity D against the noise itself.
 
         Outcomes up to 0 have the loss -D/scale, those from D on D/scale, and n between (2n - D)/scale.
@@ -87,7 +83,7 @@ class DiscreteLaplace(ScalarFields):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DiscreteGaussian(ScalarFields):
+class DiscreteGaussian(Mechanism):
     """Discrete Gaussian mechanism: an integer query plus noise n of mass proportional to e^(-n^2 / (2 scale^2)).
 
     Attributes:
@@ -95,7 +91,8 @@ class DiscreteGaussian(ScalarFields):
         sensitivity: largest change of the query's value, a whole number of at least 1; static.
         reach: integers on either side of the centre that masses are kept for, static. By default enough for a concrete
             scale up to 1700, rounded up to a power of two; 2048, enough for a scale of 54, for a traced one. Beyond it
-            neither noise may have a mass that float64 can hold; epsilon is inf where that fails.
+            neither noise may have a mass that float64 can hold; epsilon is inf where that fails. Give it where a large
+            scale is traced.
 
     Relations: "add_or_remove" (default), "remove", "add". All are the same pair by symmetry, and the pair of the
     largest shift dominates those of smaller ones, since the likelihood ratio is monotone. For replace-one neighbours
@@ -118,7 +115,7 @@ class DiscreteGaussian(ScalarFields):
     sensitivity: int = field(default=1, metadata={"static": True})
     reach: int | None = field(default=None, metadata={"static": True})
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,17 +123,15 @@ class DiscreteGaussian(ScalarFields):
             object.__setattr__(self, "reach", _enough(validation.concrete_value(self.scale)))
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_discrete_scale(self.scale)
         check_sensitivity(self.sensitivity)
         if self.reach is not None:
             validation.check_whole(self.reach, "reach", 1, 2**30, "the integers summed over on either side")
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.scale)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
         directions(self, relation)
         return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or DEFAULT_REACH),)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import subsampled_pair
 from jaxacct.precision import as_float64, scope
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Gaussian(ScalarFields):
+class Gaussian(Mechanism):
     """Gaussian mechanism: a query of sensitivity 1 plus noise of the given standard deviation.
 
     Attributes:
@@ -27,25 +27,21 @@ class Gaussian(ScalarFields):
     Relations: "add_or_remove" (default), "remove", "add", one pair for all of them by symmetry; "replace", where the
     query moves by up to 2, which is as half the noise multiplier.
 
-    Raises ValueError where the noise multiplier is negative or NaN; a traced one cannot raise and costs inf instead.
-
     >>> Gaussian(noise_multiplier=2.0).relations
     ('add_or_remove', 'remove', 'add', 'replace')
     """
 
     noise_multiplier: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
         noise = self.noise_multiplier
         if "replace" in directions(self, relation):
@@ -56,7 +52,7 @@ class Gaussian(ScalarFields):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian(ScalarFields):
+class PoissonSubsampledGaussian(Mechanism):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -68,8 +64,6 @@ class PoissonSubsampledGaussian(ScalarFields):
 
     Relations: "add_or_remove" (default), "remove", "add", "replace". Fixed-size or shuffled batches are *not* this
     mechanism.
-
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Source: dominating pairs, Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via
     characteristic function", Theorem 11. Replacement: the pair (1-q) N(0, s^2) + q N(1, s^2) against
@@ -89,18 +83,16 @@ class PoissonSubsampledGaussian(ScalarFields):
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end, or nothing is sampled."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""
         asked = directions(self, relation)
         if "replace" in asked:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import shifted_pair, subsampled_pair
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Laplace(ScalarFields):
+class Laplace(Mechanism):
     """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
 
     Attributes:
@@ -25,8 +25,6 @@ class Laplace(ScalarFields):
 
     Relations: "add_or_remove" (default), "remove", "add", one pair for all of them by symmetry; "replace", where the
     query moves by up to 2.
-
-    Raises ValueError where the scale is negative or NaN; a traced one cannot raise and costs inf instead.
 
     Source: Dwork, McSherry, Nissim and Smith (2006), "Calibrating noise to sensitivity in private data analysis". Many
     coordinates are dominated by one that moves by the sum of their shifts: the hockey-stick divergence of two
@@ -40,17 +38,15 @@ class Laplace(ScalarFields):
 
     scale: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.scale)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
         shift = 2.0 if "replace" in directions(self, relation) else 1.0
         return (shifted_pair(self.scale, shift, "laplace"),)
@@ -58,7 +54,7 @@ class Laplace(ScalarFields):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledLaplace(ScalarFields):
+class PoissonSubsampledLaplace(Mechanism):
     """Laplace mechanism on a Poisson sample: each example takes part independently with probability ``sampling_rate``.
 
     Attributes:
@@ -66,8 +62,6 @@ class PoissonSubsampledLaplace(ScalarFields):
         sampling_rate (...): probability of each example to be in the batch, in (0, 1]; shapes broadcast.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace". Fixed-size batches are *not* this mechanism.
-
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
     Theorem 11; replacement as for :class:`.PoissonSubsampledGaussian`.
@@ -79,18 +73,16 @@ class PoissonSubsampledLaplace(ScalarFields):
     scale: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add", "replace")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end, or nothing is sampled."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.scale, self.sampling_rate)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns one pair for each direction: (mixture, base), (base, mixture), or of two mixtures."""
         return tuple(
             subsampled_pair(self.scale, self.sampling_rate, direction, "laplace")

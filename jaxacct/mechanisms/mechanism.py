@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
@@ -20,7 +21,7 @@ Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace"]
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 """One of the ways a relation is walked: from the data set with the example to the one without, or back."""
 
-DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
     "add_or_remove": ("remove", "add"),
     "remove": ("remove",),
     "add": ("add",),
@@ -29,32 +30,78 @@ DIRECTIONS: dict[str, tuple[Direction, ...]] = {
 """Which directed pairs a neighbouring relation asks for; the larger privacy loss of them counts."""
 
 
-@runtime_checkable
-class Mechanism(Protocol):
-    """What an accountant needs of a mechanism.
+class Fields:
+    """A dataclass of numbers, or of arrays that broadcast: it is checked when it is made."""
 
-    Attributes:
-        relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for.
-    """
+    def __post_init__(self) -> None:
+        self.validate()
 
-    relations: ClassVar[tuple[str, ...]]
+    @abc.abstractmethod
+    def validate(self) -> None:
+        """Raises ValueError where a concrete field is out of range; one that is traced cannot raise."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields: () for one mechanism, (n,) for a sequence of n."""
-        ...
+        """The leading axes of the fields: () for one, (n,) for a sequence of n."""
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self)]
+        try:
+            return np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise ValueError(
+                f"{type(self).__name__} has fields of shapes {', '.join(map(str, shapes))}, which do not go together: "
+                "give scalars, and arrays of one length for a sequence."
+            ) from None
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns one pair for each direction of ``relation``."""
-        ...
+    def check_numbers(self) -> None:
+        """Raises TypeError where a field is no number; only what is called asks, for JAX puts what it likes there."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self, is_leaf=lambda value: value is None):
+            validation.check_number(leaf, f"{type(self).__name__}{jax.tree_util.keystr(path)}")
 
-    def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
-        ...
 
-    def releases_nothing(self) -> Any:
-        """Returns where the fields say that a run releases nothing: a boolean, or several, of ``batch_shape``."""
-        ...
+class Mechanism(Fields, abc.ABC):
+    """What is released, one run of it: the base of all mechanisms, and of your own.
+
+    A class and not a protocol: what is no mechanism is refused by name, by a type checker and at run time, and most of
+    one is inherited. Write a frozen dataclass, registered by ``jax.tree_util.register_dataclass``, whose fields are
+    numbers or arrays, with :attr:`relations`, :meth:`validate` and :meth:`dominating_pairs`; override the rest where
+    fields are vectors or a run can release nothing. Every accountant, filter and trainer then takes it.
+
+    Making one raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
+
+    Attributes:
+        relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for, the default one first.
+
+    A noisy count in which one person may count several times:
+
+    >>> import dataclasses, jax
+    >>> import jaxacct as ja
+    >>> @jax.tree_util.register_dataclass
+    ... @dataclasses.dataclass(frozen=True)
+    ... class NoisyCount(ja.Mechanism):
+    ...     deviation: float
+    ...     most: float
+    ...     relations = ("add_or_remove", "remove", "add")
+    ...     def validate(self):
+    ...         ja.Gaussian(self.deviation)
+    ...     def dominating_pairs(self, relation="add_or_remove"):
+    ...         return ja.Gaussian(self.deviation / self.most).dominating_pairs(relation)
+    >>> print(ja.epsilon(NoisyCount(deviation=20.0, most=2.0), steps=100, delta=1e-5))
+    [4.377178, 4.377179]
+    """
+
+    relations: ClassVar[tuple[Relation, ...]]
+
+    @abc.abstractmethod
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns one pair for each direction of ``relation``, or one for all; raises ValueError for no such relation.
+
+        A pair dominates if its hockey-stick divergence is, for every epsilon, at least that of the releases on any two
+        neighbouring data sets.
+        """
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
+        return False
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
@@ -110,52 +157,44 @@ def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
     return (is_endless(noise) | is_none(sampling_rate)) & proper
 
 
-def directions(mechanism: Mechanism, relation: str) -> tuple[str, ...]:
+def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...]:
     """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
     validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
     return DIRECTIONS[relation]
 
 
-def check_mechanism(mechanism: Any) -> None:
+def check_mechanism(mechanism: object) -> None:
     """Raises where an accountant is given no mechanism, or one whose fields are no numbers or out of range."""
-    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+    if not isinstance(mechanism, Mechanism):
         raise TypeError(
             f"mechanism = {mechanism!r} is no mechanism: give one of jaxacct.mechanisms, such as Gaussian(2.0), "
-            "or a tuple of them."
+            "or a tuple of them; one of your own derives from jaxacct.Mechanism."
         )
     mechanism.validate()
-    if isinstance(mechanism, ScalarFields):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(mechanism, is_leaf=lambda value: value is None):
-            validation.check_number(leaf, f"{type(mechanism).__name__}{jax.tree_util.keystr(path)}")
+    mechanism.check_numbers()
+
+
+def listed(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, ArrayLike]]:
+    """Returns each mechanism of a composition with its steps; raises ValueError where they are not as many."""
+    if not isinstance(mechanism, (tuple, list)):
+        return [(cast(Mechanism, mechanism), cast(ArrayLike, steps))]
+    if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
+        raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
+    return [run for part, count in zip(mechanism, steps, strict=True) for run in listed(part, count)]
+
+
+def check_count(mechanism: Mechanism, steps: ArrayLike) -> None:
+    """Raises where a concrete number of steps is none, or there is not one for each mechanism of a sequence."""
+    validation.check_number(steps, "steps")
+    validation.check_steps(steps)
+    shape = mechanism.batch_shape
+    if len(shape) > 1 or np.shape(steps) != shape:
+        raise ValueError(
+            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: give one number of steps for "
+            "each mechanism of a sequence; batches are jax.vmap."
+        )
 
 
 def sequence(mechanism: Any, length: int) -> Any:
     """Returns a mechanism whose every field has the leading axis ``length``, for ``jax.vmap``; scalars are repeated."""
     return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) else jnp.broadcast_to(as_float64(leaf), length), mechanism)
-
-
-class ScalarFields:
-    """A mechanism whose fields are scalars, or arrays that broadcast: it is checked when it is made."""
-
-    def __post_init__(self) -> None:
-        self.validate()
-
-    def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
-        raise NotImplementedError
-
-    def releases_nothing(self) -> Any:
-        """Returns where a run releases nothing: nowhere, unless a mechanism says otherwise."""
-        return False
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields."""
-        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self)]
-        try:
-            return np.broadcast_shapes(*shapes)
-        except ValueError:
-            raise ValueError(
-                f"{type(self).__name__} has fields of shapes {', '.join(map(str, shapes))}, which do not go together: "
-                "give scalars, and arrays of one length for a sequence."
-            ) from None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike, Bool, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.mechanism import directions, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.mechanisms.shifts import mixture_pair
 
 SUM_TOLERANCE = 1e-6
@@ -20,7 +21,7 @@ SUM_TOLERANCE = 1e-6
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class GaussianMixture:
+class GaussianMixture(Mechanism):
     """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.
 
     It covers a Poisson sample, an example that takes part a random number of times, and one row of a matrix mechanism
@@ -46,10 +47,10 @@ class GaussianMixture:
     """
 
     noise_multiplier: ArrayLike
-    sensitivities: Float[ArrayLike, "*batch m"]
-    probabilities: Float[ArrayLike, "*batch m"]
+    sensitivities: Float[ArrayLike, "*batch m"] | Sequence[float]
+    probabilities: Float[ArrayLike, "*batch m"] | Sequence[float]
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     def __post_init__(self) -> None:
         for name in ("sensitivities", "probabilities"):
@@ -59,7 +60,6 @@ class GaussianMixture:
         self.validate()
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sensitivities(self.sensitivities)
         validation.check_probabilities(self.probabilities, "probabilities", SUM_TOLERANCE)
@@ -84,11 +84,10 @@ class GaussianMixture:
         """The leading axes of the fields, without that of the sensitivities."""
         return np.shape(self.probabilities)[:-1]
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
         return tuple(
             mixture_pair(self.noise_multiplier, self.sensitivities, self.probabilities, direction)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.random_allocation import MOST_BATCHES, allocation_pairs
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.precision import in_float64, outside
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RandomAllocation(ScalarFields):
+class RandomAllocation(Mechanism):
     """One epoch of noisy sums over batches by random allocation, also called balls-in-bins sampling.
 
     Each example goes to exactly one of ``batches`` batches, drawn uniformly and independently of all others; one after
@@ -27,10 +27,10 @@ class RandomAllocation(ScalarFields):
     Attributes:
         noise_multiplier (...): standard deviation of the noise of one step over the clipping norm.
         batches (...): t, the number of batches, and steps, of the epoch; whole, from 1 to 2**30. Shapes broadcast.
-        points: points of the law that the pair is made of, static; from 64 to 4096. With 512, the default, delta of an
-            epoch was 0.02 % to 1.5 % too large for t = 2 and delta above 1e-8, and up to 8 % for t = 1000, which is
-            0.6 % of epsilon; twice as many points divide the excess by about four. Time goes with the square of the
-            points and the logarithm of t: for t = 1000 about 0.14 s and 0.43 s with 512 and 1024.
+        points: points of the law that the pair is made of, static; from 64 to 4096. More where an epoch has very many
+            batches. With 512, the default, delta of an epoch was 0.02 % to 1.5 % too large for t = 2 and delta above
+            1e-8, and up to 8 % for t = 1000, which is 0.6 % of epsilon; twice as many divide the excess by about four,
+            and take about three times as long: 0.43 s for t = 1000.
 
     Relations: "add_or_remove" (default), "remove", "add". Batches of equal size, from one shuffle of the data, are
     *not* this mechanism: there the others' places tell of an example's own.
@@ -65,20 +65,18 @@ class RandomAllocation(ScalarFields):
     batches: ArrayLike
     points: int = field(default=512, metadata={"static": True})
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_batches(self.batches, MOST_BATCHES)
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses."""
         asked = directions(self, relation)
         removes = [direction == "remove" for direction in asked]

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.approximate_dp import ROUNDING
-from jaxacct.mechanisms.mechanism import DIRECTIONS, ScalarFields, directions, is_none
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RandomizedResponse(ScalarFields):
+class RandomizedResponse(Mechanism):
     """Randomized response: one person's value, or with some probability another of the possible ones.
 
     The true one of k values is released with probability e^epsilon / (e^epsilon + k - 1), each other one with
@@ -33,8 +33,6 @@ class RandomizedResponse(ScalarFields):
     person who is absent still sends a report, of some fixed value. Where absence means that *no report is sent*, the
     number of reports gives it away, and no epsilon holds. The pair is its own mirror image.
 
-    Raises ValueError where a concrete field is out of range; a traced epsilon cannot raise and costs inf instead.
-
     Source: Kairouz, Bonawitz and Ramage (2016), "Discrete distribution estimation under local privacy", equation (2).
 
     >>> pair, = RandomizedResponse(epsilon=1.0, outcomes=4).dominating_pairs("replace")
@@ -45,19 +43,17 @@ class RandomizedResponse(ScalarFields):
     epsilon: ArrayLike
     outcomes: int = field(default=2, metadata={"static": True})
 
-    relations: ClassVar[tuple[str, ...]] = tuple(DIRECTIONS)
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_epsilon(self.epsilon)
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
 
-    def releases_nothing(self) -> Any:
-        """Returns where all values are released alike."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the law of the report for two different true values."""
         directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))

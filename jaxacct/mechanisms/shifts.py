@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
@@ -34,7 +36,10 @@ def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: st
 
 @in_float64
 def mixture_pair(
-    scale: ArrayLike, sensitivities: ArrayLike, probabilities: ArrayLike, direction: str
+    scale: ArrayLike,
+    sensitivities: ArrayLike | Sequence[float],
+    probabilities: ArrayLike | Sequence[float],
+    direction: str,
 ) -> ShiftedNoisePair:
     """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
 

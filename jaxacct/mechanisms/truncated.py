@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.binomial import binomial_tail
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.public_coin import PublicCoinPair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TruncatedPoissonGaussian(ScalarFields):
+class TruncatedPoissonGaussian(Mechanism):
     """Gaussian mechanism on a Poisson sample, of which, if it exceeds B examples, B at random are used.
 
     Attributes:
@@ -39,8 +39,6 @@ class TruncatedPoissonGaussian(ScalarFields):
     the number of examples and B.
 
     Relations: "add_or_remove" (default), "remove", "add".
-
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Formal guarantee: let D(s, q) be the pair of :class:`.PoissonSubsampledGaussian`, (1 - q) N(0, s^2) + q N(1, s^2)
     and N(0, s^2), and e' = min(e, w - v). The pair of this mechanism is D(s/2, r) with probability v,
@@ -74,7 +72,7 @@ class TruncatedPoissonGaussian(ScalarFields):
     overflow_rate: ArrayLike = 1.0
     overflow_slack: ArrayLike = 1.0
 
-    relations: ClassVar[tuple[str, ...]] = ("add_or_remove", "remove", "add")
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     @classmethod
     def for_batches(
@@ -119,7 +117,6 @@ class TruncatedPoissonGaussian(ScalarFields):
         return cls(noise_multiplier, rate, max(tail.most for tail in tails), least, overflow_rate, slack)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
         validation.check_probability(self.overflow_probability, "overflow_probability")
@@ -135,12 +132,11 @@ class TruncatedPoissonGaussian(ScalarFields):
                 f"{self.overflow_probability}: give a lower and an upper bound on one probability."
             )
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end, or nothing is sampled."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     @in_float64
-    def dominating_pairs(self, relation: str = "add_or_remove") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the mixed pairs of (mixture, base) for "remove" and of (base, mixture) for "add"."""
         s, q, most, least, r, slack = (as_float64(v) for v in jax.tree.leaves(self))
         slack = jnp.minimum(slack, most - least)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, WithoutReplacementPair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement(ScalarFields):
+class GaussianWithoutReplacement(Mechanism):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -25,8 +25,6 @@ class GaussianWithoutReplacement(ScalarFields):
 
     Relations: "replace" (default), under which the number of examples is public. Batches from one shuffle of the data
     are *not* this mechanism.
-
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
     Theorem 11; Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling", Theorem 9.
@@ -38,18 +36,16 @@ class GaussianWithoutReplacement(ScalarFields):
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("replace",)
+    relations: ClassVar[tuple[Relation, ...]] = ("replace",)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end, or nothing is sampled."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
-    def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
@@ -57,7 +53,7 @@ class GaussianWithoutReplacement(ScalarFields):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LaplaceWithoutReplacement(ScalarFields):
+class LaplaceWithoutReplacement(Mechanism):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -66,8 +62,6 @@ class LaplaceWithoutReplacement(ScalarFields):
         sampling_rate (...): batch size over the number of examples, in (0, 1]; shapes broadcast.
 
     Relations: "replace" (default), under which the number of examples is public.
-
-    Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Source: as for :class:`GaussianWithoutReplacement`; many coordinates as for :class:`.Laplace`.
 
@@ -78,18 +72,16 @@ class LaplaceWithoutReplacement(ScalarFields):
     scale: ArrayLike
     sampling_rate: ArrayLike
 
-    relations: ClassVar[tuple[str, ...]] = ("replace",)
+    relations: ClassVar[tuple[Relation, ...]] = ("replace",)
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range."""
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Any:
-        """Returns where the noise has no end, or nothing is sampled."""
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.scale, self.sampling_rate)
 
-    def dominating_pairs(self, relation: str = "replace") -> tuple[DominatingPair, ...]:
+    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         return (WithoutReplacementPair(self.scale, self.sampling_rate, noise="laplace"),)

@@ -27,6 +27,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import validation
 from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
@@ -63,7 +64,7 @@ class RenyiTotals:
     log_inverse_delta: RoundedSum
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class _RenyiOdometer(RenyiLedger):
     state: RenyiTotals
     orders: tuple[float, ...]
@@ -76,7 +77,7 @@ class _RenyiOdometer(RenyiLedger):
         return _spend(self.state.total, curve, steps)
 
     def remaining(
-        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
@@ -91,17 +92,19 @@ class _RenyiOdometer(RenyiLedger):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiOdometer(_RenyiOdometer):
     """Reads, at every moment, a bound on the privacy loss of all releases so far: Lécuyer's doubling odometer.
 
     Args:
         delta (): failure probability; traced values out of range read inf.
-        orders: the Rényi orders tracked, each above 1; static. The paper's by default.
+        orders: the Rényi orders tracked, each above 1; static. The paper's by default; fewer, around the best one of
+            the run that is expected, read less.
         base: the first filter's budget at order a is ``base/(a - 1)``; static. None for the paper's, log(2 |orders|/
             delta), which needs a concrete delta. A smaller one reads lower at first, and coarser steps later cost a
             larger f.
-        growth: ratio of each filter's budget to the one before it, above 1; static.
+        growth: ratio of each filter's budget to the one before it, above 1; static. Nearer to 1 for finer steps, of
+            which there are then more to pay for.
 
     A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``. :class:`VilleOdometer` reads less
     for the same mechanisms; this one is for comparison with the paper.
@@ -109,8 +112,6 @@ class RenyiOdometer(_RenyiOdometer):
     Formal guarantee: however mechanisms are chosen from earlier results, for any two neighbours of the relation asked
     for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta. What is released up to a
     moment, itself chosen by looking at everything, at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", Theorem 2,
     equation 5 and section 4.5; for all times at once, the module.
@@ -164,19 +165,18 @@ class RenyiOdometer(_RenyiOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class VilleOdometer(_RenyiOdometer):
     """Reads, at every moment, a bound on the privacy loss of all releases so far, by one mixture over Rényi orders.
 
     Args:
         delta (): failure probability; traced values out of range read inf.
-        orders: the Rényi orders tracked, each above 1; static.
+        orders: the Rényi orders tracked, each above 1; static. Fewer, around those that are best for the readings at
+            issue, read less.
 
     A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``.
 
     Formal guarantee: that of :class:`RenyiOdometer`, whose readings it never exceeds at the same orders.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: the module; Ville's inequality, as in Howard, Ramdas, McAuliffe and Sekhon (2020), "Time-uniform Chernoff
     bounds via nonnegative supermartingales", and the method of mixtures.

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
 from jaxacct import convert, validation
 from jaxacct.filters.additive import Cost, squared, total_cost
 from jaxacct.ledger import Ledger
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum
@@ -78,7 +79,7 @@ class TimeUniformState:
     start: Float32[Array, ""]
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class _TimeUniformOdometer(Ledger):
     state: TimeUniformState
 
@@ -92,31 +93,21 @@ class _TimeUniformOdometer(Ledger):
         """Returns the largest u between two values of V: at the latter, unless a subclass's boundary ever falls."""
         return self._boundary(variance, start)
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         """Returns v, the drift and the failure probability of one run."""
         rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
         return *_doubled(rho), delta
 
-    def spend(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> tuple[Bool[Array, ""], Self]:
-        """Returns whether ``steps`` runs of ``mechanism`` can be counted, and the odometer after them.
-
-        An odometer has no budget: it refuses only what has no finite cost (no noise, invalid traced parameters, steps
-        that are no whole number) and is the old one bit for bit then. Sequences and tuples as in the filters. Concrete
-        invalid arguments, and mechanisms without a number of that kind, raise ValueError.
-        """
+    def spend(
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+    ) -> tuple[Bool[Array, ""], Self]:
         cost = total_cost(lambda each: self._cost(each, relation), mechanism, steps)
-        first = mechanism
-        while isinstance(first, (tuple, list)):
-            first = first[0]
+        first = listed(mechanism, steps)[0][0]
         granted, state = _spend(self.state, cost, self._cost(first, relation)[0])
         return granted, self._with(state)
 
-    def would_grant(self, mechanism: Any, steps: Any = 1, *, relation: str = "add_or_remove") -> Bool[Array, ""]:
-        """Returns whether :meth:`spend` would count the runs, counting nothing."""
-        return self.spend(mechanism, steps, relation=relation)[0]
-
     def remaining(
-        self, mechanism: Any, epsilon: ArrayLike = math.inf, *, relation: str = "add_or_remove"
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
@@ -137,14 +128,15 @@ class _TimeUniformOdometer(Ledger):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class FilterOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far that is tightest where it reads ``epsilon``.
 
     Args:
         delta (): failure probability, all included; traced values out of range read inf.
         epsilon: where the reading is as tight as a filter of that budget, above 0; static.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
+            where some of them are (epsilon, delta)-DP with a delta of their own.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`. A pytree of float32 leaves; sums are rounded up.
 
@@ -152,8 +144,6 @@ class FilterOdometer(_TimeUniformOdometer):
     for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta (where mechanisms fail with a
     probability of their own, see the module). What is released up to a moment, itself chosen by looking at everything,
     at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
-
-    Raises ValueError where a concrete argument is out of range.
 
     Source: Whitehouse, Ramdas, Rogers and Wu (2023), "Fully-adaptive composition in differential privacy", filter
     odometer; proof in the module.
@@ -177,15 +167,15 @@ class FilterOdometer(_TimeUniformOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class MixtureOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far: the conjugate mixture.
 
     Args:
-        delta (): failure probability, all included; traced values out of range read inf.
+        delta (): as of :class:`FilterOdometer`.
         rho: of the mixture, above 0; static. The reading is tightest near V = rho (2 log(1/delta) + log log(1/delta)).
             By default 0.04, for V around 1.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+        mechanism_delta (): likewise.
 
     Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`.
 
@@ -207,15 +197,15 @@ class MixtureOdometer(_TimeUniformOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class StitchedOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far that grows like sqrt(V log log V).
 
     Args:
-        delta (): failure probability, all included; traced values out of range read inf.
+        delta (): as of :class:`FilterOdometer`.
         start: v0, the variance from which on it is meant, above 0; static. By default the v of the first mechanism,
             epsilon_1^2, as in the paper. That one was chosen before anything was released; so v0 is fixed in advance.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities.
+        mechanism_delta (): likewise.
 
     Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`; boundary, Howard, Ramdas, McAuliffe
     and Sekhon (2021), "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation (2).
@@ -241,16 +231,15 @@ class StitchedOdometer(_TimeUniformOdometer):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class RogersOdometer(_TimeUniformOdometer):
     """Reads, at every moment, a bound on the privacy loss so far: the first odometer, for comparison.
 
     Args:
-        delta (): failure probability, all included; traced values out of range read inf.
+        delta (): as of :class:`FilterOdometer`.
         examples: n, the size of the data set, at least 4; it sets the range of V, 1/n^2 to 1, that it is meant for;
             static.
-        mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities (half of it in
-            the paper).
+        mechanism_delta (): likewise; half of delta in the paper.
 
     Takes the mechanisms of :func:`.convert.mechanism_to_dp`; V is the sum of the epsilon_i^2 and the drift that of
     epsilon_i (e^epsilon_i - 1)/2. Guarantee and errors are those of :class:`FilterOdometer`.
@@ -270,7 +259,7 @@ class RogersOdometer(_TimeUniformOdometer):
         validation.check_whole(examples, "examples", 4, 2**53, "the number of examples in the data set")
         self._fill(_opened(delta, mechanism_delta), int(examples))
 
-    def _cost(self, mechanism: Any, relation: str) -> Cost:
+    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return *_rogers_cost(epsilon), delta
 

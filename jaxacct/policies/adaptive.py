@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
 
 from jaxacct import validation
+from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.policies.policy import Setting
 from jaxacct.precision import as_float64, in_float64
@@ -55,7 +55,7 @@ class _Levelled:
         """The number of correctly classified training examples, with Gaussian noise; its sensitivity is 1."""
         return Gaussian(self.query_noise)
 
-    def start(self, ledger: Any) -> Levels:
+    def start(self, ledger: Ledger) -> Levels:
         return Levels(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
     def _range(self) -> tuple[int, int]:
@@ -64,7 +64,7 @@ class _Levelled:
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
         raise NotImplementedError
 
-    def adapt(self, state: Levels, ledger: Any, step: ArrayLike, answer: ArrayLike) -> Levels:
+    def adapt(self, state: Levels, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Levels:
         answer = jnp.asarray(answer, jnp.float32)
         rise = answer - SIGNIFICANT * self.query_noise > state.best
         move = jnp.where(rise, 1 if self.up else 0, -1)
@@ -91,10 +91,10 @@ class AdaptiveNoise(_Levelled):
         least, most: bounds of the noise multiplier.
         period: steps between adaptations.
         query_noise: standard deviation of the noise on the count of correctly classified training examples, which each
-            adaptation asks for and pays.
+            adaptation asks for and pays; more where it costs a visible part of the budget.
         lookahead: expected passes over the data that the ledger must still grant for the noise to rise; 0 for no such
             condition. An odometer grants whatever is valid: with one the condition holds always.
-        up: whether it may rise at all. The paper's fine-tuning starts high and only goes down.
+        up: whether it may rise at all. False for fine-tuning, as in the paper, which starts high and only goes down.
 
     Source: Lécuyer (2021), section 5.1 (``up``, every 10 epochs, 50 epochs of lookahead) and 5.2 (not ``up``, every
     epoch).

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
+from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct import validation
+from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian
 from jaxacct.policies.adaptive import SIGNIFICANT
-from jaxacct.policies.policy import Setting
+from jaxacct.policies.policy import Policy, Setting
 
 
 @jax.tree_util.register_dataclass
@@ -20,7 +20,7 @@ from jaxacct.policies.policy import Setting
 class Watched:
     """State of :class:`EarlyStopping`: that of the policy inside, the best answer, and answers since it was found."""
 
-    inner: Any
+    inner: PyTree
     best: Float32[Array, ""]
     since: Int32[Array, ""]
     enough: Bool[Array, ""]
@@ -34,7 +34,7 @@ class EarlyStopping:
         policy: what chooses noise and rate.
         period: steps between answers; the policy's own, if it has one.
         query_noise: standard deviation of the noise on the count; if the policy asks for answers it is its own.
-        target: the answer at which to stop; None for none.
+        target: the answer at which to stop, where one is known to be good enough; None for none.
         patience: answers without a significant rise after which to stop; None for no limit.
 
     A filter's budget is spent whether training stops early or not; an odometer's reading at that moment holds.
@@ -48,7 +48,7 @@ class EarlyStopping:
     True
     """
 
-    policy: Any
+    policy: Policy
     period: int
     query_noise: float = 100.0
     target: float | None = None
@@ -78,14 +78,14 @@ class EarlyStopping:
     def sampling_rates(self) -> tuple[float, float]:
         return self.policy.sampling_rates
 
-    def start(self, ledger: Any) -> Watched:
+    def start(self, ledger: Ledger) -> Watched:
         nothing = jnp.zeros((), jnp.int32)
         return Watched(self.policy.start(ledger), jnp.zeros((), jnp.float32), nothing, jnp.zeros((), bool))
 
     def setting(self, state: Watched, step: ArrayLike) -> Setting:
         return self.policy.setting(state.inner, step)
 
-    def adapt(self, state: Watched, ledger: Any, step: ArrayLike, answer: ArrayLike) -> Watched:
+    def adapt(self, state: Watched, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Watched:
         answer = jnp.asarray(answer, jnp.float32)
         rise = answer - SIGNIFICANT * self.query.noise_multiplier > state.best
         since = jnp.where(rise, 0, state.since + 1).astype(jnp.int32)

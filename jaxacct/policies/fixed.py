@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool
+from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from jaxacct import validation
+from jaxacct.ledger import Ledger
 from jaxacct.policies.policy import Setting
 
 
@@ -22,13 +22,13 @@ class _Fixed:
     period = 0
     query = None
 
-    def start(self, ledger: Any) -> tuple[()]:
+    def start(self, ledger: Ledger) -> tuple[()]:
         return ()
 
-    def adapt(self, state: Any, ledger: Any, step: ArrayLike, answer: ArrayLike) -> Any:
+    def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> PyTree:
         return state
 
-    def stopped(self, state: Any) -> Bool[Array, ""]:
+    def stopped(self, state: PyTree) -> Bool[Array, ""]:
         return jnp.zeros((), bool)
 
 
@@ -51,7 +51,7 @@ class Constant(_Fixed):
     def sampling_rates(self) -> tuple[float, float]:
         return self.sampling_rate, self.sampling_rate
 
-    def setting(self, state: Any, step: ArrayLike) -> Setting:
+    def setting(self, state: PyTree, step: ArrayLike) -> Setting:
         return Setting(jnp.float32(self.noise_multiplier), jnp.float32(self.sampling_rate))
 
 
@@ -79,6 +79,6 @@ class Schedule(_Fixed):
     def sampling_rates(self) -> tuple[float, float]:
         return self.sampling_rate, self.sampling_rate
 
-    def setting(self, state: Any, step: ArrayLike) -> Setting:
+    def setting(self, state: PyTree, step: ArrayLike) -> Setting:
         noise = jnp.asarray(self.noise_multiplier(jnp.asarray(step)), jnp.float32)
         return Setting(noise, jnp.float32(self.sampling_rate))

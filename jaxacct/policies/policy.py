@@ -10,10 +10,11 @@ fixed in advance. One that is adaptive is covered by a filter or an odometer onl
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
+from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian
 
 
@@ -51,18 +52,18 @@ class Policy(Protocol):
     @property
     def sampling_rates(self) -> tuple[float, float]: ...
 
-    def start(self, ledger: Any) -> Any:
+    def start(self, ledger: Ledger) -> PyTree:
         """Returns the state before the first step."""
         ...
 
-    def setting(self, state: Any, step: Int32[Array, ""]) -> Setting:
+    def setting(self, state: PyTree, step: ArrayLike) -> Setting:
         """Returns what the step with this number, from 0, uses."""
         ...
 
-    def adapt(self, state: Any, ledger: Any, step: Int32[Array, ""], answer: Float32[Array, ""]) -> Any:
+    def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> PyTree:
         """Returns the state after ``step`` steps, with the ledger as it is after the query."""
         ...
 
-    def stopped(self, state: Any) -> Bool[Array, ""]:
+    def stopped(self, state: PyTree) -> Bool[Array, ""]:
         """Returns whether training ends here."""
         ...

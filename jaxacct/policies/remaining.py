@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float32
+from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
 from jaxacct import validation
+from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.odometers import RenyiOdometer, VilleOdometer
 from jaxacct.policies.policy import Setting
@@ -22,8 +22,8 @@ class SpendRemaining:
     Attributes:
         sampling_rate: of every step.
         steps: of the whole run.
-        period: steps between calibrations; 1 for every step.
-        least, most: bounds of the noise multiplier that is searched.
+        period: steps between calibrations; 1 for every step, more to save their time.
+        least, most: bounds of the noise multiplier that is searched; wider for budgets far from 1.
 
     The noise of a period is the least, within 1e-4 of itself, of which the ledger grants all steps that are left. The
     ledger has to be a filter: of an odometer nothing remains, and it raises ValueError. It looks at what has been spent
@@ -59,7 +59,7 @@ class SpendRemaining:
     def sampling_rates(self) -> tuple[float, float]:
         return self.sampling_rate, self.sampling_rate
 
-    def start(self, ledger: Any) -> Float32[Array, ""]:
+    def start(self, ledger: Ledger) -> Float32[Array, ""]:
         if isinstance(ledger, (RenyiOdometer, VilleOdometer)):
             raise ValueError(
                 f"ledger is a {type(ledger).__name__}, an odometer: it has no budget of which something could remain. "
@@ -70,7 +70,7 @@ class SpendRemaining:
     def setting(self, state: Float32[Array, ""], step: ArrayLike) -> Setting:
         return Setting(state, jnp.float32(self.sampling_rate))
 
-    def adapt(self, state: Any, ledger: Any, step: ArrayLike, answer: ArrayLike) -> Float32[Array, ""]:
+    def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Float32[Array, ""]:
         left = jnp.maximum(self.steps - jnp.asarray(step), 0)
 
         def granted(noise: Array) -> Array:
@@ -86,5 +86,5 @@ class SpendRemaining:
         _, high = jax.lax.fori_loop(0, 17, halve, (jnp.float32(self.least), jnp.float32(self.most)))
         return high if state is None else jnp.where(left > 0, high, state)
 
-    def stopped(self, state: Any) -> Bool[Array, ""]:
+    def stopped(self, state: PyTree) -> Bool[Array, ""]:
         return jnp.zeros((), bool)

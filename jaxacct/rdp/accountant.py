@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
 from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import checked_orders, least_between
-from jaxacct.convert.renyi import (
-    FIRST_DELTA_ROUNDS,
-    FIRST_EPSILON_ROUNDS,
-    check_delta_or_none,
-    delta_of_orders,
-    epsilon_of_orders,
-    least_delta,
-    least_epsilon,
-)
+from jaxacct.convert.orders import Orders, checked_orders
+from jaxacct.convert.renyi import Conversion, ToDelta, ToEpsilon, check_delta_or_none, least_implied
 from jaxacct.mechanisms import Mechanism
-from jaxacct.mechanisms.mechanism import check_mechanism, directions
-from jaxacct.precision import as_float64, first_index, is_concrete
-from jaxacct.question import ForDelta, ForEpsilon, Question
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_count, check_mechanism, directions, listed
+from jaxacct.precision import is_concrete
 from jaxacct.rdp.divergence import composed, largest_losses, total
 from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of, tried_orders
 
 CONVERSIONS = convert.METHODS
 
 
-def curve(
-    mechanism: Mechanism, orders: Sequence[float] | ArrayLike, *, relation: str = "add_or_remove"
-) -> Float[Array, " orders"]:
+def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
     Args:
@@ -66,7 +52,7 @@ def curve(
 
 
 def composed_curve(
-    mechanism: Any, steps: Any, orders: Sequence[float] | ArrayLike, *, relation: str = "add_or_remove"
+    mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
     """Returns the Rényi divergence of an adaptive composition at each order, rounded up; float64 (orders,).
 
@@ -91,12 +77,12 @@ def composed_curve(
 
 
 def epsilon(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     delta: ArrayLike,
     *,
-    orders: Sequence[float] | ArrayLike | str = DEFAULT_ORDERS,
-    relation: str = "add_or_remove",
+    orders: Orders | str = DEFAULT_ORDERS,
+    relation: Relation = "add_or_remove",
     conversion: str = "optimal",
 ) -> Float[Array, ""]:
     """Returns an upper bound on epsilon of a composition at ``delta``, by way of Rényi divergences; float64 ().
@@ -120,8 +106,6 @@ def epsilon(
     mechanisms whose *parameters* are fixed beforehand (for parameters chosen from results see
     :mod:`jaxacct.filters`). Rounding is included. ``inf`` for no noise and for invalid traced values; 0 for no steps.
 
-    Raises ValueError where a concrete argument is out of range.
-
     Source: Asoodeh et al. (2021), "Three variants of differential privacy", Theorem 1; Canonne, Kamath and Steinke
     (2020), "The discrete Gaussian for differential privacy", Proposition 12; Mironov (2017), Proposition 3.
 
@@ -130,16 +114,21 @@ def epsilon(
     2.1009
     """
     check_delta_or_none(delta)
-    return _bound(mechanism, steps, ForEpsilon(delta), orders, relation, conversion)
+    validation.check_one_of(conversion, "conversion", CONVERSIONS)
+    _check_composition(mechanism, steps, relation)
+    tried, between = _search(orders)
+    if is_concrete(delta) and not np.any(delta):
+        return largest_losses(mechanism, steps, relation)
+    return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
 def delta(
-    mechanism: Any,
-    steps: Any,
+    mechanism: Mechanisms,
+    steps: Steps,
     epsilon: ArrayLike,
     *,
-    orders: Sequence[float] | ArrayLike | str = DEFAULT_ORDERS,
-    relation: str = "add_or_remove",
+    orders: Orders | str = DEFAULT_ORDERS,
+    relation: Relation = "add_or_remove",
     conversion: str = "optimal",
 ) -> Float[Array, ""]:
     """Returns an upper bound on delta of a composition at ``epsilon``, in [0, 1]; float64 ().
@@ -153,42 +142,20 @@ def delta(
     True
     """
     validation.check_epsilon(epsilon)
-    return _bound(mechanism, steps, ForDelta(epsilon), orders, relation, conversion)
-
-
-def _bound(mechanism: Any, steps: Any, question: Question, orders: Any, relation: str, conversion: str) -> Array:
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
-    if isinstance(question, ForEpsilon) and is_concrete(question) and not np.any(question.delta):
-        return largest_losses(mechanism, steps, relation)
-    curve = composed(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
-    least = _least(curve, tried, question, conversion)
-    return (
-        _lesser(least, _between(mechanism, steps, curve, tried, question, relation, conversion)) if between else least
-    )
+    return _least(mechanism, steps, epsilon, tried, relation, ToDelta(conversion), between)
 
 
-def _check_composition(mechanism: Any, steps: Any, relation: str) -> None:
-    if isinstance(mechanism, (tuple, list)):
-        if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
-            raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
-        for part, count in zip(mechanism, steps, strict=True):
-            _check_composition(part, count, relation)
-        return
-    check_mechanism(mechanism)
-    directions(mechanism, relation)
-    validation.check_number(steps, "steps")
-    validation.check_steps(steps)
-    shape = mechanism.batch_shape
-    if len(shape) > 1 or np.shape(steps) != shape:
-        raise ValueError(
-            f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}: give one number of steps for "
-            "each mechanism of a sequence; batches are jax.vmap."
-        )
+def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) -> None:
+    for part, count in listed(mechanism, steps):
+        check_mechanism(part)
+        directions(part, relation)
+        check_count(part, count)
 
 
-def _search(orders: Any) -> tuple[Any, bool]:
+def _search(orders: Orders | str) -> tuple[ArrayLike, bool]:
     """Returns the orders to try, and whether to go on between them."""
     if isinstance(orders, str):
         validation.check_one_of(orders, "orders", (CONTINUOUS,))
@@ -196,39 +163,31 @@ def _search(orders: Any) -> tuple[Any, bool]:
     return checked_orders(orders, infinity=True), False
 
 
-@kernel(static=1)
-def _least(curve: Array, orders: Array, question: Question, conversion: str) -> Array:
-    least = least_epsilon if isinstance(question, ForEpsilon) else least_delta
-    return least(as_float64(curve), as_float64(orders), as_float64(question.value), conversion)
+def _least(
+    mechanism: Mechanisms,
+    steps: Steps,
+    number: ArrayLike,
+    orders: ArrayLike,
+    relation: Relation,
+    to: Conversion,
+    between: bool,
+) -> Array:
+    """Returns the least that the composition's curve implies at ``number``, of the orders and, if asked, between."""
+    curve = composed(mechanism, steps, orders, relation, kinds_of(tried_orders(orders)))
+    least = least_implied(curve, orders, number, to)
+    return _lesser(least, _between(mechanism, steps, curve, orders, number, relation, to)) if between else least
 
 
 @kernel(static=2)
 def _between(
-    mechanism: Any, steps: Any, curve: Array, orders: Array, question: Question, relation: str, conversion: str
+    mechanism: Mechanisms, steps: Steps, rdp: Array, orders: Array, number: Array, relation: Relation, to: Conversion
 ) -> Array:
-    """Returns the least bound that answers a question between the best order's neighbours."""
-    curve, orders, number = as_float64(curve), as_float64(orders), as_float64(question.value)
-    is_epsilon = isinstance(question, ForEpsilon)
-    at_orders, rounds = (
-        (epsilon_of_orders, FIRST_EPSILON_ROUNDS) if is_epsilon else (delta_of_orders, FIRST_DELTA_ROUNDS)
-    )
+    def curve(tried: Array) -> Array:
+        return total(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
 
-    def bound(tried: Array) -> Array:
-        divergence = total(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
-        return at_orders(divergence, tried, jnp.broadcast_to(number, tried.shape), conversion)
-
-    values = at_orders(curve, orders, jnp.broadcast_to(number, orders.shape), conversion, rounds)
-    least = least_between(bound, *_neighbours(orders, values))
-    return jnp.where(jnp.all(curve == 0), jnp.inf, least)
+    return to.between(curve, rdp, orders, number)
 
 
 @kernel
 def _lesser(first: Array, second: Array) -> Array:
     return jnp.fmin(first, second)
-
-
-def _neighbours(orders: Array, bounds: Array) -> tuple[Array, Array]:
-    """Returns the orders next to the best one; the grid's ends go on a little."""
-    best = first_index(bounds == jnp.min(bounds))
-    widened = jnp.concatenate([1 + (orders[:1] - 1) / 4, orders, 2 * orders[-1:]])
-    return widened[best], widened[best + 2]

@@ -15,7 +15,7 @@ from jaxacct.batching import stack
 from jaxacct.convert.kernels import kernel
 from jaxacct.dominating_pairs.pair import OrderKinds
 from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import sequence
+from jaxacct.mechanisms.mechanism import Relation, sequence
 from jaxacct.precision import as_float64
 from jaxacct.rdp.orders import tried_orders
 
@@ -31,7 +31,7 @@ FLOOR = 2.0**-960
 """Smallest divergence reported for a run: below it (q under 1e-144) squares of q lose their digits to underflow."""
 
 
-def single(mechanism: Mechanism, orders: Array, relation: str, kinds: OrderKinds) -> Array:
+def single(mechanism: Mechanism, orders: Array, relation: Relation, kinds: OrderKinds) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
     pairs = mechanism.dominating_pairs(relation)
     pairs = tuple(pair for pair in pairs if not any(other.outcosts(pair) for other in pairs))
@@ -50,7 +50,7 @@ def _rounded_up(divergence: Array, orders: Array) -> Array:
     return jnp.where((orders > 1) & (divergence >= 0), raised, jnp.inf)
 
 
-def total(mechanism: Any, steps: Any, orders: Array, relation: str, kinds: OrderKinds) -> Array:
+def total(mechanism: Any, steps: Any, orders: Array, relation: Relation, kinds: OrderKinds) -> Array:
     """Returns the divergence of the composition; the rounding of its sums is far inside ALLOWANCE."""
     one = functools.partial(single, orders=orders, relation=relation, kinds=kinds)
     return _summed(mechanism, steps, one, jnp.zeros(orders.shape, jnp.float64))
@@ -69,7 +69,7 @@ def _summed(mechanism: Any, steps: Any, one: Callable[[Mechanism], Array], nothi
     return jnp.where(steps == 0, nothing, some)
 
 
-def composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: OrderKinds) -> Array:
+def composed(mechanism: Any, steps: Any, orders: Any, relation: Relation, kinds: OrderKinds) -> Array:
     """Returns :func:`total`, compiled once for each shape and relation, and each kinds where they are used.
 
     Orders 1 and infinity are for concrete ones only.
@@ -87,7 +87,7 @@ def _with_largest(curve: Array, orders: Array, largest: Array) -> Array:
     return jnp.where(orders == jnp.inf, largest, curve)
 
 
-def largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
+def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
     """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
     return _largest_losses(mechanism, steps, relation)
 
@@ -99,16 +99,16 @@ def _uses_kinds(mechanism: Any) -> bool:
 
 
 @kernel(static=2)
-def _composed(mechanism: Any, steps: Any, orders: Any, relation: str, kinds: OrderKinds) -> Array:
+def _composed(mechanism: Any, steps: Any, orders: Any, relation: Relation, kinds: OrderKinds) -> Array:
     return total(mechanism, steps, as_float64(orders), relation, kinds)
 
 
 @kernel(static=1)
-def _largest_losses(mechanism: Any, steps: Any, relation: str) -> Array:
+def _largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
     return _summed(mechanism, steps, functools.partial(_largest_loss, relation=relation), jnp.zeros(()))
 
 
-def _largest_loss(mechanism: Mechanism, relation: str) -> Array:
+def _largest_loss(mechanism: Mechanism, relation: Relation) -> Array:
     """Returns the supremum of the loss of one run, rounded up; ``inf`` where it is not known."""
     pairs = mechanism.dominating_pairs(relation)
     losses = [jnp.where(pair.is_valid(), pair.largest_loss(), jnp.inf) for pair in pairs]

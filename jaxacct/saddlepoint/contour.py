@@ -214,20 +214,51 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
 
 
 def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: Array, log_delta: Array) -> Line:
-    """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, tell what is needed."""
-    bits = precision()
-    cut, u = bits.cut, bits.roundoff
+    """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
+
+    Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
+    the integrand at the nodes up to there.
+    """
+    u = precision().roundoff
     log_moments = rungs.moments.value + rungs.error
     chosen, length = chosen_line(rungs.orders, log_moments, epsilon, log_delta)
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
     order, here, error_here = rungs.at(chosen)
     spacing = 2 * jnp.pi / length
+    # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
+    log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
+    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum)
+    amplitude, phase, error, blocks = integrand(parts, scans, order, spacing, tiles)
+    return Line(
+        order=order,
+        spacing=spacing,
+        w=spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype),
+        amplitude=amplitude,
+        phase=phase,
+        error=error,
+        blocks=blocks,
+        value=here.value,
+        slope=here.slope,
+        common_error=error_here + 4 * u,
+        log_tail=log_tail,
+        orders=rungs.orders,
+        log_moments=log_moments,
+    )
+
+
+def far_enough(
+    parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, curvature: Array, log_sum: Array
+) -> tuple[Array, Array]:
+    """Returns how many tiles of nodes leave out nothing that counts, and the log of a bound on what they leave out.
+
+    It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
+    modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
+    """
+    cut = precision().cut
     rough = [
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
     ]
-    # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
-    log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
 
     def envelope(w: Array) -> Array:
         sums = jnp.zeros_like(w)
@@ -245,15 +276,23 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
         return w, envelope(w)
 
     most = spacing * FREQUENCIES
-    start = jnp.sqrt(2 * cut / here.curvature) / FARTHER, jnp.full_like(order, jnp.inf)
+    start = jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.full_like(order, jnp.inf)
     w, log_modulus = jax.lax.while_loop(lambda state: is_short(state) & (state[0] < most), farther_out, start)
     # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
     is_enough = ~is_short((w, log_modulus)) & (w <= most)
     tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
     end = spacing * TILE * tiles
-    log_tail = jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
-    log_modulus, phase, error = log_characteristic(parts, scans, order, spacing, tiles)
+    return tiles, jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
 
+
+def integrand(
+    parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, tiles: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Returns modulus, phase and relative error of the integrand at the nodes, and how many blocks of them count.
+
+    It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
+    """
+    log_modulus, phase, error = log_characteristic(parts, scans, order, spacing, tiles)
     blocks = -(-tiles * TILE // BLOCK)
 
     def block(i: Array, filled: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -270,21 +309,7 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
 
     nothing = jnp.zeros(FREQUENCIES, order.dtype)
     amplitude, phase, error = jax.lax.fori_loop(0, blocks, block, (nothing, nothing, nothing))
-    return Line(
-        order=order,
-        spacing=spacing,
-        w=spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype),
-        amplitude=amplitude,
-        phase=phase,
-        error=error,
-        blocks=blocks,
-        value=here.value,
-        slope=here.slope,
-        common_error=error_here + 4 * u,
-        log_tail=log_tail,
-        orders=rungs.orders,
-        log_moments=log_moments,
-    )
+    return amplitude, phase, error, blocks
 
 
 def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:

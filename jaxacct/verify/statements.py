@@ -31,7 +31,7 @@ def everything() -> Loss:
     return Loss(("everything",), infinite=arb(1))
 
 
-def stated(mechanism: Any, relation: str) -> list[Loss]:
+def stated(mechanism: Any, relation: m.Relation) -> list[Loss]:
     """Returns one law for each direction of ``relation``, or one alone that serves for all."""
     for kind, statement in STATEMENTS.items():
         if type(mechanism) is kind:
@@ -42,7 +42,7 @@ def stated(mechanism: Any, relation: str) -> list[Loss]:
     raise Unstated(f"the referee has no statement of the pair of {type(mechanism).__name__}")
 
 
-def directions_of(mechanism: Any, relation: str) -> tuple[str, ...]:
+def directions_of(mechanism: Any, relation: m.Relation) -> tuple[str, ...]:
     """Returns the directions that a relation asks for; the order of a user's own pair (p, q) is "remove"."""
     if relation not in mechanism.relations:
         known = ", ".join(mechanism.relations)
@@ -53,7 +53,7 @@ def directions_of(mechanism: Any, relation: str) -> tuple[str, ...]:
     return m.DIRECTIONS["add_or_remove" if own else relation]
 
 
-def composition(mechanism: Any, steps: Any, relation: str) -> list[list[tuple[Loss, int]]]:
+def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[tuple[Loss, int]]]:
     """Returns, for each direction, the laws and how often each is run; equal ones together, what is void left out."""
     runs = [(stated(one, relation), count) for one, count in _runs(mechanism, steps) if count]
     found = []

@@ -7,16 +7,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TypeAlias
 
 from flint import arb, ctx
 
+from jaxacct.bounds import Bounds
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.routes import BITS, Direction
 from jaxacct.verify.statements import Unstated, composition, exact
 
 LARGEST = arb(2) ** 1024
 """Above every float64 but infinity."""
+
+
+Claim: TypeAlias = Bounds | tuple[float | None, float]
+"""A bracket that is claimed, or its two ends; a lower one of None is 0."""
 
 
 class Status(enum.StrEnum):
@@ -52,7 +58,14 @@ class Verdict:
     reason: str
 
 
-def epsilon(mechanism: Any, steps: Any, delta: float, bracket: Any, *, relation: str = "add_or_remove") -> Verdict:
+def epsilon(
+    mechanism: Mechanisms,
+    steps: Steps,
+    delta: float,
+    bracket: Claim,
+    *,
+    relation: Relation = "add_or_remove",
+) -> Verdict:
     """Returns whether ``lower <= epsilon <= upper`` holds for the tight epsilon of a composition at ``delta``.
 
     The truth is the largest, over the relation's directions, of the least epsilon >= 0 with delta(epsilon) <= delta;
@@ -88,7 +101,14 @@ def epsilon(mechanism: Any, steps: Any, delta: float, bracket: Any, *, relation:
     return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Epsilon(directions, delta), math.inf)
 
 
-def delta(mechanism: Any, steps: Any, epsilon: float, bracket: Any, *, relation: str = "add_or_remove") -> Verdict:
+def delta(
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: float,
+    bracket: Claim,
+    *,
+    relation: Relation = "add_or_remove",
+) -> Verdict:
     """Returns whether ``lower <= delta <= upper`` holds for the tight delta of a composition at ``epsilon``.
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon``, in [0, inf], stands in for delta. At
@@ -105,7 +125,7 @@ def delta(mechanism: Any, steps: Any, epsilon: float, bracket: Any, *, relation:
     return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Delta(directions, epsilon), 1.0)
 
 
-def number(value: Any, name: str) -> float:
+def number(value: object, name: str) -> float:
     """Returns a float64; raises where there is none, it is NaN, or it would have to be rounded to be one."""
     given = exact(value, name)
     found = float(given)
@@ -116,16 +136,16 @@ def number(value: Any, name: str) -> float:
     return found
 
 
-def claimed(bracket: Any) -> tuple[float, float]:
+def claimed(bracket: Claim) -> tuple[float, float]:
     """Returns the two ends of a claim."""
-    lower, upper = (bracket.lower, bracket.upper) if hasattr(bracket, "upper") else bracket
+    lower, upper = bracket if isinstance(bracket, (tuple, list)) else (bracket.lower, bracket.upper)
     return number(0.0 if lower is None else lower, "lower"), number(upper, "upper")
 
 
 def _judged(
-    mechanism: Any,
-    steps: Any,
-    relation: str,
+    mechanism: Mechanisms,
+    steps: Steps,
+    relation: Relation,
     lower: float,
     upper: float,
     ask: Callable[[list[Direction]], _Epsilon | _Delta],

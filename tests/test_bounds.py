@@ -1,0 +1,92 @@
+"""How a bracket is read, printed and rounded; and what the top level shows."""
+
+import decimal
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct import filters, odometers
+
+NUMBERS = np.random.default_rng(0).lognormal(sigma=20.0, size=300).tolist()
+
+
+def bracket(lower: float, upper: float, converged: bool = True) -> ja.Bounds:
+    return ja.Bounds(np.float64(lower), np.float64(lower), np.float64(upper), np.asarray(converged)[()])
+
+
+@pytest.mark.parametrize("spec", [".0f", ".4f", ".3e", ".5g", "12.2f"])
+def test_a_formatted_bracket_is_its_upper_end_and_never_below_it(spec):
+    for number in NUMBERS:
+        shown = decimal.Decimal(f"{bracket(0.0, number):{spec}}".strip())
+        assert shown >= decimal.Decimal(number)
+        assert float(f"{number:{spec}}") <= float(shown)
+
+
+def test_a_printed_bracket_holds_the_bracket_and_is_short():
+    for number in NUMBERS:
+        for gap in (0.0, 1e-15, 1e-9, 1e-3, 0.5, 1.0):
+            found = bracket(number * (1 - gap), number)
+            lower, upper = map(decimal.Decimal, str(found)[1:-1].split(", "))
+            assert lower <= decimal.Decimal(float(found.lower))
+            assert upper >= decimal.Decimal(number)
+            assert len(repr(found)) < 45
+
+
+@pytest.mark.parametrize(
+    ("bounds", "shown"),
+    [
+        (bracket(2.15340123, 2.15340127), "[2.153401, 2.153402]"),
+        (bracket(0.0, 0.0), "[0, 0]"),
+        (bracket(2.0, math.inf, False), "[2, inf] not converged"),
+        (ja.Bounds(np.array([1.0, 2.0]), np.zeros(2), np.array([3.0, 4.0]), np.array([True, False])),
+         "(2,) within [1, 4], 1 not converged"),
+    ],
+)  # fmt: skip
+def test_printed(bounds, shown):
+    assert str(bounds) == f"{bounds}" == shown
+    assert repr(bounds) == f"Bounds({shown})"
+
+
+def test_a_bracket_as_a_float_is_its_upper_end():
+    assert float(bracket(1.0, 2.0)) == 2.0
+    with pytest.raises(TypeError, match=r"shape \(3,\)"):
+        float(ja.Bounds(np.zeros(3), np.zeros(3), np.ones(3)))
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        jax.jit(lambda upper: float(ja.Bounds(upper, upper, upper)))(1.0)
+
+
+def test_every_tree_of_a_bracket_prints():
+    leaves = bracket(1.0, 2.0)
+    assert "Bounds" in repr(jax.tree.map(lambda leaf: None, leaves))
+    assert "Bounds" in repr(jax.tree.map(lambda leaf: object(), leaves))
+    assert "Bounds" in jax.eval_shape(lambda upper: ja.Bounds(upper, upper, upper), 1.0).__repr__()
+    shown = []
+    jax.jit(lambda upper: shown.append(repr(ja.Bounds(upper, upper, upper))))(1.0)
+    assert "Bounds" in shown[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget"),
+    [
+        (filters.RenyiFilter, (1.0, 1e-5)),
+        (filters.GDPFilter, (1.0, 1e-5)),
+        (filters.ApproximateDPFilter, (1.0, 1e-5)),
+        (odometers.RenyiOdometer, (1e-5,)),
+        (odometers.FilterOdometer, (1e-5,)),
+    ],
+)
+def test_a_ledger_prints_short_and_everywhere(kind, budget):
+    ledger, shown = kind(*budget), []
+    assert repr(ledger).startswith(f"{kind.__name__}(")
+    assert len(repr(ledger)) < 200
+    jax.eval_shape(lambda each: shown.append(repr(each)), ledger)
+    assert kind.__name__ in shown[0]
+
+
+def test_the_top_level_shows_the_api_and_nothing_else():
+    assert sorted(dir(ja)) == sorted([*ja.__all__, "__version__"])
+    for name in dir(ja):
+        assert getattr(ja, name) is not None
