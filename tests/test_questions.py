@@ -37,9 +37,10 @@ def test_a_profile_holds_what_single_deltas_do(name):
     for i, epsilon in enumerate(EPSILONS):
         one = ja.delta(mechanism, steps, epsilon)
         assert max(one.lower, found.lower[i]) <= min(one.upper, found.upper[i])
-        assert found.lower[i] <= found.estimate[i] <= found.upper[i] or not found.converged[i]
-        assert one.converged == found.converged[i]
-        assert found.upper[i] <= one.upper * (1 + 1e-2)
+        assert found.lower[i] <= found.estimate[i] <= found.upper[i]
+        if one.gap < 1e-9:
+            assert found.converged[i]
+            assert found.upper[i] <= one.upper * (1 + 1e-9)
 
 
 def test_epsilons_over_deltas_are_the_inverse():

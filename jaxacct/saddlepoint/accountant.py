@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -180,10 +181,10 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     found = [
         [_each(of, questions.at(as_float64(row))) for row in rows(questions.value, ROW)] for of in runs or directions
     ]
-    count = np.shape(questions.value)[0]
-    return outside(
-        _largest([jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *pieces) for pieces in found])[0]
-    )
+    every = [
+        jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: np.size(questions.value)], *pieces) for pieces in found
+    ]
+    return outside(jax.vmap(lambda *of_directions: _largest(of_directions)[0])(*every))
 
 
 @jax.jit
@@ -202,7 +203,7 @@ def _has_laws(directions: list[Parts]) -> bool:
     return all(has_law(pair) for parts in directions for pair, _ in parts)
 
 
-def _largest(found: list[Bounds]) -> tuple[Bounds, Any]:
+def _largest(found: Sequence[Bounds]) -> tuple[Bounds, Any]:
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
@@ -213,11 +214,11 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     # A direction that has not converged matters only where its bracket reaches beyond the other's.
     estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
     decides = jnp.where(estimates[1] > estimates[0], 1, 0)
-    upper, known = jnp.max(every.upper, axis=0), jnp.where(decides == 1, every.converged[1], every.converged[0])
-    settled = known & jnp.all(every.converged | (every.upper < upper), axis=0)
+    upper, known = jnp.max(every.upper), jnp.where(decides == 1, every.converged[1], every.converged[0])
+    settled = known & jnp.all(every.converged | (every.upper < upper))
     bounds = Bounds(
-        lower=jnp.max(every.lower, axis=0),
-        estimate=jnp.where(settled, jnp.max(estimates, axis=0), jnp.nan),
+        lower=jnp.max(every.lower),
+        estimate=jnp.where(settled, jnp.max(estimates), jnp.nan),
         upper=upper,
         converged=settled,
     )
