@@ -42,10 +42,10 @@ def epsilon(
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
     Args:
-        mechanism: as of :func:`jaxacct.prv.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
-        steps: likewise. May be traced.
-        delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
-        relation: neighbouring relation, one that the mechanisms support.
+        mechanism: as of :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
+        steps: likewise.
+        delta (): likewise.
+        relation: likewise.
         precision: "float64", or "float32" for devices without it: estimates right to about 1e-3 of delta, no bracket;
             for Gaussian noise, sampled or not, and finite pairs.
 
