@@ -172,7 +172,7 @@ def answer(
     return with_mesh(exact, mesh, tolerance or question.tolerance)
 
 
-def is_settled(bounds: Bounds, tolerance: ArrayLike) -> Any:
+def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     """Returns where a bracket has converged, or is as narrow as is wanted."""
     return bounds.converged | (bounds.gap <= tolerance)
 
@@ -195,7 +195,7 @@ def with_mesh(exact: Bounds, mesh: Callable[[], Bounds] | None, tolerance: float
 
 
 @jax.jit
-def _judged(bounds: Bounds, tolerance: ArrayLike) -> Bounds:
+def _judged(bounds: Bounds, tolerance: Any) -> Bounds:
     """Returns the bracket, converged where it is settled, with its middle for an estimate where it has none."""
     settled = is_settled(bounds, tolerance)
     middle = bounds.lower + (bounds.upper - bounds.lower) / 2

@@ -35,11 +35,12 @@ def test_a_profile_holds_what_single_deltas_do(name):
     found = ja.curve(mechanism, steps, epsilons=EPSILONS)
     assert found.lower.dtype == np.float64
     for i, epsilon in enumerate(EPSILONS):
-        one = ja.delta(mechanism, steps, epsilon)
+        one = ja.delta(mechanism, steps, epsilon, points=2**13)
         assert max(one.lower, found.lower[i]) <= min(one.upper, found.upper[i])
-        assert found.lower[i] <= found.estimate[i] <= found.upper[i] or not found.converged[i]
-        assert one.converged == found.converged[i]
-        assert found.upper[i] <= one.upper * (1 + 1e-2)
+        assert found.lower[i] <= found.estimate[i] <= found.upper[i]
+        if one.converged and one.gap < 1e-9:
+            assert found.converged[i]
+            assert found.upper[i] <= one.upper * (1 + 1e-9)
 
 
 def test_epsilons_over_deltas_are_the_inverse():

@@ -67,8 +67,8 @@ def improved(
             fine = aim._replace(tolerance=SHARE * config.tolerance)
             finer = _searched(delta_at, fine, found.setting + 2 * fine.tolerance, rough.slope, gap).found
             found = finer if np.isfinite(finer.setting) else found
-            if found.distance > config.tolerance and not aim.whole:
-                undercut = found.setting - PROBE * config.tolerance
+            if found.distance > config.tolerance and found.setting > aim.least and not aim.whole:
+                undercut = np.maximum(found.setting - PROBE * config.tolerance, aim.least)
                 if delta_at(outside(aim.value(undercut)), gap).lower > aim.target:
                     found = found._replace(distance=found.setting - undercut)
         result = outside(_graded(aim, found))

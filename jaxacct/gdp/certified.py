@@ -54,7 +54,7 @@ def certified_mu(
     """Returns the least mu whose Gaussian trade-off curve lies below that of a composition, and its regret.
 
     Args:
-        mechanism: as of :func:`jaxacct.prv.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
+        mechanism: as of :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
         steps: likewise. May be traced.
         fpr (): least error rate to be covered, in (0, 0.1]: mu is the least for which f(a) >= G_mu(a) where a and
             G_mu(a) are at least this. Few mechanisms have a mu for all rates: k steps with a Poisson sample and noise

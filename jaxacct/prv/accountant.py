@@ -35,11 +35,10 @@ def epsilon(
     """Returns certified bounds on epsilon of a composition, at ``delta``.
 
     Args:
-        mechanism: one mechanism (scalar fields) run ``steps`` times; or fields with one leading axis (m,), a sequence
-            composed together; or a tuple of mechanisms composed together. Batches are ``jax.vmap``.
-        steps: number of adaptive runs, whole and at least 0, of the shape () or (m,), or a tuple. May be traced.
-        delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
-        relation: neighbouring relation, one that the mechanisms support.
+        mechanism: as of :func:`jaxacct.epsilon`.
+        steps: likewise.
+        delta (): likewise.
+        relation: likewise.
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
@@ -52,10 +51,7 @@ def epsilon(
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. With
         ``return_diagnostics`` the pair of it and the record.
 
-    Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
-    ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation
-    and the mechanisms' own sampling. Discretization, truncation and rounding are inside the bounds. Invalid traced
-    parameters and no noise give ``upper = inf``.
+    Formal guarantee: that of :func:`jaxacct.epsilon`. Discretization, truncation and rounding are inside the bounds.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation or method, shapes that do not match, both

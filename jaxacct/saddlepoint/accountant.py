@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -40,10 +41,10 @@ def epsilon(
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
     Args:
-        mechanism: as of :func:`jaxacct.prv.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
-        steps: likewise. May be traced.
-        delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
-        relation: neighbouring relation, one that the mechanisms support.
+        mechanism: as of :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
+        steps: likewise.
+        delta (): likewise.
+        relation: likewise.
         precision: "float64", or "float32" for devices without it: estimates right to about 1e-3 of delta, no bracket;
             for Gaussian noise, sampled or not, and finite pairs.
 
@@ -179,10 +180,10 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     found = [
         [_each(of, questions.at(as_float64(row))) for row in rows(questions.value, ROW)] for of in runs or directions
     ]
-    count = np.shape(questions.value)[0]
-    return outside(
-        _largest([jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *pieces) for pieces in found])[0]
-    )
+    every = [
+        jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: np.size(questions.value)], *pieces) for pieces in found
+    ]
+    return outside(jax.vmap(lambda *of_directions: _largest(of_directions)[0])(*every))
 
 
 @jax.jit
@@ -201,7 +202,7 @@ def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
-def _largest(found: list[Bounds]) -> tuple[Bounds, Any]:
+def _largest(found: Sequence[Bounds]) -> tuple[Bounds, Any]:
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
@@ -212,11 +213,11 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     # A direction that has not converged matters only where its bracket reaches beyond the other's.
     estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
     decides = jnp.where(estimates[1] > estimates[0], 1, 0)
-    upper, known = jnp.max(every.upper, axis=0), jnp.where(decides == 1, every.converged[1], every.converged[0])
-    settled = known & jnp.all(every.converged | (every.upper < upper), axis=0)
+    upper, known = jnp.max(every.upper), jnp.where(decides == 1, every.converged[1], every.converged[0])
+    settled = known & jnp.all(every.converged | (every.upper < upper))
     bounds = Bounds(
-        lower=jnp.max(every.lower, axis=0),
-        estimate=jnp.where(settled, jnp.max(estimates, axis=0), jnp.nan),
+        lower=jnp.max(every.lower),
+        estimate=jnp.where(settled, jnp.max(estimates), jnp.nan),
         upper=upper,
         converged=settled,
     )

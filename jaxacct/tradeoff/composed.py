@@ -38,7 +38,7 @@ def curve(
     """Returns certified bounds on the least false-negative rate of any attack, at each false-positive rate: f-DP.
 
     Args:
-        mechanism: as of :func:`jaxacct.prv.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
+        mechanism: as of :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
         steps: likewise. May be traced.
         fpr (n,): false-positive rates in [0, 1]. May be traced.
         relation: neighbouring relation, one that the mechanisms support. "remove" and "add" alone give curves that are
