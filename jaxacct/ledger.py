@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Self
+from typing import Self
 
 import jax
 import numpy as np
@@ -50,24 +51,24 @@ class Ledger(abc.ABC):
         parts += [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
         return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in parts)})"
 
-    def _fill(self, state: Any, *settings: Any) -> Self:
+    def _fill(self, state: PyTree, *settings: Hashable) -> Self:
         for entry, value in zip(fields(self), (state, *settings), strict=True):
             object.__setattr__(self, entry.name, value)
         return self
 
-    def _with(self, state: Any) -> Self:
+    def _with(self, state: PyTree) -> Self:
         """Returns the same ledger with another state."""
         return object.__new__(type(self))._fill(state, *self._settings())
 
-    def _settings(self) -> tuple[Any, ...]:
+    def _settings(self) -> tuple[Hashable, ...]:
         return tuple(getattr(self, entry.name) for entry in fields(self)[1:])
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[Any, ...]]:
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, PyTree]], tuple[Hashable, ...]]:
         """Returns the state, a leaf or a pytree of them, and the settings, which are static: for JAX."""
         return ((jax.tree_util.GetAttrKey("state"), self.state),), self._settings()
 
     @classmethod
-    def tree_unflatten(cls, settings: tuple[Any, ...], children: tuple[PyTree, ...]) -> Self:
+    def tree_unflatten(cls, settings: tuple[Hashable, ...], children: tuple[PyTree, ...]) -> Self:
         """Returns the ledger with these settings and this state: for JAX."""
         return object.__new__(cls)._fill(*children, *settings)
 
