@@ -88,7 +88,7 @@ def test_the_picture_shows_every_import():
 
 def test_only_what_draws_imports_the_plots():
     users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
-    assert users == {"cli", "figures", "sweep"}
+    assert users == {"cli", "figures"}
 
 
 def test_files_are_small():
