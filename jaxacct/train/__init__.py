@@ -10,6 +10,7 @@ from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
+from jaxacct.train.groups import Batches, Budget, Placement
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import (
     MLP,
@@ -43,6 +44,8 @@ __all__ = [
     "RECIPES",
     "AdaptiveQuantile",
     "Automatic",
+    "Batches",
+    "Budget",
     "Checkpoints",
     "CollaborativeFilter",
     "DPTrainer",
@@ -53,6 +56,7 @@ __all__ = [
     "Linear",
     "PatchCNN",
     "PerLayer",
+    "Placement",
     "PoissonSampler",
     "PooledEmbedding",
     "RandomAllocationSampler",

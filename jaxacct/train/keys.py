@@ -22,11 +22,11 @@ class DerivedKey(NamedTuple):
 
     Attributes:
         key: typed scalar key.
-        told: what :func:`describe_seed` says of the seed.
+        description: what :func:`describe_seed` says of the seed.
     """
 
     key: jax.Array
-    told: int | str
+    description: int | str
 
 
 def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
@@ -75,7 +75,7 @@ def describe_seed(seed: int | jax.Array | DerivedKey | None) -> int | str:
     ('operating system', 3)
     """
     if isinstance(seed, DerivedKey):
-        return seed.told
+        return seed.description
     if seed is None:
         return "operating system"
     return "key given by the caller" if isinstance(seed, jax.Array) else int(seed)

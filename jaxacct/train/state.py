@@ -12,7 +12,7 @@ from jaxacct.train.clipping import ClippingRule
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainState:
     """All that changes during training.
 
@@ -33,6 +33,9 @@ class TrainState:
     policy: Any
     step: Int32[Array, ""]
     key: jax.Array
+
+    def __repr__(self) -> str:
+        return f"<TrainState: step {self.step}>"  # neither parameters nor, above all, the key
 
 
 class Evaluation(NamedTuple):
