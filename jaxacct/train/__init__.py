@@ -5,9 +5,9 @@
 0.5
 """
 
-from jaxacct.train.accounting import certified_epsilon, guarantee
 from jaxacct.train.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train.checkpoints import Checkpoints
+from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.groups import Batches, Budget, Placement

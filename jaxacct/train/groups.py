@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 import jax
 
 from jaxacct import validation
-from jaxacct.train.sampling.sampler import Sampler
+from jaxacct.train.sampling import Sampler
 
 Ledger = Literal["filter", "odometer"]
 LEDGERS = ("filter", "odometer")

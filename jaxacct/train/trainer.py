@@ -21,12 +21,11 @@ from jaxacct.processes import check_not_forked
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
-from jaxacct.train.keeper import Keeper
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
-from jaxacct.train.state import Evaluation, Plan, TrainState
+from jaxacct.train.state import Evaluation, Keeper, Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
 
@@ -65,7 +64,7 @@ class DPTrainer(Sealed):
     its settings. The ledger shows it, at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
     certified accountant at the realized number of steps holds as well, and is tighter
-    (:func:`~jaxacct.train.accounting.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
+    (:func:`~jaxacct.train.claims.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
     must not see ``data``.
 
     The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper
