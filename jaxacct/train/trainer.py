@@ -270,8 +270,9 @@ class DPTrainer(Sealed):
         """Trains from the present state for ``steps`` updates, or until the budget refuses the next one.
 
         Args:
-            steps: most updates of this call; None: what the budget pays for.
-            every: updates between evaluations; None: one expected pass over the data.
+            steps: most updates of this call, for runs that are to end before their budget; None: what that pays for.
+            every: updates between evaluations; None: one expected pass over the data. Compiled loops end there: raise
+                it where steps are short.
             evaluate: gets a copy of the module, returns a number to record. Called outside the compiled step.
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).

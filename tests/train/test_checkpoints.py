@@ -26,7 +26,7 @@ from interrupted import (
     squared_error,
 )
 
-from jaxacct.train import Checkpoints, build_report, certified_epsilon
+from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints
 from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES
 
 
@@ -179,6 +179,14 @@ def test_a_full_disk_leaves_the_record_as_it_was(tmp_path, monkeypatch):
     assert (tmp_path / "run" / SPENDS).read_bytes() == before
     trainer.fit(2, keeper=keeper)
     assert keeper.spends.read().stop == 4
+
+
+def test_a_record_stays_small_however_rare_checkpoints_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "MOST_DIGESTS", 3)
+    trainer, keeper, counts = make(), Checkpoints(tmp_path / "run", every=1000), []
+    trainer.fit(8, every=1, keeper=keeper, on_evaluation=lambda _: counts.append(len(keeper.spends.read().digests)))
+    assert counts == [1, 2, 0, 1, 2, 0, 1, 2]
+    assert keeper.spends.read().stop == 8
 
 
 @pytest.mark.parametrize("which", [0, 1])
