@@ -39,7 +39,7 @@ import orbax.checkpoint  # noqa: F401  here, and not in each life
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer
 from jaxacct.train.checkpoints import SPENDS, Checkpoints
-from jaxacct.train.fingerprint import digest
+from jaxacct.train.leaves import digest
 from jaxacct.train.write_ahead import WriteAhead
 
 EVALUATE_EVERY, CHECKPOINT_EVERY = 2, 6

@@ -33,15 +33,14 @@ import sqlite3
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import strict_json, validation
-from jaxacct.precision import scope
-from jaxacct.train.fingerprint import digest, fingerprint
+from jaxacct.train.fingerprint import fingerprint
+from jaxacct.train.leaves import Arrays, arrays_of, as_text, digest, of_text, tree_of
 from jaxacct.train.state import Plan, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.train.write_ahead import Record, WriteAhead, leaves_as_text, leaves_of_text, write_private
+from jaxacct.train.write_ahead import Record, WriteAhead, write_private
 from jaxacct.whole_file import PRIVATE, synchronize
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
@@ -127,7 +126,7 @@ class Checkpoints:
     def finish(self, trainer: DPTrainer) -> None:
         """Writes down what the updates led to, and makes a checkpoint where one is due."""
         state = trainer.state
-        self._digests += ((trainer.steps, _digest(state)),)
+        self._digests += ((trainer.steps, _digest_of_state(state)),)
         self._write_ahead(trainer, trainer.steps, state.ledger)
         if trainer.steps >= self._saved_at + self.every or len(self._digests) >= MOST_DIGESTS:
             self._save(trainer)
@@ -201,7 +200,7 @@ class Checkpoints:
         plan = trainer.plan
         for step, expected in record.digests:
             trainer.fit(step - trainer.steps)
-            if trainer.steps != step or _digest(trainer.state) != expected:
+            if trainer.steps != step or _digest_of_state(trainer.state) != expected:
                 return False
         trainer._restore(trainer.state, plan)
         return True
@@ -260,7 +259,7 @@ class Checkpoints:
 
     def _write_ahead(self, trainer: DPTrainer, stop: int, ledger: Any) -> None:
         """Writes down what the run has spent at step ``stop``; when this returns it is on the disk."""
-        paid, leaves, number = stop + trainer.plan.lost_steps, leaves_as_text(ledger), self._number
+        paid, leaves, number = stop + trainer.plan.lost_steps, as_text(arrays_of(ledger)), self._number
         self._number += 1  # also where the disk is full, and one of the files has this number
         self.spends.write(Record(self._serial, stop, paid, float(ledger.epsilon()), leaves, self._digests, number))
 
@@ -279,12 +278,12 @@ class Checkpoints:
         from orbax.checkpoint import args
 
         state = trainer.state
-        arrays = _arrays((state, trainer.constants))
+        arrays = arrays_of((state, trainer.constants))
         meta = {"plan": trainer.plan._asdict(), "digest": _digest_of(arrays, trainer.plan)}
         serial = self._serial + 1
         self._orbax().save(
             serial,
-            args=args.Composite(state=args.StandardSave(_not_empty(arrays)), meta=args.JsonSave(meta)),
+            args=args.Composite(state=args.StandardSave(_stored(arrays)), meta=args.JsonSave(meta)),
             force=True,
         )
         there = self.folder / STATES / str(serial)
@@ -304,14 +303,14 @@ class Checkpoints:
                 f"{self.folder / STATES} has no complete checkpoint: restore it, or begin a new run."
             )
         like = (trainer.state, trainer.constants)
-        expected = _arrays(like)
+        expected = arrays_of(like)
         where = self.folder / STATES / str(serial)
         damaged = (
             f"checkpoint {where} is damaged: restore it, or delete it to go on from the one before; what was spent "
             "since stays spent."
         )
         try:
-            wanted = args.Composite(state=args.StandardRestore(_not_empty(expected)), meta=args.JsonRestore())
+            wanted = args.Composite(state=args.StandardRestore(_stored(expected)), meta=args.JsonRestore())
             restored = self._orbax().restore(serial, args=wanted)
             recorded, plan = restored.meta["digest"], Plan(**restored.meta["plan"])
             arrays = {
@@ -322,7 +321,7 @@ class Checkpoints:
             raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
         if found != recorded:
             raise ValueError(damaged)
-        state, constants = _with_arrays(like, arrays)
+        state, constants = tree_of(arrays, like)
         self._serial = serial
         return state, constants, plan
 
@@ -332,8 +331,7 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Plan]:
     state, plan = trainer.state, trainer.plan
     if record.paid > trainer.steps + plan.lost_steps:
         lost = record.paid - trainer.steps
-        ledger = leaves_of_text(record.ledger, state.ledger)
-        state = dataclasses.replace(state, ledger=jax.tree.map(_placed, ledger, state.ledger))
+        state = dataclasses.replace(state, ledger=tree_of(of_text(record.ledger), state.ledger))
         plan = plan._replace(lost_steps=lost, kept=False)
     begun = trainer.steps % trainer.sampler.steps_per_run
     if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole one
@@ -347,40 +345,17 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Plan]:
     return state, plan
 
 
-def _arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Returns the leaves of a pytree by their numbers, keys as what they are made of."""
-    data = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
-    return {f"{i:05d}": np.asarray(array) for i, array in enumerate(jax.device_get(data))}
-
-
-def _with_arrays(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns a pytree like ``tree`` with such leaves, where those of ``tree`` lie."""
-    old, structure = jax.tree.flatten(tree)
-    return jax.tree.unflatten(structure, [_placed(arrays[f"{i:05d}"], leaf) for i, leaf in enumerate(old)])
-
-
-def _placed(array: np.ndarray, like: jax.Array) -> jax.Array:
-    if _is_key(like):
-        array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
-    with scope():  # outside, a float64 leaf would be rounded
-        return jax.device_put(array, like.sharding if like.committed else None)
-
-
-def _not_empty(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns those that have entries: others are not stored."""
+def _stored(arrays: Arrays) -> Arrays:
+    """Returns those that have entries: Orbax stores no others."""
     return {name: array for name, array in arrays.items() if array.size}
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _digest(state: TrainState) -> str:
+def _digest_of_state(state: TrainState) -> str:
     """Returns a digest of all that a step changes."""
-    return digest(_arrays({field.name: getattr(state, field.name) for field in CHANGING}))
+    return digest(arrays_of({field.name: getattr(state, field.name) for field in CHANGING}))
 
 
-def _digest_of(arrays: dict[str, np.ndarray], plan: Plan) -> str:
+def _digest_of(arrays: Arrays, plan: Plan) -> str:
     """Returns a digest of all that a checkpoint holds: the plan, too, says what a report may claim."""
     return digest(arrays | {"plan": np.frombuffer(json.dumps(plan).encode(), np.uint8)})
 

@@ -1,4 +1,4 @@
-"""By what a run is known again: its public settings, and a digest of a state."""
+"""By what a run is known again: its public settings."""
 
 from __future__ import annotations
 
@@ -65,17 +65,3 @@ def _seed(trainer: DPTrainer) -> str:
 def key_bytes(key: jax.Array) -> bytes:
     """Returns what a key is made of."""
     return np.asarray(jax.random.key_data(key)).tobytes()
-
-
-def digest(arrays: dict[str, np.ndarray]) -> str:
-    """Returns a digest of named arrays that is another where a bit of them is.
-
-    >>> zero = digest({"a": np.zeros(2)})
-    >>> zero == digest({"a": np.zeros(2)}), zero == digest({"a": -np.zeros(2)})
-    (True, False)
-    """
-    total = hashlib.sha256()
-    for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()

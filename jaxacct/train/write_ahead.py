@@ -21,18 +21,12 @@ import dataclasses
 import json
 import pathlib
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import numpy as np
-
 from jaxacct import strict_json
+from jaxacct.train.leaves import Leaf
 from jaxacct.whole_file import PRIVATE, write_whole
-
-Leaf = tuple[str, tuple[int, ...], str]
-"""An array as text: dtype, shape, and its bytes in hexadecimal digits."""
 
 MOST_BYTES = 2**24
 """Of a file. A record has some thousands; what is longer is none, and is not read to its end."""
@@ -80,29 +74,6 @@ class Record:
 
 def _checksum(entries: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
-
-
-def leaves_as_text(tree: Any) -> tuple[Leaf, ...]:
-    """Returns the leaves of a pytree, bit for bit.
-
-    >>> leaves_as_text(np.float32(1.0))
-    (('float32', (), '0000803f'),)
-    """
-    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    return tuple((str(array.dtype), array.shape, array.tobytes().hex()) for array in arrays)
-
-
-def leaves_of_text(leaves: Sequence[Leaf], tree: Any) -> Any:
-    """Returns a pytree like ``tree`` with these leaves; raises ValueError where they are not of its shapes.
-
-    >>> leaves_of_text((("float32", (), "0000803f"),), np.float32(0.0))
-    array(1., dtype=float32)
-    """
-    old, structure = jax.tree.flatten(tree)
-    if [(str(leaf.dtype), tuple(leaf.shape)) for leaf in old] != [leaf[:2] for leaf in leaves]:
-        raise ValueError("the leaves are of another tree.")
-    arrays = [np.frombuffer(bytes.fromhex(text), dtype).reshape(shape) for dtype, shape, text in leaves]
-    return jax.tree.unflatten(structure, arrays)
 
 
 class WriteAhead:
