@@ -3,9 +3,9 @@
 What is on the disk, and in which order it gets there
 -----------------------------------------------------
 * ``states/``: the last few checkpoints, numbered; each holds the whole state, written by Orbax and complete or absent.
-* ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; after them and
-  before anybody sees what they gave, a digest of the state that they led to. Twice the same, so that one of them may be
-  cut, lost or set back (:mod:`jaxacct.train.write_ahead`, with the proof).
+* ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; with a seed
+  given also, after them and before anybody sees what they gave, a digest of the state that they led to. Twice the same,
+  so that one of them may be cut, lost or set back (:mod:`jaxacct.train.write_ahead`, with the proof).
 * ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
 
 So at each moment the record shows at least what has been released, whatever ends the process.
@@ -37,6 +37,7 @@ import numpy as np
 
 from jaxacct import strict_json, validation
 from jaxacct.train.fingerprint import fingerprint
+from jaxacct.train.keys import ENTROPY
 from jaxacct.train.leaves import Arrays, arrays_of, as_text, digest, of_text, tree_of
 from jaxacct.train.state import Plan, TrainState
 from jaxacct.train.trainer import DPTrainer
@@ -125,9 +126,10 @@ class Checkpoints:
 
     def finish(self, trainer: DPTrainer) -> None:
         """Writes down what the updates led to, and makes a checkpoint where one is due."""
-        state = trainer.state
-        self._digests += ((trainer.steps, _digest_of_state(state)),)
-        self._write_ahead(trainer, trainer.steps, state.ledger)
+        if trainer.seed != ENTROPY:  # others cannot be made again, and are on the disk as paid for
+            state = trainer.state
+            self._digests += ((trainer.steps, _digest_of_state(state)),)
+            self._write_ahead(trainer, trainer.steps, state.ledger)
         if trainer.steps >= self._saved_at + self.every or len(self._digests) >= MOST_DIGESTS:
             self._save(trainer)
 
@@ -195,7 +197,7 @@ class Checkpoints:
 
     def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
-        if trainer.seed == "operating system" or record.after != self._serial:
+        if trainer.seed == ENTROPY or record.after != self._serial:
             return False
         plan = trainer.plan
         for step, expected in record.digests:

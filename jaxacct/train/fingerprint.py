@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxacct.train.keys import ENTROPY
 from jaxacct.train.trainer import DPTrainer
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -57,7 +58,7 @@ def _shape(array: Any) -> str:
 
 
 def _seed(trainer: DPTrainer) -> str:
-    if not isinstance(trainer.seed, str) or trainer.seed == "operating system":
+    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
         return str(trainer.seed)
     return f"{trainer.seed}, {hashlib.sha256(key_bytes(trainer.state.key)).hexdigest()[:16]}"
 

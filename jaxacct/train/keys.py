@@ -17,6 +17,10 @@ SEED_BITS = 64
 """What a Threefry key holds. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in practice."""
 
 
+ENTROPY = "operating system"
+"""What is said of the seed where there is none: nobody can make the same keys again."""
+
+
 class DerivedKey(NamedTuple):
     """A key made from a seed, and what the reader of a report knows: the seed, and not the key.
 
@@ -77,5 +81,5 @@ def describe_seed(seed: int | jax.Array | DerivedKey | None) -> int | str:
     if isinstance(seed, DerivedKey):
         return seed.description
     if seed is None:
-        return "operating system"
+        return ENTROPY
     return "key given by the caller" if isinstance(seed, jax.Array) else int(seed)
