@@ -29,8 +29,8 @@ import os
 import pathlib
 import secrets
 import shutil
-import sqlite3
-from typing import Any
+import sys
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -362,16 +362,21 @@ def _digest_of(arrays: Arrays, plan: Plan) -> str:
     return digest(arrays | {"plan": np.frombuffer(json.dumps(plan).encode(), np.uint8)})
 
 
-def _locked(path: pathlib.Path) -> sqlite3.Connection:
-    """Returns what no other process has until it is closed or the process ends: on every system, SQLite's own lock."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE))
-    lock = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+def _locked(path: pathlib.Path) -> IO[bytes]:
+    """Returns an open file that no other process has, until it is closed or the process ends."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
     try:
-        lock.execute("PRAGMA journal_mode=MEMORY")  # nothing is written: no second file
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        lock.close()
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
         raise ValueError(
             f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
         ) from None
-    return lock
+    return file

@@ -60,6 +60,9 @@ class Batches:
         expected_batch_size: the same times the number of examples. Larger batches make better steps and fewer of them.
         sampler: of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size or allocated by
             epochs; other neighbours may come with it.
+
+    >>> Batches(expected_batch_size=256).expected_batch_size
+    256
     """
 
     sampling_rate: float | None = None
@@ -78,6 +81,9 @@ class Placement:
             to rounding, in less time and memory (:func:`~jaxacct.train.clip_and_sum`). False where a layer's rule is
             doubted, to compare.
         devices: over which a batch's rows are spread. None: one. Noise is added once, to the sum over all of them.
+
+    >>> Placement(microbatch_size=64)
+    Placement(microbatch_size=64, ghost=True, devices=None)
     """
 
     microbatch_size: int | None = None
