@@ -7,7 +7,7 @@ child trains a small model with a given seed and checkpoints, and says each resu
 lives are killed by SIGKILL at an instant drawn uniformly from the time that it takes to resume, the others at one drawn
 from that of three releases, after a number of releases that is drawn as well. Checked:
 
-* at each kill the last complete line of spends.jsonl is at least what any life has released so far;
+* at each kill the record in spends.json, or in its copy, is at least what any life has released so far;
 * at the end every bit of the state, keys included, is that of the run that nobody killed, and so are the results.
 
 Exits 0 if all of it holds, 1 otherwise.
@@ -39,7 +39,7 @@ import orbax.checkpoint  # noqa: F401  here, and not in each life
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer
 from jaxacct.train.checkpoints import SPENDS, Checkpoints
-from jaxacct.train.fingerprint import digest
+from jaxacct.train.leaves import digest
 from jaxacct.train.write_ahead import WriteAhead
 
 EVALUATE_EVERY, CHECKPOINT_EVERY = 2, 6
@@ -142,8 +142,8 @@ def check(kills: int, steps: int, seed: int, folder: pathlib.Path) -> dict[str, 
             raise SystemExit(f"a life ended by itself after {killed} kills, with status {status}: give more steps")
         killed += 1
         shown = max(released(log), key=lambda entry: entry["step"], default={"step": 0, "epsilon": 0.0})
-        records = WriteAhead(run / SPENDS).read() if (run / SPENDS).exists() else []
-        last = records[-1] if records else None
+        spends = WriteAhead(run / SPENDS)
+        last = spends.read() if spends.exists() else None
         where.append((shown["step"], last.stop if last else 0))
         behind += shown["step"] > 0 and (last is None or last.stop < shown["step"] or last.epsilon < shown["epsilon"])
     if os.waitpid(fork(run, log, steps), 0)[1] != 0:

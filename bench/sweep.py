@@ -3,7 +3,7 @@
 Run: python -m bench.sweep [saddlepoint] [certified] --json bench/results/sweep.json
 
 A million settings by the exact accountant, and a hundred thousand certified ones, each by the command ``jaxacct
-sweep`` as a user runs it: one process with a device for each core, or a process for each core, since the mesh is
+sweep`` as a user runs it: one process with a device for each core, or a shard for each core, since the mesh is
 planned in Python. Each run is killed without warning when a third is done, and resumed. Time is what both runs took
 together, memory the largest process's peak. A sample is compared with the accountants called directly.
 
@@ -19,7 +19,6 @@ import pty
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,14 +40,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "sampling-rate": "1e-3:0.1:100:log",
         "steps": "1000:100000:100:log",
         "delta": "1e-5",
-        "processes": 1,
+        "shards": 1,
     },
     "certified": {
         "noise-multiplier": "0.5:8:50:log",
         "sampling-rate": "1e-3:0.1:50:log",
         "steps": "100:100000:40:log",
         "delta": "1e-5",
-        "processes": 2,
+        "shards": 2,
     },
 }
 KILLED_AT = 1 / 3
@@ -89,20 +88,17 @@ class Child:
 
 
 def attempt(words: list[str], count: int, folder: Path, kill_at: int | None, console: Console) -> dict[str, Any]:
-    """Runs ``count`` processes to their end, or kills them when ``kill_at`` chunks are there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    together = [["--coordinator", address, "--num-processes", str(count), "--process-id", str(i)] for i in range(count)]
-    start, told = time.monotonic(), 0.0
-    children = [Child(words + (together[i] + ["--devices", "1"] if count > 1 else [])) for i in range(count)]
+    """Runs ``count`` shards to their end, or kills them when ``kill_at`` chunks are there."""
+    start, shown = time.monotonic(), 0.0
+    shards = [["--shard", f"{i}/{count}", "--devices", "1"] for i in range(count)] if count > 1 else [[]]
+    children = [Child(words + shard) for shard in shards]
     killed = False
     while any([child.is_running() for child in children]):
         time.sleep(0.5)
-        done = len(list(folder.glob("chunk-*.npz")))
-        if time.monotonic() - told > 30:
-            told = time.monotonic()
-            console.print(f"{told - start:6.0f} s, {done} chunks: {' | '.join(child.shown for child in children)}")
+        done = len(list(folder.glob("*.parts/chunk-*.npz")))
+        if time.monotonic() - shown > 30:
+            shown = time.monotonic()
+            console.print(f"{shown - start:6.0f} s, {done} chunks: {' | '.join(child.shown for child in children)}")
         if kill_at is not None and done >= kill_at and not killed:
             killed = True
             for child in children:
@@ -111,15 +107,13 @@ def attempt(words: list[str], count: int, folder: Path, kill_at: int | None, con
     codes = [child.process.returncode for child in children]
     if not killed and any(codes):
         raise RuntimeError(f"the sweep failed: {codes}: {[child.shown for child in children]}")
-    output = children[0].process.stdout.read() if not killed else ""
     return {
         "seconds": seconds,
-        "chunks_at_its_end": len(list(folder.glob("chunk-*.npz"))) if killed else None,
+        "chunks_at_its_end": len(list(folder.glob("*.parts/chunk-*.npz"))) if killed else None,
         "exit_codes": codes,
         "peak_bytes": [child.peak for child in children],
         "cpu_seconds": [child.cpu_seconds for child in children],
         "progress_shown": [child.shown for child in children],
-        "output": output,
     }
 
 
@@ -146,30 +140,31 @@ def measured(mode: str, console: Console, folder: Path) -> dict[str, Any]:
     """Returns the record of one run, killed and resumed."""
     run = RUNS[mode]
     out = folder / f"{mode}.npz"
-    parts = out.with_name(out.name + ".parts")
-    axes = [word for name, text in run.items() if name != "processes" for word in (f"--{name}", text)]
-    words = [*axes, "--mode", mode, "--out", str(out), "--json"]
+    axes = [word for name, text in run.items() if name != "shards" for word in (f"--{name}", text)]
+    words = [*axes, "--mode", mode, "--out", str(out)]
     size = int(np.prod([int(text.split(":")[2]) for text in run.values() if ":" in str(text)]))
     chunks = -(-size // 8192)
-    console.print(f"{mode}: {size:,} settings, {chunks} chunks, {run['processes']} processes")
-    first = attempt(words, run["processes"], parts, round(KILLED_AT * chunks), console)
-    second = attempt([*words, "--resume"], run["processes"], parts, None, console)
-    told = json.loads(second.pop("output"))
-    first.pop("output")
+    console.print(f"{mode}: {size:,} settings, {chunks} chunks, {run['shards']} shards")
+    first = attempt(words, run["shards"], folder, round(KILLED_AT * chunks), console)
+    second = attempt([*words, "--resume"], run["shards"], folder, None, console)
+    if run["shards"] > 1:
+        files = [str(folder / f"{mode}-{i}-of-{run['shards']}.npz") for i in range(run["shards"])]
+        subprocess.run([sys.executable, "-m", "jaxacct.cli", "sweep", *words, "--merge", *files], check=True)
     found = sweep.load(out)
+    counts = found.counts()
     assert found.upper.size == size
     assert not np.any(np.isnan(found.upper))
     seconds = first["seconds"] + second["seconds"]
     record = {
         "settings": run, "entries": size, "seconds": seconds, "entries_a_second": size / seconds,
-        "peak_bytes_of_a_process": max(first["peak_bytes"] + second["peak_bytes"]), "counts": told["counts"],
+        "peak_bytes_of_a_process": max(first["peak_bytes"] + second["peak_bytes"]), "counts": counts,
         "cpu_seconds": sum(first["cpu_seconds"] + second["cpu_seconds"]), "load": os.getloadavg()[0],
-        "flagged_share": told["counts"]["flagged"] / size, "killed": first, "resumed": second,
+        "flagged_share": counts["flagged"] / size, "killed": first, "resumed": second,
         "check": checked(found, mode, np.random.default_rng(0)),
     }  # fmt: skip
     console.print(
         f"{mode}: {seconds:.0f} s, {size / seconds:,.0f} a second, peak "
-        f"{record['peak_bytes_of_a_process'] / 2**30:.2f} GiB a process, {told['counts']}, {record['check']}"
+        f"{record['peak_bytes_of_a_process'] / 2**30:.2f} GiB a process, {counts}, {record['check']}"
     )
     return record
 

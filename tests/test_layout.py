@@ -109,7 +109,7 @@ def test_the_road_to_the_transform_is_as_it_is_told(road):
 
 def test_only_what_draws_imports_the_plots():
     users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
-    assert users == {"cli", "sweep"}
+    assert users == {"cli"}
 
 
 def test_files_are_small():

@@ -19,7 +19,7 @@ from jaxacct import saddlepoint, validation
 from jaxacct.audit import attack, canaries, faults, profiles
 from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lower_bound
 from jaxacct.audit.gaussian import mu_lower_bound
-from jaxacct.train.accounting import epsilon_after
+from jaxacct.train.claims import epsilon_after
 from jaxacct.train.keys import run_key
 from jaxacct.train.settings import affordable_steps
 from jaxacct.train.trainer import DPTrainer

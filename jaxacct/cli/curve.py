@@ -27,6 +27,9 @@ POINTS = 101
 SHOWN = 21
 """Lines printed."""
 
+FORMATS = (".png", ".svg", ".pdf")
+"""Of pictures."""
+
 
 class Found(NamedTuple):
     """A curve: ``quantity`` at the places of ``over``, and columns of bounds (n,)."""
@@ -105,7 +108,6 @@ def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
         check_suffix(out)
     if plot is not None:
         from jaxacct.plot import require_matplotlib
-        from jaxacct.sweep.draw import FORMATS
 
         require_matplotlib()
         if plot.suffix not in FORMATS:

@@ -1,4 +1,4 @@
-"""``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all cores, devices and hosts."""
+"""``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all devices or in many jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import shutil
 import sys
 from typing import Any
 
@@ -31,9 +32,6 @@ MODES = {"saddlepoint": "saddlepoint", "certified": "best"}
 SHOWN = 20
 """Entries printed."""
 
-WAIT = 120
-"""Seconds that processes wait for each other at the start, at least."""
-
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
@@ -46,7 +44,7 @@ def add_parser(commands: Any) -> None:
             "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
             "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
             "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
-            "--steps 100,1000,10000 --delta 1e-5 --out sweep.npz",
+            "--steps 100,1000,10000 --delta 1e-5 --out sweep.npz --shard 3/8",
         ),
     )
     for name, meaning in AXES.items():
@@ -62,49 +60,76 @@ def add_parser(commands: Any) -> None:
     add_relation(command, (*RELATIONS, "replace"))
     command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that the mesh aims at")
     command.add_argument("--out", metavar="FILE", help="the results: .npz, .csv or .json")
-    command.add_argument("--plot", metavar="FILE", help="a heat map with contours, or a curve: .png, .svg or .pdf")
     command.add_argument("--resume", action="store_true", help="go on from what an interrupted sweep to --out left")
     add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
     command.add_argument("--chunk", type=int, default=8192, metavar="N", help="entries between two savings (8192)")
-    hosts = command.add_argument_group("many hosts", "one process on each, with equal arguments and a shared --out")
-    hosts.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, free to listen on")
-    hosts.add_argument("--num-processes", type=int, metavar="N", help="number of processes")
-    hosts.add_argument("--process-id", type=int, metavar="I", help="number of this one, from 0")
-    hosts.add_argument(
-        "--patience", type=number, default=60.0, metavar="S", help="seconds of silence after which one is lost (60)"
-    )
+    group = command.add_argument_group("many jobs", "each by itself, anywhere; with equal arguments but for these")
+    jobs = group.add_mutually_exclusive_group()
+    jobs.add_argument("--shard", metavar="I/N", help="share I of N, from 0: --out NAME.npz becomes NAME-I-of-N.npz")
+    jobs.add_argument("--merge", nargs="+", metavar="FILE", help="the files of all shares: --out is the whole sweep")
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
-    from jaxacct.plot import require_matplotlib
-    from jaxacct.sweep import draw
     from jaxacct.sweep.quantities import quantity_of
-    from jaxacct.sweep.result import check_suffix
+    from jaxacct.sweep.result import check_suffix, load, merge
 
     settings = _settings(arguments)
     quantity = quantity_of(_quantity(arguments), arguments.mode, arguments.relation, arguments.tolerance)
     quantity.check(settings)
     out = None if arguments.out is None else pathlib.Path(arguments.out)
+    if arguments.shard is not None:
+        settings, out = _shard(arguments.shard, settings, out)
     # What cannot be written should fail before hours of computing, not after them.
     if out is not None:
         check_suffix(out)
         out.parent.mkdir(parents=True, exist_ok=True)
     elif arguments.resume:
         raise ValueError("--resume goes on from what a sweep to --out left: give --out.")
-    if arguments.plot is not None:
-        require_matplotlib()
-        draw.check(settings.layout, settings.shape, arguments.plot)
+    if arguments.merge is None:
+        found = _computed(arguments, quantity, settings, out)
+    else:
+        found = merge(settings, map(load, arguments.merge))
+        if (found.quantity, found.mode, found.relation) != (quantity.name, quantity.mode, quantity.relation):
+            raise ValueError(f"--merge: the shares are of {found.quantity}, {found.mode}, {found.relation}: say so.")
+        if out is not None:
+            found.save(out)
+    record = _record(arguments, found, out)
+    if arguments.json:
+        print(strict_json.dumps(record))
+    else:
+        _print(record, found)
+    return 0
+
+
+def _shard(text: str, settings: Any, out: pathlib.Path | None) -> tuple[Any, pathlib.Path]:
+    """Returns the settings of a share, and the file of its results: no two shares write to the same."""
+    index, slash, count = text.partition("/")
+    if not slash or not index.isdecimal() or not count.isdecimal():
+        raise ValueError(f"shard = {text!r} is not understood: give the share's number and how many there are, 0/8.")
+    if out is None or out.suffix != ".npz":
+        raise ValueError(f"--shard {text} needs a file to be merged from: give --out NAME.npz.")
+    return settings.shard(int(index), int(count)), out.with_name(f"{out.stem}-{int(index)}-of-{int(count)}.npz")
+
+
+def _computed(arguments: argparse.Namespace, quantity: Any, settings: Any, out: pathlib.Path | None) -> Any:
+    """Returns the results, which are in ``out``; finished chunks are kept beside it until then."""
+    from jaxacct.sweep.run import Options, sweep
+
     _use_all_cores(arguments.devices)
-    index, count = _join(arguments)
+    folder = None if out is None else out.with_name(out.name + ".parts")
     try:
-        return _sweep(arguments, quantity, settings, out, index, count)
+        found = sweep(quantity, settings, Options(checkpoint=folder, resume=arguments.resume, chunk=arguments.chunk))
     except KeyboardInterrupt:
         if out is not None:
             print("jaxacct sweep: finished parts are kept: give --resume to go on.", file=sys.stderr)
         raise
+    if out is not None and folder is not None:
+        found.save(out)
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
@@ -150,85 +175,14 @@ def _use_all_cores(devices: int | None) -> None:
         jax.config.update("jax_num_cpu_devices", devices)
 
 
-def _join(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Joins the other processes, if there are to be any; returns the number of this one, and how many there are."""
-    given = (arguments.coordinator, arguments.num_processes, arguments.process_id)
-    if given == (None, None, None):
-        return 0, 1
-    if None in given:
-        raise ValueError("--coordinator, --num-processes and --process-id belong together: give all three, or none.")
-    address, count, index = given
-    if ":" not in address:
-        raise ValueError(f"coordinator = {address}: give host and port of process 0, 10.0.0.1:1234, say.")
-    if count < 1 or not 0 <= index < count:
-        raise ValueError(f"process_id = {index} of {count}: give numbers from 0 to one below --num-processes.")
-    if arguments.out is None:
-        raise ValueError("several processes meet in a folder beside the result: give --out, on a disk that all see.")
-    import jax
-
-    wait = int(max(WAIT, arguments.patience))
-    jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
-    try:
-        jax.distributed.initialize(address, count, index, initialization_timeout=wait)
-    except RuntimeError as error:
-        raise ValueError(
-            f"coordinator = {address}: not all of {count} processes met within {wait} s: start all of them, with the "
-            f"address of process 0 ({str(error).splitlines()[0]})."
-        ) from None
-    return index, count
-
-
-def _sweep(
-    arguments: argparse.Namespace, quantity: Any, settings: Any, out: pathlib.Path | None, index: int, count: int
-) -> int:
-    import jax
-
-    from jaxacct.sweep import draw, run
-    from jaxacct.sweep.shared import discard
-
-    folder = None if out is None else out.with_name(out.name + ".parts")
-    options = run.Options(
-        checkpoint=folder, resume=arguments.resume, chunk=arguments.chunk, patience=arguments.patience
-    )
-
-    output = os.dup(1) if count > 1 else None
-    if count > 1:  # what JAX sends messages with announces itself on standard output, which is for the results
-        os.dup2(2, 1)
-
-    def leave() -> None:
-        if output is None:
-            return
-        os.dup2(output, 1)
-        os.close(output)
-        # From here on no process needs another: none should be ended, or wait at its exit, because another has died.
-        jax.distributed.shutdown()
-
-    found = run.sweep(quantity, settings, options, leave)
-    if index > 0:
-        return 0
-    if out is not None and folder is not None:
-        found.save(out)
-        discard(folder, arguments.patience)
-    if arguments.plot is not None:
-        draw.picture(found, arguments.plot)
-    record = _record(arguments, found, out)
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        _print(record, found)
-    return 0
-
-
 def _record(arguments: argparse.Namespace, found: Any, out: pathlib.Path | None) -> dict[str, Any]:
     from jaxacct import __version__
-    from jaxacct.sweep.export import as_json
 
-    record = as_json(found)
+    record = found.as_dict()
     results = {} if out is not None else {"results": record["results"]}
     head = {name: value for name, value in record.items() if name != "results"}
     return head | results | {
         "out": None if out is None else str(out),
-        "plot": arguments.plot,
         "guarantee": GUARANTEES[MODES[arguments.mode]],
         "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
         "version": __version__,
@@ -238,9 +192,7 @@ def _record(arguments: argparse.Namespace, found: Any, out: pathlib.Path | None)
 def _print(record: dict[str, Any], found: Any) -> None:
     import numpy as np
 
-    from jaxacct.sweep.export import table
-
-    columns = table(found, np.arange(min(found.upper.size, SHOWN)))
+    columns = found.table(np.arange(min(found.upper.size, SHOWN)))
     names = [*found.axes, *(name for name in found.arrays if name not in ("estimate", "converged"))]
     values = {name: columns[name].tolist() for name in names}
     print_columns(
@@ -254,7 +206,7 @@ def _print(record: dict[str, Any], found: Any) -> None:
         ("flagged", f"{counts['flagged']:,} not converged; {counts['prv']:,} answered by the mesh"),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
-        *(("written to", record[name]) for name in ("out", "plot") if record[name]),
+        *([("written to", record["out"])] if record["out"] else []),
     ]
     print_facts("", facts)
 

@@ -29,28 +29,26 @@ def epsilon(
         tolerance: relative gap that the mesh aims at.
         **options: how it is run; none changes a result.
 
-            * ``checkpoint``: folder that keeps every finished chunk; a call with the same arguments and ``resume`` goes
-              on from there, on any number of devices and processes. Needed with several processes: all must see it.
+            * ``checkpoint``: folder of this sweep alone that keeps every finished chunk, for runs that may be
+              interrupted: a call with the same arguments and ``resume`` goes on from there, on any number of devices.
             * ``resume`` (False): whether to go on from what ``checkpoint`` holds; otherwise a folder in use is refused.
-            * ``chunk`` (8192): entries of a chunk.
-            * ``memory`` (2**30): bytes that a device's program may take: how many entries run side by side.
+            * ``chunk`` (8192): entries of a chunk: fewer lose less where a run is interrupted.
+            * ``memory`` (2**30): bytes that a device's program may take: more entries side by side on a GPU.
             * ``devices`` (all of this process): which to use. A CPU is one device, and uses one core, unless
               ``jax.config.update("jax_num_cpu_devices", n)`` was called before anything was computed.
-            * ``patience`` (60): seconds without a sign of life after which another process counts as lost.
             * ``show_progress`` (True): whether to show a bar on standard error, where that is a terminal.
 
     Returns:
         :class:`Sweep`: arrays of the shape of the grid, or (n,) of the rows. No entry is dropped: those that have not
-        converged are flagged. In a process group (``jax.distributed.initialize``) every process returns all of it.
+        converged are flagged. Many jobs or hosts share the work by :meth:`Settings.shard` and :func:`merge`.
 
     Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
-    inf where nothing is known. Chunks, devices, processes and interruptions change no bit of a result (on one kind of
+    inf where nothing is known. Chunks, devices, shards and interruptions change no bit of a result (on one kind of
     device and one version).
 
     Raises:
         ValueError: settings out of range or not those of the mechanism, an option out of range, a checkpoint of
             another sweep.
-        HostLostError: another process failed or fell silent; finished chunks are kept.
 
     Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
 

@@ -1,7 +1,7 @@
 """What a sweep has done so far, on disk: a folder with a description and one file for each finished chunk.
 
-Chunks are files of their own, written whole: processes never write the same one at a time with different content, and
-what a killed process leaves is what it finished. A file that cannot be read counts as not finished.
+Chunks are files of their own, written whole: what a killed process leaves is what it finished. A file that cannot be
+read counts as not finished. Should two processes work in one folder, they write the same files with the same content.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Checkpoint:
             if self.folder.exists() and any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
                 raise ValueError(f"checkpoint = {self.folder} is a folder of something else: name one of its own.")
             record = {**self.description, "entries": size, "chunk": chunk}
-            write_whole(path, lambda file: file.write(strict_json.dumps(record, indent=1).encode()) and None)
+            write_whole(path, lambda file: file.write(strict_json.dumps(record, indent=1).encode()))
             return chunk
         chunk = self.verified()
         if not resume:
-            done = int(np.sum(self.finished(size, chunk)))
+            done = [self._file(i).exists() for i in range(-(-size // chunk))]
             raise ValueError(
-                f"checkpoint = {self.folder} holds {done} of {-(-size // chunk)} chunks of this sweep: give resume "
+                f"checkpoint = {self.folder} holds {sum(done)} of {len(done)} chunks of this sweep: give resume "
                 "(--resume) to go on from there, or delete it to start afresh."
             )
         return chunk
@@ -57,22 +57,18 @@ class Checkpoint:
         except (OSError, ValueError, TypeError, KeyError, MemoryError):
             raise ValueError(
                 f"checkpoint = {self.folder}: its {DESCRIPTION} is missing or damaged: name another folder, or delete "
-                "this one. With several processes, all must see the same folder."
+                "this one."
             ) from None
         record.pop("entries", None)
         differing = [name for name in self.description if record.get(name) != self.description[name]]
         if differing:
             pairs = {name: f"{name} {record.get(name)!r} there, {self.description[name]!r} here" for name in differing}
-            told = "; ".join("other values on an axis" if name == "values" else pair for name, pair in pairs.items())
+            listed = "; ".join("other values on an axis" if name == "values" else pair for name, pair in pairs.items())
             raise ValueError(
-                f"checkpoint = {self.folder} is of another sweep ({told}): give the arguments that it was begun with, "
-                "or name another folder."
+                f"checkpoint = {self.folder} is of another sweep ({listed}): give the arguments that it was begun "
+                "with, or name another folder."
             )
         return chunk
-
-    def finished(self, size: int, chunk: int) -> np.ndarray:
-        """Returns for each chunk whether there is a file of it."""
-        return np.array([self._file(i).exists() for i in range(-(-size // chunk))])
 
     def write(self, i: int, results: dict[str, np.ndarray]) -> None:
         """Keeps the results of chunk ``i``; when this returns they are on the disk."""

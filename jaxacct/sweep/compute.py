@@ -20,9 +20,9 @@ def computed(
     devices: tuple[Any, ...],
     memory: int,
     part: slice,
-    tell: Callable[[int], None],
+    advance: Callable[[int], None],
 ) -> Arrays:
-    """Returns the results of a part of the entries; ``tell`` hears how many more are done."""
+    """Returns the results of a part of the entries; ``advance`` is called with how many more are done."""
     numbers = np.arange(part.start, part.stop)
     columns = settings.columns(numbers)
     classes = columns.pop(MECHANISM, np.zeros(len(numbers)))
@@ -36,10 +36,10 @@ def computed(
             for name, values in block.items():
                 results[name][at] = values
             unsettled = at[~block["converged"]] if quantity.mode == "certified" else at[:0]
-            tell(len(at) - len(unsettled))
+            advance(len(at) - len(unsettled))
             for i in unsettled:
                 _by_mesh(quantity, mechanism, columns, results, int(i))
-                tell(1)
+                advance(1)
             start += len(at)
     return _on_the_safe_side(quantity, results)
 
@@ -72,8 +72,3 @@ def _by_mesh(quantity: Quantity, mechanism: type, columns: Arrays, results: Arra
 def empty(quantity: Quantity, size: int) -> Arrays:
     """Returns arrays for results."""
     return {name: np.zeros(size, kind) for name, kind in quantity.arrays.items()}
-
-
-def parts(size: int, chunk: int) -> list[slice]:
-    """Returns the entries of each chunk."""
-    return [slice(start, min(start + chunk, size)) for start in range(0, size, chunk)]

@@ -1,20 +1,18 @@
-"""The results of a sweep as files and as other libraries' tables."""
+"""Arrays and what is said of them as files: .npz, which is read back with suspicion, and .csv."""
 
 from __future__ import annotations
 
+import csv
 import io
 import pathlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from jaxacct import strict_json
 from jaxacct.sweep.archive import Archive
-from jaxacct.sweep.quantities import Accountant
 from jaxacct.whole_file import write_whole
-
-if TYPE_CHECKING:
-    from jaxacct.sweep.result import Sweep
 
 ABOUT = "about"
 """Name of the entry of a .npz file that holds, as JSON, what is not an array."""
@@ -32,25 +30,10 @@ LINES = 2**16
 """Lines of CSV made at a time."""
 
 
-def about(sweep: Sweep) -> dict[str, Any]:
-    """Returns what is not an array."""
-    return {
-        "quantity": sweep.quantity,
-        "mode": sweep.mode,
-        "relation": sweep.relation,
-        "tolerance": sweep.tolerance,
-        "mechanisms": list(sweep.mechanisms),
-        "layout": sweep.layout,
-        "constants": sweep.constants,
-        "seconds": sweep.seconds,
-    }
-
-
-def write_npz(sweep: Sweep, path: pathlib.Path) -> None:
+def write_npz(path: pathlib.Path, about: dict[str, Any], axes: dict[str, Any], arrays: dict[str, Any]) -> None:
     """Writes results and axes under their names."""
-    head = about(sweep) | {"axes": list(sweep.axes), "arrays": list(sweep.arrays)}
-    arrays: dict[str, Any] = {**sweep.axes, **sweep.arrays, ABOUT: np.array(strict_json.dumps(head))}
-    write_whole(path, lambda file: np.savez_compressed(file, **arrays))
+    head = np.array(strict_json.dumps(about | {"axes": list(axes), "arrays": list(arrays)}))
+    write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **axes, **arrays, **{ABOUT: head}))
 
 
 def read_npz(path: pathlib.Path) -> dict[str, Any]:
@@ -95,78 +78,16 @@ def _shape(layout: str, axes: dict[str, np.ndarray]) -> tuple[int, ...] | None:
     return (lengths if layout == "grid" else lengths[:1]) or None
 
 
-def write_json(sweep: Sweep, path: pathlib.Path) -> None:
-    """Writes one JSON object."""
-    write_whole(path, lambda file: file.write((strict_json.dumps(as_json(sweep)) + "\n").encode()) and None)
+def write_csv(path: pathlib.Path, table: Callable[[np.ndarray], dict[str, np.ndarray]], size: int) -> None:
+    """Writes a line for each of ``size`` entries, whose columns ``table`` returns by their numbers."""
 
+    def write(file: Any) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(table(np.arange(0)))
+        for start in range(0, size, LINES):
+            columns = table(np.arange(start, min(start + LINES, size)))
+            lines.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+        text.detach()
 
-def as_json(sweep: Sweep) -> dict[str, Any]:
-    """Returns what :func:`write_json` writes, as plain Python values."""
-    arrays = {name: values.ravel() for name, values in sweep.arrays.items()}
-    return about(sweep) | {
-        "axes": {name: values.tolist() for name, values in sweep.axes.items()},
-        "shape": list(sweep.shape),
-        "counts": sweep.counts(),
-        "results": {name: values.tolist() for name, values in _named(arrays).items()},
-    }
-
-
-def write_csv(sweep: Sweep, path: pathlib.Path) -> None:
-    """Writes a line for each entry: its setting, then its results; numbers as short as they read back the same."""
-
-    def lines(file: Any) -> None:
-        header = True
-        for start in range(0, sweep.upper.size, LINES):
-            columns = table(sweep, np.arange(start, min(start + LINES, sweep.upper.size)))
-            if header:
-                file.write((",".join(columns) + "\n").encode())
-                header = False
-            text = io.StringIO()
-            for entry in zip(*(values.tolist() for values in columns.values()), strict=True):
-                text.write(",".join(map(str, entry)) + "\n")
-            file.write(text.getvalue().encode())
-
-    write_whole(path, lines)
-
-
-def table(sweep: Sweep, numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns settings and results of the entries with these numbers, by column."""
-    in_grid = sweep.layout == "grid" and sweep.axes
-    places = np.unravel_index(numbers, sweep.shape) if in_grid else [numbers] * len(sweep.axes)
-    settings = {name: values[at] for (name, values), at in zip(sweep.axes.items(), places, strict=True)}
-    constants = {name: np.full(len(numbers), value) for name, value in sweep.constants.items()}
-    if len(sweep.mechanisms) == 1 and "mechanism" not in sweep.axes:
-        settings = {"mechanism": np.full(len(numbers), sweep.mechanisms[0])} | settings
-    return settings | constants | _named({name: values.ravel()[numbers] for name, values in sweep.arrays.items()})
-
-
-def _named(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the arrays with the accountants by their names."""
-    names = {int(entry): entry.name.lower() for entry in Accountant}
-    listed = np.array([names[code] for code in sorted(names)])
-    return {
-        name: listed[np.searchsorted(sorted(names), values)] if name == "accountant" else values
-        for name, values in arrays.items()
-    }
-
-
-def to_pandas(sweep: Sweep) -> Any:
-    """Returns a data frame with a row for each entry."""
-    try:
-        import pandas  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("to_pandas needs pandas, which is missing: pip install pandas.") from None
-    return pandas.DataFrame(table(sweep, np.arange(sweep.upper.size)))
-
-
-def to_xarray(sweep: Sweep) -> Any:
-    """Returns a dataset over the axes."""
-    try:
-        import xarray  # type: ignore[import-not-found]
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("to_xarray needs xarray, which is missing: pip install xarray.") from None
-    names = list(sweep.axes) if sweep.layout == "grid" else ["row"]
-    coordinates = {name: (name if sweep.layout == "grid" else "row", values) for name, values in sweep.axes.items()}
-    data = {name: (names, values) for name, values in sweep.arrays.items()}
-    head = {name: value for name, value in about(sweep).items() if name != "constants"}
-    return xarray.Dataset(data, coords=coordinates, attrs=head | sweep.constants)
+    write_whole(path, write)

@@ -1,17 +1,20 @@
-"""What a sweep returns: named arrays over named axes."""
+"""What a sweep returns: named arrays over named axes; and the results of many shards put together."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from jaxacct import validation
+from jaxacct import strict_json, validation
 from jaxacct.sweep import export
 from jaxacct.sweep.quantities import Accountant
+from jaxacct.sweep.settings import Settings
+from jaxacct.whole_file import write_whole
 
 SUFFIXES = (".npz", ".csv", ".json")
 
@@ -98,6 +101,25 @@ class Sweep:
         by = {entry.name.lower(): int(np.sum(self.accountant == entry)) for entry in Accountant}
         return {"entries": self.upper.size, "flagged": int(np.sum(~self.converged)), **by}
 
+    def table(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns settings and results of the entries with these numbers, in C order, by column."""
+        in_grid = self.layout == "grid" and self.axes
+        places = np.unravel_index(numbers, self.shape) if in_grid else [numbers] * len(self.axes)
+        settings = {name: values[at] for (name, values), at in zip(self.axes.items(), places, strict=True)}
+        constants = {name: np.full(len(numbers), value) for name, value in self.constants.items()}
+        if len(self.mechanisms) == 1 and "mechanism" not in self.axes:
+            settings = {"mechanism": np.full(len(numbers), self.mechanisms[0])} | settings
+        return settings | constants | {name: values[numbers] for name, values in self._flat().items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all of it as plain Python values, as a JSON file has it."""
+        return self._about() | {
+            "axes": {name: values.tolist() for name, values in self.axes.items()},
+            "shape": list(self.shape),
+            "counts": self.counts(),
+            "results": {name: values.tolist() for name, values in self._flat().items()},
+        }
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the results, whole or not at all; the suffix says how: .npz, .csv (a line an entry) or .json.
 
@@ -105,15 +127,48 @@ class Sweep:
         """
         path = pathlib.Path(path)
         check_suffix(path)
-        {".npz": export.write_npz, ".csv": export.write_csv, ".json": export.write_json}[path.suffix](self, path)
+        if path.suffix == ".npz":
+            export.write_npz(path, self._about(), self.axes, self.arrays)
+        elif path.suffix == ".csv":
+            export.write_csv(path, self.table, self.upper.size)
+        else:
+            write_whole(path, lambda file: file.write((strict_json.dumps(self.as_dict()) + "\n").encode()))
 
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame`` with a row for each entry; pandas must be installed."""
-        return export.to_pandas(self)
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_pandas needs pandas, which is missing: pip install pandas.") from None
+        return pandas.DataFrame(self.table(np.arange(self.upper.size)))
 
     def to_xarray(self) -> Any:
-        """Returns an ``xarray.Dataset`` over the axes; xarray must be installed."""
-        return export.to_xarray(self)
+        """Returns an ``xarray.Dataset`` over the axes; xarray must be installed.
+
+        Its arrays draw themselves: ``sweep.to_xarray()["upper"].plot()`` is a heat map, or a curve over a single axis.
+        """
+        try:
+            import xarray  # type: ignore[import-not-found]
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_xarray needs xarray, which is missing: pip install xarray.") from None
+        names = list(self.axes) if self.layout == "grid" else ["row"]
+        coordinates = {name: (name if self.layout == "grid" else "row", values) for name, values in self.axes.items()}
+        data = {name: (names, values) for name, values in self.arrays.items()}
+        head = {name: value for name, value in self._about().items() if name != "constants"}
+        return xarray.Dataset(data, coords=coordinates, attrs=head | self.constants)
+
+    def _about(self) -> dict[str, Any]:
+        """Returns what is not an array."""
+        texts = ("quantity", "mode", "relation", "tolerance", "mechanisms", "layout", "constants", "seconds")
+        return {name: getattr(self, name) for name in texts}
+
+    def _flat(self) -> dict[str, np.ndarray]:
+        """Returns the results in C order, with the accountants by their names."""
+        flat = {name: values.ravel() for name, values in self.arrays.items()}
+        if "accountant" in flat:
+            names = np.array([entry.name.lower() for entry in sorted(Accountant)])
+            flat["accountant"] = names[np.searchsorted(sorted(Accountant), flat["accountant"])]
+        return flat
 
 
 def check_suffix(path: pathlib.Path) -> None:
@@ -140,3 +195,57 @@ def load(path: str | os.PathLike[str]) -> Sweep:
     [1.0]
     """
     return Sweep(**export.read_npz(pathlib.Path(path)))
+
+
+def merge(settings: Settings, shards: Iterable[Sweep]) -> Sweep:
+    """Returns the sweep over ``settings`` that its shards make together, to the last bit what one sweep would give.
+
+    Args:
+        settings: what was cut into shards.
+        shards: the results of ``settings.shard(i, n)`` for each i below n, in any order.
+
+    Returns:
+        :class:`Sweep` over all settings; its ``seconds`` are those of the shards together.
+
+    Raises:
+        ValueError: shards that are missing, twice there, of other settings, or computed in another way.
+
+    >>> from jaxacct.sweep import epsilon, grid
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
+    >>> merge(settings, [epsilon(settings.shard(i, 2)) for i in (1, 0)]).upper.round(4).tolist()
+    [6.1877, 2.1627]
+    """
+    parts = list(shards)
+    count = len(parts)
+    if count == 0:
+        raise ValueError("shards are none: give the results of all shards.")
+    numbers = {_identity(settings.shard(i, count)): i for i in range(count)}
+    found: dict[int, Sweep] = {}
+    for place, part in enumerate(parts):
+        number = numbers.get(_identity(part))
+        if number is None:
+            raise ValueError(f"shards[{place}] is none of {count} shards of these settings: give all of one cut, once.")
+        found[number] = part
+    if missing := sorted(set(range(count)) - set(found)):
+        raise ValueError(
+            f"shards {missing} of {count} are missing, and others are given twice: give each of them once."
+        )
+    first = found[0]
+    whole = {name: np.empty(settings.size, values.dtype) for name, values in first.arrays.items()}
+    for number, part in found.items():
+        for name in ("quantity", "mode", "relation", "tolerance", "mechanisms"):
+            if getattr(part, name) != getattr(first, name):
+                raise ValueError(
+                    f"shards have several values of {name}: {getattr(first, name)}, {getattr(part, name)}."
+                )
+        for name, values in whole.items():
+            values[number::count] = part[name]
+    arrays = {name: values.reshape(settings.shape) for name, values in whole.items()}
+    seconds = sum(part.seconds for part in parts)
+    return replace(first, arrays=arrays, layout=settings.layout, axes=settings.axes, seconds=seconds)
+
+
+def _identity(part: Settings | Sweep) -> tuple[Any, ...]:
+    """Returns what is equal for the settings of a shard and for its results."""
+    axes = ((name, values.dtype.kind, values.tobytes()) for name, values in part.axes.items())
+    return tuple(axes), tuple(sorted(part.constants.items()))

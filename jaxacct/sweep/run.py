@@ -1,11 +1,11 @@
-"""From a quantity and settings to results, with or without a checkpoint."""
+"""From a quantity and settings to results, chunk by chunk, with or without a folder that keeps the finished ones."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,8 @@ import jax
 
 from jaxacct import validation
 from jaxacct.processes import check_not_forked
-from jaxacct.sweep import hosts, progress, shared
 from jaxacct.sweep.checkpoint import Checkpoint
-from jaxacct.sweep.compute import Arrays, computed, empty, parts
+from jaxacct.sweep.compute import computed, empty
 from jaxacct.sweep.quantities import Quantity
 from jaxacct.sweep.result import Sweep
 from jaxacct.sweep.settings import Settings
@@ -30,36 +29,34 @@ class Options:
     chunk: int = 8192
     memory: int = 2**30
     devices: Any = None
-    patience: float = 60.0
     show_progress: bool = True
 
 
-def sweep(
-    quantity: Quantity, settings: Settings, options: Options, when_agreed: Callable[[], None] = lambda: None
-) -> Sweep:
-    """Returns the results; ``when_agreed`` is called when the processes have agreed on who does what."""
+def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
+    """Returns the results."""
     check_not_forked()
     quantity.check(settings)
     validation.check_whole(options.chunk, "chunk", 1, 2**31 - 1, "a number of entries")
     validation.check_positive(options.memory, "memory")
-    validation.check_positive(options.patience, "patience")
-    _, count = hosts.index_and_count()
-    if count > 1 and options.checkpoint is None:
-        raise ValueError(
-            f"checkpoint = None with {count} processes: name a folder that all of them see; results meet there."
-        )
     devices = tuple(jax.local_devices() if options.devices is None else options.devices)
-    compute = functools.partial(computed, quantity, settings, devices, options.memory)
     start = time.monotonic()
-    if options.checkpoint is None:
-        with progress.shown(quantity.name, settings.size, wanted=options.show_progress) as tell:
-            whole = _alone(quantity, settings.size, options.chunk, compute, tell)
-    else:
+    size, chunk, store = settings.size, options.chunk, None
+    if options.checkpoint is not None:
         store = Checkpoint(options.checkpoint, _description(quantity, settings, devices))
-        plan = shared.plan(quantity, settings.size, store, options.chunk, resume=options.resume)
-        when_agreed()
-        with progress.shown(quantity.name, shared.share(settings.size, plan), wanted=options.show_progress) as tell:
-            whole = shared.shared(quantity, settings.size, store, plan, options.patience, compute, tell)
+        chunk = store.begin(size, chunk, resume=options.resume)
+    whole = empty(quantity, size)
+    with _progress(quantity.name, size, wanted=options.show_progress) as advance:
+        for i, first in enumerate(range(0, size, chunk)):
+            part = slice(first, min(first + chunk, size))
+            results = None if store is None else store.read(i, quantity.arrays, part.stop - part.start)
+            if results is None:  # what is damaged is done again
+                results = computed(quantity, settings, devices, options.memory, part, advance)
+                if store is not None:
+                    store.write(i, results)
+            else:
+                advance(part.stop - part.start)
+            for name, values in results.items():
+                whole[name][part] = values
     return Sweep(
         arrays={name: values.reshape(settings.shape) for name, values in whole.items()},
         quantity=quantity.name,
@@ -74,12 +71,17 @@ def sweep(
     )
 
 
-def _alone(quantity: Quantity, size: int, chunk: int, compute: shared.Compute, tell: Callable[[int], None]) -> Arrays:
-    whole = empty(quantity, size)
-    for part in parts(size, chunk):
-        for name, values in compute(part, tell).items():
-            whole[name][part] = values
-    return whole
+@contextlib.contextmanager
+def _progress(name: str, total: int, *, wanted: bool) -> Iterator[Callable[[int], None]]:
+    """Gives a function to call with how many more entries are done; shows them where standard error is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not (wanted and console.is_terminal)) as progress:
+        task = progress.add_task(name, total=total)
+        yield lambda count: progress.advance(task, count)
 
 
 def _description(quantity: Quantity, settings: Settings, devices: tuple[Any, ...]) -> dict[str, Any]:

@@ -74,6 +74,24 @@ class Settings:
             for name, value in self.values.items()
         }
 
+    def shard(self, index: int, count: int) -> Settings:
+        """Returns every ``count``-th configuration from number ``index`` on, as rows: the share of one of many jobs.
+
+        Jobs need nothing of each other, and neighbours of a grid, which take alike long, are in different ones.
+        :func:`jaxacct.sweep.merge` puts their results together. In a process group the share of this process is
+        ``settings.shard(jax.process_index(), jax.process_count())``.
+
+        Raises ValueError where there is no such shard, or more of them than configurations.
+
+        >>> grid(noise_multiplier=[1.0, 2.0, 4.0], sampling_rate=0.01, steps=1000, delta=1e-5).shard(0, 2).axes
+        {'noise_multiplier': array([1., 4.])}
+        """
+        validation.check_whole(count, "count", 1, self.size, "a number of shards")
+        validation.check_whole(index, "index", 0, count - 1, f"the number of one of {count} shards, from 0")
+        columns = self.columns(np.arange(index, self.size, count))
+        values = {name: columns[name] if value.ndim else value for name, value in self.values.items()}
+        return Settings(self.mechanisms, values, "rows")
+
     def digest(self) -> str:
         """Returns a short text that differs where any value differs."""
         state = hashlib.sha256()

@@ -14,10 +14,12 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
-from jaxacct.train.accounting import certified_epsilon, guarantee
+
 from jaxacct.train.checkpoints import Checkpoints
+from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
+from jaxacct.train.groups import Batches, Budget, Placement
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import split_params
@@ -40,6 +42,8 @@ __all__ = [
     "RECIPES",
     "AdaptiveQuantile",
     "Automatic",
+    "Batches",
+    "Budget",
     "Checkpoints",
     "DPTrainer",
     "Dataset",
@@ -49,6 +53,7 @@ __all__ = [
     "Linear",
     "PatchCNN",
     "PerLayer",
+    "Placement",
     "PoissonSampler",
     "RandomAllocationSampler",
     "Recipe",

@@ -3,13 +3,12 @@
 What is on the disk, and in which order it gets there
 -----------------------------------------------------
 * ``states/``: the last few checkpoints, numbered; each holds the whole state, written by Orbax and complete or absent.
-* ``spends.jsonl``, ``spends.mark``: before updates are computed, what the ledger will be after them; after them and
-  before anybody sees what they gave, a digest of the state that they led to. Twice, so that a file that was cut is seen
-  (:mod:`jaxacct.train.write_ahead`, with the proof).
+* ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; with a seed
+  given also, after them and before anybody sees what they gave, a digest of the state that they led to. Twice the same,
+  so that one of them may be cut, lost or set back (:mod:`jaxacct.train.write_ahead`, with the proof).
 * ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
 
-So at each moment the last record shows at least what has been released, whatever ends the process, and whichever of the
-two files is cut.
+So at each moment the record shows at least what has been released, whatever ends the process.
 
 What becomes of updates that were made after the last checkpoint and lost
 --------------------------------------------------------------------------
@@ -30,21 +29,25 @@ import os
 import pathlib
 import secrets
 import shutil
+import sys
 from typing import IO, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import strict_json, validation
-from jaxacct.precision import scope
-from jaxacct.train.fingerprint import digest, fingerprint
+from jaxacct.train.fingerprint import fingerprint
+from jaxacct.train.keys import ENTROPY
+from jaxacct.train.leaves import Arrays, arrays_of, as_text, digest, of_text, tree_of
 from jaxacct.train.state import Plan, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.train.write_ahead import Record, WriteAhead, is_whole, leaves_as_text, leaves_of_text, write_private
+from jaxacct.train.write_ahead import Record, WriteAhead, write_private
 from jaxacct.whole_file import PRIVATE, synchronize
 
-SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.jsonl", "states", "lock"
+SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
+
+MOST_DIGESTS = 1000
+"""Looks at a run after which there is a checkpoint, due or not: the record of them stays small."""
 
 CHANGING = [field for field in dataclasses.fields(TrainState) if field.name != "key"]
 
@@ -54,13 +57,14 @@ class Checkpoints:
 
     Args:
         folder: of this run alone; made if it is not there. It holds the run's key: see the module.
-        every: most updates between checkpoints; there is one more at the end of each ``fit``.
-        keep: how many of the last checkpoints stay.
+        every: most updates between checkpoints; there is one more at the end of each ``fit``. Lower it where updates
+            are dear to lose; each checkpoint writes the whole state.
+        keep: how many of the last checkpoints stay. Raise it where the disk may damage files.
 
     Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time.
 
-    Formal guarantee: at every moment the epsilon of the last line of ``spends.jsonl`` is an upper bound, in the
-    ledger's sense, for all that calls of ``fit`` with this keeper have released, before an interruption and after it.
+    Formal guarantee: at every moment the epsilon in ``spends.json`` is an upper bound, in the ledger's sense, for all
+    that calls of ``fit`` with this keeper have released, before an interruption and after it.
     A copy of the folder is another run, which releases things of its own.
 
     Raises ValueError where ``every`` or ``keep`` is no whole number of at least 1; at the first update of a ``fit``,
@@ -88,7 +92,8 @@ class Checkpoints:
         self.spends = WriteAhead(self.folder / SPENDS)
         self._trainer: DPTrainer | None = None
         self._saved_plan = Plan()
-        self._serial = self._saved_at = 0
+        self._serial = self._saved_at = self._number = 0
+        self._digests: tuple[tuple[int, str], ...] = ()
         self._lock: Any = None
         self._manager: Any = None
 
@@ -116,14 +121,16 @@ class Checkpoints:
             self._save(trainer)
         steps = max(1, min(steps, self._saved_at + self.every - trainer.steps))
         ledger, count = trainer.foreseen(steps)
-        self.spends.append(self._record(trainer, trainer.steps + count, ledger))
+        self._write_ahead(trainer, trainer.steps + count, ledger)
         return steps
 
     def finish(self, trainer: DPTrainer) -> None:
         """Writes down what the updates led to, and makes a checkpoint where one is due."""
-        state = trainer.state
-        self.spends.append(self._record(trainer, trainer.steps, state.ledger, _digest(state)))
-        if trainer.steps >= self._saved_at + self.every:
+        if trainer.seed != ENTROPY:  # others cannot be made again, and are on the disk as paid for
+            state = trainer.state
+            self._digests += ((trainer.steps, _digest_of_state(state)),)
+            self._write_ahead(trainer, trainer.steps, state.ledger)
+        if trainer.steps >= self._saved_at + self.every or len(self._digests) >= MOST_DIGESTS:
             self._save(trainer)
 
     def end(self, trainer: DPTrainer) -> None:
@@ -175,30 +182,28 @@ class Checkpoints:
 
     def _resume(self, trainer: DPTrainer) -> None:
         self._check_settings(trainer)
-        records = self.spends.read()
-        unfinished = max(record.after for record in records) + 1  # it counts once the records follow it
+        record = self.spends.read()
+        self._number = record.number + 1
+        unfinished = record.after + 1  # it counts once the record follows it
         if any(entry.name.isdigit() and int(entry.name) > unfinished for entry in (self.folder / STATES).iterdir()):
-            raise ValueError(f"{self.spends.path} is older than the checkpoints beside it: restore the right one.")
+            raise ValueError(f"{self.folder / SPENDS} is older than the checkpoints beside it: restore the right one.")
         shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
         state, constants, plan = self._read(trainer)
-        records = [record for record in records if record.after >= self._serial]
         trainer._restore(state, plan, constants)
-        if not self._repeat(trainer, records):
+        if not self._repeat(trainer, record):
             trainer._restore(state, plan, constants)
-            trainer._restore(*_charged(trainer, records))
-        self._save(trainer)  # also puts away a line that was not finished
+            trainer._restore(*_charged(trainer, record))
+        self._save(trainer)
 
-    def _repeat(self, trainer: DPTrainer, records: list[Record]) -> bool:
+    def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
-        later = any(record.after > self._serial for record in records)
-        if trainer.seed == "operating system" or later or not is_whole(records):
+        if trainer.seed == ENTROPY or record.after != self._serial:
             return False
         plan = trainer.plan
-        for record in records:
-            if record.digest is not None and record.stop > trainer.steps:
-                trainer.fit(record.stop - trainer.steps)
-                if trainer.steps != record.stop or _digest(trainer.state) != record.digest:
-                    return False
+        for step, expected in record.digests:
+            trainer.fit(step - trainer.steps)
+            if trainer.steps != step or _digest_of_state(trainer.state) != expected:
+                return False
         trainer._restore(trainer.state, plan)
         return True
 
@@ -211,7 +216,7 @@ class Checkpoints:
             self._check_empty()  # again: until the folder was taken, another process could begin a run in it
             shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
             (self.folder / STATES).mkdir(mode=0o700)
-            self._serial = -1
+            self._serial, self._number = -1, 0
             self._save(trainer)
             write_private(self.folder / SETTINGS, json.dumps(fingerprint(trainer), indent=1).encode())
         except BaseException:
@@ -223,9 +228,9 @@ class Checkpoints:
         """Raises where the folder holds a run, or anything but what a run leaves that was killed at its start."""
         self.check(resume=False)
         if self.folder.exists():
-            ours = {STATES, LOCK, self.spends.path.name, self.spends.mark.name}
+            ours = {STATES, LOCK, *(path.name for path in self.spends.paths)}
             strange = [name for name in os.listdir(self.folder) if name not in ours and not name.startswith(".")]
-            if strange or self.spends.begun():
+            if strange or (self.spends.exists() and self.spends.read().number > 0):
                 raise ValueError(
                     f"checkpoints = {self.folder} is a folder of something else, or of a run whose "
                     f"{SETTINGS} is missing: name a folder of its own."
@@ -246,18 +251,19 @@ class Checkpoints:
         here = fingerprint(trainer)
         differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
         if differing:
-            told = "; ".join(
+            listed = "; ".join(
                 f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differing
             )
             raise ValueError(
-                f"checkpoints = {self.folder} are of another run ({told}): give the settings that it was begun with, "
+                f"checkpoints = {self.folder} are of another run ({listed}): give the settings that it was begun with, "
                 "or name another folder."
             )
 
-    def _record(self, trainer: DPTrainer, stop: int, ledger: Any, digest: str | None = None) -> Record:
-        paid = stop + trainer.plan.lost_steps
-        text = leaves_as_text(ledger)
-        return Record(self._serial, trainer.steps, stop, paid, float(ledger.epsilon()), text, digest)
+    def _write_ahead(self, trainer: DPTrainer, stop: int, ledger: Any) -> None:
+        """Writes down what the run has spent at step ``stop``; when this returns it is on the disk."""
+        paid, leaves, number = stop + trainer.plan.lost_steps, as_text(arrays_of(ledger)), self._number
+        self._number += 1  # also where the disk is full, and one of the files has this number
+        self.spends.write(Record(self._serial, stop, paid, float(ledger.epsilon()), leaves, self._digests, number))
 
     def _orbax(self) -> Any:
         if self._manager is None:
@@ -270,24 +276,24 @@ class Checkpoints:
         return self._manager
 
     def _save(self, trainer: DPTrainer) -> None:
-        """Makes a checkpoint; only then what it makes superfluous is taken out of the record of spending."""
+        """Makes a checkpoint; only then the record of spending follows it."""
         from orbax.checkpoint import args
 
         state = trainer.state
-        arrays = _arrays((state, trainer.constants))
+        arrays = arrays_of((state, trainer.constants))
         meta = {"plan": trainer.plan._asdict(), "digest": _digest_of(arrays, trainer.plan)}
         serial = self._serial + 1
         self._orbax().save(
             serial,
-            args=args.Composite(state=args.StandardSave(_not_empty(arrays)), meta=args.JsonSave(meta)),
+            args=args.Composite(state=args.StandardSave(_stored(arrays)), meta=args.JsonSave(meta)),
             force=True,
         )
         there = self.folder / STATES / str(serial)
         for path in [*there.rglob("*"), there, self.folder / STATES]:
             path.chmod(0o700 if path.is_dir() else PRIVATE)
             synchronize(path)
-        self._serial, self._saved_at, self._saved_plan = serial, trainer.steps, trainer.plan
-        self.spends.replace(self._record(trainer, trainer.steps, state.ledger, _digest(state)))
+        self._serial, self._saved_at, self._saved_plan, self._digests = serial, trainer.steps, trainer.plan, ()
+        self._write_ahead(trainer, trainer.steps, state.ledger)
 
     def _read(self, trainer: DPTrainer) -> tuple[TrainState, Any, Plan]:
         """Returns the last complete checkpoint."""
@@ -299,14 +305,14 @@ class Checkpoints:
                 f"{self.folder / STATES} has no complete checkpoint: restore it, or begin a new run."
             )
         like = (trainer.state, trainer.constants)
-        expected = _arrays(like)
+        expected = arrays_of(like)
         where = self.folder / STATES / str(serial)
         damaged = (
             f"checkpoint {where} is damaged: restore it, or delete it to go on from the one before; what was spent "
             "since stays spent."
         )
         try:
-            wanted = args.Composite(state=args.StandardRestore(_not_empty(expected)), meta=args.JsonRestore())
+            wanted = args.Composite(state=args.StandardRestore(_stored(expected)), meta=args.JsonRestore())
             restored = self._orbax().restore(serial, args=wanted)
             recorded, plan = restored.meta["digest"], Plan(**restored.meta["plan"])
             arrays = {
@@ -317,19 +323,17 @@ class Checkpoints:
             raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
         if found != recorded:
             raise ValueError(damaged)
-        state, constants = _with_arrays(like, arrays)
+        state, constants = tree_of(arrays, like)
         self._serial = serial
         return state, constants, plan
 
 
-def _charged(trainer: DPTrainer, records: list[Record]) -> tuple[TrainState, Plan]:
-    """Returns the trainer's state with a new key, and with all paid for that the records say is spent."""
+def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Plan]:
+    """Returns the trainer's state with a new key, and with all paid for that the record says is spent."""
     state, plan = trainer.state, trainer.plan
-    paid = trainer.steps + plan.lost_steps
-    if records and records[-1].paid > paid:
-        lost = records[-1].paid - trainer.steps
-        ledger = leaves_of_text(records[-1].ledger, state.ledger)
-        state = dataclasses.replace(state, ledger=jax.tree.map(_placed, ledger, state.ledger))
+    if record.paid > trainer.steps + plan.lost_steps:
+        lost = record.paid - trainer.steps
+        state = dataclasses.replace(state, ledger=tree_of(of_text(record.ledger), state.ledger))
         plan = plan._replace(lost_steps=lost, kept=False)
     begun = trainer.steps % trainer.sampler.steps_per_run
     if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole one
@@ -343,56 +347,36 @@ def _charged(trainer: DPTrainer, records: list[Record]) -> tuple[TrainState, Pla
     return state, plan
 
 
-def _arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Returns the leaves of a pytree by their numbers, keys as what they are made of."""
-    data = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
-    return {f"{i:05d}": np.asarray(array) for i, array in enumerate(jax.device_get(data))}
-
-
-def _with_arrays(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns a pytree like ``tree`` with such leaves, where those of ``tree`` lie."""
-    old, structure = jax.tree.flatten(tree)
-    return jax.tree.unflatten(structure, [_placed(arrays[f"{i:05d}"], leaf) for i, leaf in enumerate(old)])
-
-
-def _placed(array: np.ndarray, like: jax.Array) -> jax.Array:
-    if _is_key(like):
-        array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
-    with scope():  # outside, a float64 leaf would be rounded
-        return jax.device_put(array, like.sharding if like.committed else None)
-
-
-def _not_empty(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns those that have entries: others are not stored."""
+def _stored(arrays: Arrays) -> Arrays:
+    """Returns those that have entries: Orbax stores no others."""
     return {name: array for name, array in arrays.items() if array.size}
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _digest(state: TrainState) -> str:
+def _digest_of_state(state: TrainState) -> str:
     """Returns a digest of all that a step changes."""
-    return digest(_arrays({field.name: getattr(state, field.name) for field in CHANGING}))
+    return digest(arrays_of({field.name: getattr(state, field.name) for field in CHANGING}))
 
 
-def _digest_of(arrays: dict[str, np.ndarray], plan: Plan) -> str:
+def _digest_of(arrays: Arrays, plan: Plan) -> str:
     """Returns a digest of all that a checkpoint holds: the plan, too, says what a report may claim."""
     return digest(arrays | {"plan": np.frombuffer(json.dumps(plan).encode(), np.uint8)})
 
 
 def _locked(path: pathlib.Path) -> IO[bytes]:
     """Returns an open file that no other process has, until it is closed or the process ends."""
-    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab")
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
     try:
-        import fcntl
+        if sys.platform == "win32":
+            import msvcrt
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ModuleNotFoundError:  # not a Unix system: nothing watches over it
-        pass
-    except OSError:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
         file.close()
         raise ValueError(
-            f"checkpoints = {path.parent} are in use by another process: end that one, or name another folder."
+            f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
         ) from None
     return file

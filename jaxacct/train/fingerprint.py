@@ -1,4 +1,4 @@
-"""By what a run is known again: its public settings, and a digest of a state."""
+"""By what a run is known again: its public settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxacct.train.keys import ENTROPY
 from jaxacct.train.trainer import DPTrainer
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -57,7 +58,7 @@ def _shape(array: Any) -> str:
 
 
 def _seed(trainer: DPTrainer) -> str:
-    if not isinstance(trainer.seed, str) or trainer.seed == "operating system":
+    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
         return str(trainer.seed)
     return f"{trainer.seed}, {hashlib.sha256(key_bytes(trainer.state.key)).hexdigest()[:16]}"
 
@@ -65,17 +66,3 @@ def _seed(trainer: DPTrainer) -> str:
 def key_bytes(key: jax.Array) -> bytes:
     """Returns what a key is made of."""
     return np.asarray(jax.random.key_data(key)).tobytes()
-
-
-def digest(arrays: dict[str, np.ndarray]) -> str:
-    """Returns a digest of named arrays that is another where a bit of them is.
-
-    >>> zero = digest({"a": np.zeros(2)})
-    >>> zero == digest({"a": np.zeros(2)}), zero == digest({"a": -np.zeros(2)})
-    (True, False)
-    """
-    total = hashlib.sha256()
-    for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()

@@ -17,16 +17,20 @@ SEED_BITS = 64
 """What a Threefry key holds. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in practice."""
 
 
+ENTROPY = "operating system"
+"""What is said of the seed where there is none: nobody can make the same keys again."""
+
+
 class DerivedKey(NamedTuple):
     """A key made from a seed, and what the reader of a report knows: the seed, and not the key.
 
     Attributes:
         key: typed scalar key.
-        told: what :func:`describe_seed` says of the seed.
+        description: what :func:`describe_seed` says of the seed.
     """
 
     key: jax.Array
-    told: int | str
+    description: int | str
 
 
 def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
@@ -75,7 +79,7 @@ def describe_seed(seed: int | jax.Array | DerivedKey | None) -> int | str:
     ('operating system', 3)
     """
     if isinstance(seed, DerivedKey):
-        return seed.told
+        return seed.description
     if seed is None:
-        return "operating system"
+        return ENTROPY
     return "key given by the caller" if isinstance(seed, jax.Array) else int(seed)

@@ -49,9 +49,9 @@ def owned(tree: T) -> T:
     Arrays of NumPy become arrays of JAX; dtypes, and where arrays of JAX lie, stay.
 
     >>> given = {"mean": np.zeros(2, np.float32)}
-    >>> mine = owned(given)
+    >>> kept = owned(given)
     >>> given["mean"][:] = 1.0
-    >>> mine["mean"].tolist()
+    >>> kept["mean"].tolist()
     [0.0, 0.0]
     """
     return jax.tree.map(_copied, tree)
@@ -82,16 +82,16 @@ def owned_settings(given: T, name: str) -> T:
     Raises TypeError where it cannot be copied.
     """
     try:
-        mine = copy.deepcopy(given)
+        copied = copy.deepcopy(given)
     except Exception as error:  # a class of the caller's may raise whatever it likes
         raise TypeError(
             f"{name} = {type(given).__name__} cannot be copied ({type(error).__name__}: {error}): give one that "
             "copy.deepcopy copies, so that nothing changes it during the run."
         ) from None
-    for value in getattr(mine, "__dict__", {}).values():
+    for value in getattr(copied, "__dict__", {}).values():
         if isinstance(value, np.ndarray):  # the trainer shows what it has
             value.flags.writeable = False
-    return mine
+    return copied
 
 
 def fixed_setting(policy: Policy, state: Any) -> Callable[[Any, Any], Setting]:

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.train.accounting import certified_epsilon, guarantee
+from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.whole_file import write_whole

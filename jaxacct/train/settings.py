@@ -14,6 +14,7 @@ from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy
 from jaxacct.train.clipping import ClippingRule, Flat
+from jaxacct.train.groups import Batches
 from jaxacct.train.modules import merged
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.sampling import PoissonSampler
@@ -59,10 +60,9 @@ def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size
     return expected_batch_size / size
 
 
-def policy_of(
-    policy: Policy | None, noise: float | None, sampler: Any, rate: float | None, batch: float | None, size: int
-) -> Policy:
+def policy_of(policy: Policy | None, noise: float | None, batches: Batches, size: int) -> Policy:
     """Returns the policy that the settings make; raises ValueError where they say too little or too much."""
+    sampler, rate, batch = batches.sampler, batches.sampling_rate, batches.expected_batch_size
     if (policy is None) == (noise is None):
         raise ValueError("give exactly one of noise_multiplier and policy.")
     if policy is not None:

@@ -1,18 +1,21 @@
-"""What changes during training, as one pytree."""
+"""What changes during training, as one pytree; and who is called to write it down."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 from jaxtyping import Array, Int32, PyTree
 
 from jaxacct.train.clipping import ClippingRule
 
+if TYPE_CHECKING:
+    from jaxacct.train.trainer import DPTrainer
+
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainState:
     """All that changes during training.
 
@@ -33,6 +36,9 @@ class TrainState:
     policy: Any
     step: Int32[Array, ""]
     key: jax.Array
+
+    def __repr__(self) -> str:
+        return f"<TrainState: step {self.step}>"  # neither parameters nor, above all, the key
 
 
 class Evaluation(NamedTuple):
@@ -63,3 +69,19 @@ class Plan(NamedTuple):
     kept: bool = True
     ended: bool = True
     lost_steps: int = 0
+
+
+class Keeper(Protocol):
+    """Whom :meth:`.DPTrainer.fit` calls, so that nothing is released that is not written down."""
+
+    def begin(self, trainer: DPTrainer, steps: int) -> int:
+        """Called before up to ``steps`` steps are computed: returns for how many it wrote down what they will spend."""
+        ...
+
+    def finish(self, trainer: DPTrainer) -> None:
+        """Called when they are computed, before anybody sees what they gave: writes down the state."""
+        ...
+
+    def end(self, trainer: DPTrainer) -> None:
+        """Called when a call of ``fit`` has come to its end."""
+        ...

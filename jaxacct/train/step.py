@@ -7,7 +7,6 @@ twice, also by a run that is continued.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,20 +108,24 @@ class Program:
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
-        granted, paid = self.pay(state, curve)
 
-        def update(state: TrainState) -> TrainState:
+        def batch(state: TrainState) -> tuple[Data, Array]:
             indices, mask = self.draw(state)
-            return self.update(state, constants, tuple(part[indices] for part in data), mask)
+            return tuple(part[indices] for part in data), mask
 
-        return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
+        return self._step(state, curve, constants, batch)
 
     def step_on(
         self, state: TrainState, curve: Array, constants: PyTree, examples: Data, mask: Array
     ) -> tuple[Array, TrainState]:
         """Returns :meth:`step` on a batch that was fetched outside."""
+        return self._step(state, curve, constants, lambda _: (examples, mask))
+
+    def _step(
+        self, state: TrainState, curve: Array, constants: PyTree, batch: Callable[[TrainState], tuple[Data, Array]]
+    ) -> tuple[Array, TrainState]:
         granted, paid = self.pay(state, curve)
-        update = functools.partial(self.update, constants=constants, examples=examples, mask=mask)
+        update = lambda state: self.update(state, constants, *batch(state))  # noqa: E731
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
     def sample_key(self, state: TrainState) -> jax.Array:
@@ -186,17 +189,7 @@ class Program:
 
         Returns the state and whether a step was refused.
         """
-
-        def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
-            done, _, state = carry
-            granted, state = self.step(state, curve, constants, data)
-            return done + 1, ~granted, state
-
-        def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
-            return (carry[0] < steps) & ~carry[1]
-
-        _, refused, state = jax.lax.while_loop(goes_on, advance, (jnp.zeros((), jnp.int32), jnp.array(False), state))
-        return state, refused
+        return _while_granted(lambda state: self.step(state, curve, constants, data), state, steps)
 
     def foresee(self, state: TrainState, curve: Array, steps: Array) -> tuple[Any, Array]:
         """Returns the ledger and the step after :meth:`run` and the query that may follow, from the state before.
@@ -204,16 +197,11 @@ class Program:
         The same payments without the updates, for a record that has to be on disk before they are made.
         """
 
-        def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
-            done, _, state = carry
+        def pay(state: TrainState) -> tuple[Array, TrainState]:
             granted, paid = self.pay(state, curve)
-            return done + 1, ~granted, dataclasses.replace(paid, step=state.step + granted)
+            return granted, dataclasses.replace(paid, step=state.step + granted)
 
-        def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
-            return (carry[0] < steps) & ~carry[1]
-
-        start = (jnp.zeros((), jnp.int32), jnp.array(False), dataclasses.replace(state, params=(), opt_state=()))
-        _, _, after = jax.lax.while_loop(goes_on, advance, start)
+        after, _ = _while_granted(pay, dataclasses.replace(state, params=(), opt_state=()), steps)
         query = self.policy.query
         if query is None or not self.policy.period:
             return after.ledger, after.step
@@ -249,6 +237,23 @@ class Program:
             return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
 
         return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))
+
+
+def _while_granted(
+    once: Callable[[TrainState], tuple[Array, TrainState]], state: TrainState, steps: Array
+) -> tuple[TrainState, Array]:
+    """Returns the state after up to ``steps`` steps, traced, that are granted, and whether one was refused."""
+
+    def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
+        done, _, state = carry
+        granted, state = once(state)
+        return done + 1, ~granted, state
+
+    def goes_on(carry: tuple[Array, Array, TrainState]) -> Array:
+        return (carry[0] < steps) & ~carry[1]
+
+    _, refused, state = jax.lax.while_loop(goes_on, advance, (jnp.zeros((), jnp.int32), jnp.array(False), state))
+    return state, refused
 
 
 def _key(state: TrainState, purpose: int) -> jax.Array:

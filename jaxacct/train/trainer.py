@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,13 @@ from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule
-from jaxacct.train.keeper import Keeper
+from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
-from jaxacct.train.state import Evaluation, Plan, TrainState
+from jaxacct.train.state import Evaluation, Keeper, Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
-
-LEDGERS = ("filter", "odometer")
 
 
 class DPTrainer(Sealed):
@@ -42,31 +40,31 @@ class DPTrainer(Sealed):
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype.
         data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
             :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
-        epsilon, delta: the budget for ``data``, of this trainer. Another trainer on the same data costs another budget.
-        noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; or ``policy``.
-        policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and of
-            ``sampling_rate``, ``expected_batch_size`` and ``sampler``.
-        sampling_rate, expected_batch_size, sampler: exactly one of them; batches are Poisson sampled unless a sampler
-            of another kind is given (:mod:`jaxacct.train.sampling`).
-        clip_norm: bound on the L2 norm of each example's gradient; or ``clipping``, a rule of
-            :mod:`jaxacct.train.clipping`.
-        ledger: "filter", a Rényi filter over the budget; or "odometer", a :class:`~jaxacct.odometers.VilleOdometer`
-            that ends the run before it reads more than ``epsilon``, and whose reading holds at any earlier moment.
+        budget: epsilon and delta for ``data``, of this trainer, and the ledger that keeps to them; another trainer on
+            the same data costs another budget. Short: ``epsilon``, ``delta``, ``ledger``.
+        noise_multiplier: standard deviation of the noise over the sensitivity, for all steps. Raise it for more steps,
+            lower it for better ones; :func:`jaxacct.calibrate.noise_multiplier` finds the least for a number of steps.
+        policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and
+            ``batches``: for schedules, and for noise that follows what was released.
+        batches: how large they are and how they are drawn. Short: ``sampling_rate``, ``expected_batch_size`` or
+            ``sampler``.
+        clipping: a rule of :mod:`jaxacct.train.clipping`, where one norm for all is not wanted. Short: ``clip_norm``,
+            bound on the L2 norm of each example's gradient: lower it where noise drowns the gradients, raise it where
+            most of them are cut.
+        placement: microbatches, devices: time and memory alone. Short: ``microbatch_size``, ``ghost``, ``devices``.
+        trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it, for fine-tuning;
+            None: all.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
-        trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all.
-        microbatch_size: examples whose gradients are held in memory at a time. None: the whole batch.
-        ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
-            to rounding, in less time and memory (:func:`~jaxacct.train.clipping.clip_and_sum`).
-        devices: over which a batch's rows are spread. None: one. Noise is added once, to the sum over all of them.
-        seed: None for the operating system's entropy, or a whole number or typed key, which makes the run repeatable
-            bit for bit and its noise known to whoever knows the seed.
+        seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
+            run repeatable bit for bit and its noise known to whoever knows the seed.
+        **short: fields of the groups, by themselves.
 
     Formal guarantee: the parameters after any number of :meth:`fit` calls, with all those in between, are (epsilon,
     delta)-DP for the sampler's relation (adding or removing one example, or replacing one), however the policy chose
     its settings. The ledger shows it, at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
     certified accountant at the realized number of steps holds as well, and is tighter
-    (:func:`~jaxacct.train.accounting.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
+    (:func:`~jaxacct.train.claims.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
     must not see ``data``.
 
     The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper
@@ -90,41 +88,36 @@ class DPTrainer(Sealed):
         optimizer: optax.GradientTransformation,
         data: tuple[Any, ...] | IndexedSource,
         *,
-        epsilon: float,
-        delta: float,
+        budget: Budget | None = None,
         noise_multiplier: float | None = None,
         policy: Policy | None = None,
-        clip_norm: float | None = None,
+        batches: Batches | None = None,
         clipping: ClippingRule | None = None,
-        sampling_rate: float | None = None,
-        expected_batch_size: float | None = None,
-        sampler: Any = None,
-        ledger: str = "filter",
-        correct: Callable[..., Array] | None = None,
+        placement: Placement | None = None,
         trainable: Trainable = None,
-        microbatch_size: int | None = None,
-        ghost: bool = True,
-        devices: Sequence[jax.Device] | None = None,
+        correct: Callable[..., Array] | None = None,
         seed: int | jax.Array | DerivedKey | None = None,
+        **short: Unpack[Short],
     ) -> None:
         check_not_forked()
         check_module(model)
-        validation.check_epsilon(epsilon)
-        validation.check_delta(delta)
-        validation.check_one_of(ledger, "ledger", LEDGERS)
-        rule = owned_settings(settings.rule_of(clip_norm, clipping), "clipping")
+        given: dict[str, Any] = {**short}
+        self.budget = budget = group_of(Budget, budget, "budget", given)
+        batches = group_of(Batches, batches, "batches", given)
+        self.placement = placement = group_of(Placement, placement, "placement", given)
+        rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
+        if given:
+            raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
         self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
         arrays: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
-        self.epsilon, self.delta, self.ledger_kind = float(epsilon), float(delta), ledger
-        self.microbatch_size, self.ghost, self.clipping = microbatch_size, ghost, rule
+        self.epsilon, self.delta, self.ledger_kind = budget.epsilon, budget.delta, budget.ledger
+        self.microbatch_size, self.ghost, self.clipping = placement.microbatch_size, placement.ghost, rule
         self.seed = describe_seed(seed)
-        self.policy = settings.policy_of(
-            policy, noise_multiplier, sampler, sampling_rate, expected_batch_size, len(self.source)
-        )
+        self.policy = settings.policy_of(policy, noise_multiplier, batches, len(self.source))
         if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
-        self.sampler = owned_settings(sampler, "sampler") or settings.poisson_sampler(
-            len(self.source), self.policy, self.epsilon, self.delta, known_length=ledger == "filter"
+        self.sampler: Any = owned_settings(batches.sampler, "sampler") or settings.poisson_sampler(
+            len(self.source), self.policy, self.epsilon, self.delta, known_length=budget.ledger == "filter"
         )
         if len(self.source) != self.sampler.num_examples:
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
@@ -137,7 +130,8 @@ class DPTrainer(Sealed):
             loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
             gradient_noise=settings.gradient_noise(self.policy, rule),
-            microbatch_size=microbatch_size, ghost=ghost, sharding=settings.sharding_over(devices),
+            microbatch_size=placement.microbatch_size, ghost=placement.ghost,
+            sharding=settings.sharding_over(placement.devices),
         )  # fmt: skip
         if self.program.rate_varies and not arrays:
             raise ValueError(
@@ -167,9 +161,13 @@ class DPTrainer(Sealed):
         if self.remaining_steps == 0:
             raise ValueError(
                 f"noise_multiplier = {self.noise_multiplier:g} at an expected batch size of "
-                f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {epsilon}, delta = "
-                f"{delta}): raise noise_multiplier or epsilon, or sample smaller batches."
+                f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {budget.epsilon}, delta = "
+                f"{budget.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
+
+    def __repr__(self) -> str:
+        spent = f"step {self.steps}, epsilon {self.spent_epsilon:.4g} of {self.epsilon:g} spent at delta {self.delta:g}"
+        return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
 
     def _ledger(self, delta: float) -> Any:
         return RenyiFilter(self.epsilon, delta) if self.ledger_kind == "filter" else VilleOdometer(delta)
@@ -272,8 +270,9 @@ class DPTrainer(Sealed):
         """Trains from the present state for ``steps`` updates, or until the budget refuses the next one.
 
         Args:
-            steps: most updates of this call; None: what the budget pays for.
-            every: updates between evaluations; None: one expected pass over the data.
+            steps: most updates of this call, for runs that are to end before their budget; None: what that pays for.
+            every: updates between evaluations; None: one expected pass over the data. Compiled loops end there: raise
+                it where steps are short.
             evaluate: gets a copy of the module, returns a number to record. Called outside the compiled step.
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).

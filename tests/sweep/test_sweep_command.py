@@ -1,9 +1,8 @@
-"""``jaxacct sweep`` as a user meets it: one process, several, and one that dies."""
+"""``jaxacct sweep`` as a user meets it: one process, several jobs, and one that dies."""
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -34,29 +33,6 @@ def alone():
     return sweep.epsilon(sweep.grid(**axes, delta=1e-5), mode="saddlepoint", relation="remove", show_progress=False)
 
 
-@pytest.fixture
-def together():
-    """Starts two processes of four devices; none outlives the test."""
-    processes = []
-
-    def start(out, *arguments):
-        processes.extend(both(out, *arguments))
-        return processes[-2:]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def both(out, *arguments):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    common = [*AXES, "--out", out, "--coordinator", address, "--num-processes", 2, *arguments]
-    return [started(*common, "--process-id", i, **FOUR_DEVICES) for i in range(2)]
-
-
 def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
     from jaxacct.cli import main
 
@@ -78,34 +54,40 @@ def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
     assert "20 in " in output
 
 
-def test_two_processes_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, together, tmp_path):
-    out = tmp_path / "found.npz"
-    parts = out.with_name("found.npz.parts")
-    first, second = together(out, "--chunk", 2, "--patience", 8)
-    while not list(parts.glob("chunk-*")):
-        assert first.poll() is None, first.communicate()
-        assert second.poll() is None, second.communicate()
-        time.sleep(0.02)
-    second.send_signal(signal.SIGKILL)
-    second.communicate()
-    _, errors = first.communicate(timeout=120)
-    assert first.returncode == 2, errors
-    assert "Traceback" not in errors
-    assert "process 1 has shown no sign of life for 8 s" in errors
-    assert "--resume" in errors
-    kept = {path.name for path in parts.glob("chunk-*")}
-    assert kept
-    assert not out.exists()
+def test_jobs_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp_path, capsys, monkeypatch):
+    from jaxacct.cli import main
 
-    processes = together(out, "--resume", "--json")
-    outputs = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert json.loads(outputs[0][0])["counts"]["entries"] == 20
-    assert outputs[1][0] == ""
-    found = sweep.load(out)
+    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
+    arguments = [*AXES, "--out", tmp_path / "found.npz", "--chunk", 2]
+    out, parts = tmp_path / "found-0-of-2.npz", tmp_path / "found-0-of-2.npz.parts"
+    first = started(*arguments, "--shard", "0/2", **FOUR_DEVICES)
+    try:
+        while len(list(parts.glob("chunk-*"))) < 2:
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.02)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+    if out.exists():
+        pytest.skip("it was done before it could be killed")
+    assert main(["sweep", *map(str, arguments), "--shard", "0/2"]) == 2
+    assert "chunks of this sweep: give resume" in capsys.readouterr().err
+    kept = {path: path.stat().st_mtime_ns for path in parts.glob("chunk-*")}
+    again = started(*arguments, "--shard", "0/2", "--resume", "--json", **FOUR_DEVICES)
+    output, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert len(kept) >= 2
+    assert json.loads(output)["counts"]["entries"] == 10
+    assert not parts.exists()
+    merging = ["sweep", *map(str, arguments), "--merge", str(out)]
+    assert main(merging) == 2
+    assert "is none of 1 shards" in capsys.readouterr().err
+    assert main(["sweep", *map(str, arguments), "--shard", "1/2"]) == 0
+    assert main([*merging, str(tmp_path / "found-1-of-2.npz")]) == 0
+    found = sweep.load(tmp_path / "found.npz")
     for name, values in alone.arrays.items():
         assert values.tobytes() == found.arrays[name].tobytes(), name
-    assert not parts.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found-0-of-2.npz", "found-1-of-2.npz", "found.npz"]
 
 
 @pytest.mark.parametrize(
@@ -118,13 +100,14 @@ def test_two_processes_of_four_devices_change_no_bit_and_a_death_loses_nothing(a
         (["--epsilon", "1"], ["--noise-multiplier", "leave out"]),
         (["--out", "found.xlsx"], [".npz", ".csv"]),
         (["--resume"], ["--resume", "--out"]),
-        (["--plot", "found.doc"], [".png", ".svg"]),
         (["--relation", "replace", "--mechanism", "DiscreteGaussian"], ["relation"]),
         (["--devices", "0"], ["devices"]),
-        (["--coordinator", "here:1"], ["--num-processes"]),
-        (["--coordinator", "here", "--num-processes", "2", "--process-id", "0"], ["coordinator", "port"]),
-        (["--coordinator", "here:1", "--num-processes", "2", "--process-id", "2"], ["process_id"]),
-        (["--coordinator", "here:1", "--num-processes", "2", "--process-id", "0"], ["--out"]),
+        (["--shard", "3"], ["shard", "0/8"]),
+        (["--shard", "0/2"], ["--out NAME.npz"]),
+        (["--shard", "0/2", "--out", "found.csv"], ["--out NAME.npz"]),
+        (["--shard", "2/2", "--out", "found.npz"], ["index = 2"]),
+        (["--shard", "0/100", "--out", "found.npz"], ["count = 100"]),
+        (["--merge", "none.npz"], ["none.npz"]),
     ],
 )
 def test_bad_input_exits_with_2_and_one_message(change, words, capsys, monkeypatch):

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import json
-import time
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.sweep import Accountant, checkpoint, compute, grid, hosts, rows
+from jaxacct.sweep import Accountant, checkpoint, compute, grid, rows
 from jaxacct.sweep.quantities import Quantity
 
 SETTINGS = grid(
@@ -160,42 +159,59 @@ def test_another_sweeps_checkpoint_is_refused(found, tmp_path):
         ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path / "mine", **QUIET)
 
 
-def test_what_process_0_refuses_the_others_refuse(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(hosts, "agreed", lambda values: told.append(values.tolist()) or values)
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match="something else"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path, **QUIET)
-    assert told == [[0]]  # before it gives up, so that nobody waits for it
-    monkeypatch.setattr(hosts, "index_and_count", lambda: (1, 2))
-    monkeypatch.setattr(hosts, "agreed", lambda values: np.array(told[0]))
-    with pytest.raises(ValueError, match="process 0 refuses"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path, **QUIET)
-    with pytest.raises(ValueError, match="checkpoint = None with 2 processes"):
-        ja.sweep.epsilon(SETTINGS, **QUIET)
+@pytest.fixture(scope="module")
+def shards():
+    return [ja.sweep.epsilon(SETTINGS.shard(i, 5), **QUIET) for i in range(5)]
 
 
-def watch(presence, seconds=60.0):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        presence.check()
-        time.sleep(0.01)
+def test_shards_make_the_whole_sweep_to_the_last_bit_in_any_order_and_from_files(found, shards, tmp_path):
+    assert [part.upper.size for part in shards] == [5, 5, 5, 5, 4]
+    for i, part in enumerate(shards):
+        part.save(tmp_path / f"{i}.npz")
+    whole = ja.sweep.merge(SETTINGS, [ja.sweep.load(tmp_path / f"{i}.npz") for i in (3, 0, 4, 2, 1)])
+    assert same(found, whole)
+    assert (whole.shape, whole.layout, whole.constants) == (found.shape, found.layout, found.constants)
+    for name, values in found.axes.items():
+        np.testing.assert_array_equal(whole.axes[name], values, strict=True)
+    assert whole.seconds == sum(part.seconds for part in shards)
 
 
-def test_signs_of_life(tmp_path):
-    one, other = (hosts.Presence(tmp_path, i, 2, patience=3.0) for i in range(2))
-    with one.shown(), other.shown():
-        watch(one, 1.0)
-        assert not one.all_done()
-    assert one.all_done()
-    assert other.all_done()
-    with pytest.raises(RuntimeError, match="no memory"), other.shown():
-        raise RuntimeError("no memory")
-    with pytest.raises(hosts.HostLostError, match=r"process 1 has failed \(RuntimeError: no memory\)"):
-        watch(one)
-    hosts.forget_signs(tmp_path)
-    with pytest.raises(hosts.HostLostError, match=r"process 1 has shown no sign of life for 0\.2 s"):
-        watch(hosts.Presence(tmp_path, 0, 2, patience=0.2))
+def test_only_all_shards_of_one_sweep_are_merged(shards, found):
+    cuts = {
+        "are missing, and others are given twice": [*shards[:4], shards[3]],
+        "is none of 4 shards": shards[:4],
+        "are none": [],
+        "is none of 1 shards": [found],
+        "several values of mode": [*shards[:4], dataclasses.replace(shards[4], mode="certified")],
+        "is none of 5 shards": [*shards[:4], dataclasses.replace(shards[4], constants={"delta": 1e-6})],
+        "count = 25 is out of range": shards * 5,
+    }
+    for words, parts in cuts.items():
+        with pytest.raises(ValueError, match=words):
+            ja.sweep.merge(SETTINGS, parts)
+
+
+def test_shards_of_several_mechanisms_keep_their_names(tmp_path):
+    settings = rows([ja.Gaussian, ja.Laplace, ja.Gaussian], noise_multiplier=[1.0, 2.0, 3.0], steps=1, delta=1e-5)
+    values = np.arange(3.0)
+    made = []
+    for i in range(2):
+        share = settings.shard(i, 2)
+        arrays = dict.fromkeys(("lower", "estimate", "upper"), values[i::2]) | {"converged": np.ones(share.size, bool)}
+        names = tuple(mechanism.__name__ for mechanism in share.mechanisms)
+        made.append(
+            ja.sweep.Sweep(arrays, "epsilon", "certified", "add", 1e-3, names, "rows", share.axes, share.constants, 1.0)
+        )
+        made[-1].save(tmp_path / f"{i}.npz")
+    whole = ja.sweep.merge(settings, [ja.sweep.load(tmp_path / f"{i}.npz") for i in range(2)])
+    assert whole.upper.tolist() == values.tolist()
+    assert whole.axes["mechanism"].tolist() == ["Gaussian", "Laplace", "Gaussian"]
+
+
+@pytest.mark.parametrize(("index", "count"), [(0, 0), (24, 24), (-1, 2), (0, 25), (0.5, 2), (0, True)])
+def test_what_is_no_shard_is_refused(index, count):
+    with pytest.raises((ValueError, TypeError), match=r"index|count"):
+        SETTINGS.shard(index, count)
 
 
 def test_files_say_the_same(found, tmp_path):
@@ -236,31 +252,6 @@ def test_xarray(found):
     assert float(data["upper"].sel(noise_multiplier=1.0, sampling_rate=0.01, steps=100)) == found.upper[2, 1, 0]
 
 
-def test_pictures(found, tmp_path):
-    pytest.importorskip("matplotlib")
-    from jaxacct.sweep import draw
-
-    draw.picture(found, tmp_path / "sub" / "found.png")
-    assert (tmp_path / "sub" / "found.png").read_bytes()[1:4] == b"PNG"
-    axes = {"noise_multiplier": np.geomspace(1, 8, 5), "sampling_rate": np.geomspace(0.001, 0.1, 4)}
-    upper = np.divide.outer(1 / axes["noise_multiplier"], 1 / axes["sampling_rate"])
-    upper[0, 0] = np.inf
-    arrays = {"lower": upper, "estimate": upper, "upper": upper, "converged": np.isfinite(upper)}
-    draw.picture(dataclasses.replace(found, axes=axes, arrays=arrays), tmp_path / "map.svg")
-    assert "<svg" in (tmp_path / "map.svg").read_text()
-    # Upper bounds of flagged entries may be enormous: the colours are those of the others.
-    upper[0, 0] = 1e264
-    flagged = dataclasses.replace(found, axes=axes, arrays=arrays | {"converged": upper < 1e264})
-    assert draw._norm(draw._settled(flagged, upper)).vmax < 2000
-    draw.picture(flagged, tmp_path / "flagged.png")
-    with pytest.raises(ValueError, match="rows"):
-        draw.check("rows", (24,), "a.png")
-    with pytest.raises(ValueError, match="12 values"):
-        draw.check("grid", (13, 14, 20), "a.png")
-    with pytest.raises(ValueError, match="suffix"):
-        draw.check("grid", (14, 20), "a.doc")
-
-
 def test_memory_that_no_program_fits_is_refused():
     with pytest.raises(ValueError, match="memory = 1 bytes"):
         ja.sweep.epsilon(SETTINGS, memory=1, **QUIET)
@@ -297,11 +288,11 @@ class Toy:
 def test_entries_keep_their_places_whatever_the_blocks(size):
     classes = [ja.Gaussian if i % 3 else ja.GaussianMixture for i in range(size)]
     settings = rows(classes, noise_multiplier=np.arange(size) + 1.0, steps=1, delta=1e-5)
-    told = []
-    found = compute.computed(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, size), told.append)
+    done = []
+    found = compute.computed(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, size), done.append)
     want = [(i + 1.0) * (2.0 if i % 3 else 3.0) for i in range(size)]
     assert found["upper"].tolist() == want
-    assert sum(told) == size
+    assert sum(done) == size
 
 
 def test_what_is_no_number_becomes_the_worst():
@@ -311,20 +302,6 @@ def test_what_is_no_number_becomes_the_worst():
     assert found["lower"].tolist() == [2.0, 0.0, 6.0]
     assert found["converged"].tolist() == [True, False, True]
     assert found["accountant"].tolist() == [Accountant.SADDLEPOINT, Accountant.NONE, Accountant.SADDLEPOINT]
-
-
-def test_chunks_that_vanish_are_an_error_and_no_endless_wait(tmp_path, monkeypatch):
-    folder = tmp_path / "kept"
-    ja.sweep.epsilon(SETTINGS, checkpoint=folder, **QUIET)
-    read = checkpoint.Checkpoint.read
-
-    def read_once(*arguments):
-        monkeypatch.setattr(checkpoint.Checkpoint, "read", lambda *_: None)
-        return read(*arguments)
-
-    monkeypatch.setattr(checkpoint.Checkpoint, "read", read_once)
-    with pytest.raises(OSError, match=r"chunks \[0\] are gone"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, patience=0.1, **QUIET)
 
 
 def test_deltas():

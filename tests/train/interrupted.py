@@ -97,4 +97,4 @@ def resumed(trainer, folder, **options):
 
 
 def spends(folder):
-    return [json.loads(line) for line in (pathlib.Path(folder) / SPENDS).read_text().splitlines()]
+    return json.loads((pathlib.Path(folder) / SPENDS).read_text())

@@ -1,5 +1,6 @@
 """A run that is interrupted and taken up again: the same bits with a seed, no key twice without one, nothing unpaid."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -25,7 +26,7 @@ from interrupted import (
     squared_error,
 )
 
-from jaxacct.train import Checkpoints, build_report, certified_epsilon
+from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints
 from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES
 
 
@@ -49,13 +50,14 @@ def test_what_was_foreseen_is_what_was_spent(options, tmp_path):
     trainer = make(**options)
     lines = []
     keeper = Checkpoints(tmp_path / "run", every=1000)
-    append = keeper.spends.append
-    keeper.spends.append = lambda record: (lines.append(record), append(record))
+    write = keeper.spends.write
+    keeper.spends.write = lambda record: (lines.append(record), write(record))
     trainer.fit(None if options is ADAPTIVE else 60, every=7, keeper=keeper)
-    assert len(lines) >= 6
+    assert len(lines) >= 8
+    first, *lines, last = lines  # with the first checkpoint, and with the last
+    assert (first.stop, last.stop) == (0, trainer.steps)
     for foreseen, done in zip(lines[::2], lines[1::2], strict=True):
-        assert foreseen.digest is None
-        assert done.digest is not None
+        assert [*foreseen.digests, (done.stop, done.digests[-1][1])] == [*done.digests]
         assert (foreseen.stop, foreseen.ledger, foreseen.epsilon) == (done.stop, done.ledger, done.epsilon)
     assert lines[-1].epsilon == trainer.spent_epsilon <= trainer.epsilon
     assert lines[-1].stop == trainer.steps
@@ -161,7 +163,7 @@ def trainer_after(steps):
     return trainer
 
 
-def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_record_as_it_was(tmp_path, monkeypatch):
     keeper = Checkpoints(tmp_path / "run", every=2)
     trainer = make()
     trainer.fit(2, keeper=keeper)
@@ -173,23 +175,32 @@ def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="no space"):
-            keeper.spends.append(keeper.spends.read()[-1])
+            keeper.spends.write(dataclasses.replace(keeper.spends.read(), paid=9))
     assert (tmp_path / "run" / SPENDS).read_bytes() == before
     trainer.fit(2, keeper=keeper)
-    assert keeper.spends.read()[-1].stop == 4
+    assert keeper.spends.read().stop == 4
 
 
-def test_an_unfinished_line_counts_for_nothing_and_is_put_away(tmp_path):
-    first = make()
-    run_until_killed(first, tmp_path / "run", 6)
-    with (tmp_path / "run" / SPENDS).open("ab") as file:
-        file.write(b'{"crc32": 12, "after')
+def test_a_record_stays_small_however_rare_checkpoints_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "MOST_DIGESTS", 3)
+    trainer, keeper, counts = make(), Checkpoints(tmp_path / "run", every=1000), []
+    trainer.fit(8, every=1, keeper=keeper, on_evaluation=lambda _: counts.append(len(keeper.spends.read().digests)))
+    assert counts == [1, 2, 0, 1, 2, 0, 1, 2]
+    assert keeper.spends.read().stop == 8
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_file_that_is_lost_or_damaged_changes_nothing_and_is_written_again(which, tmp_path):
+    run_until_killed(make(), tmp_path / "run", 6)
+    paths = Checkpoints(tmp_path / "run", every=4).spends.paths
+    paths[which].write_bytes(paths[which].read_bytes()[:-9])
     again = make()
     resumed(again, tmp_path / "run")
     whole = make()
     whole.fit(12)
     assert_same(again, whole)
-    assert spends(tmp_path / "run")[-1]["stop"] == 12
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert spends(tmp_path / "run")["stop"] == 12
 
 
 def test_the_folder_is_its_owners_and_the_last_checkpoints_stay(tmp_path):
@@ -253,8 +264,12 @@ def test_a_folder_with_a_run_or_something_else_is_not_written_to(finished, tmp_p
         Checkpoints(tmp_path / "none", every=0)
 
 
-def _damage_spends(folder):
-    path = folder / SPENDS
+def _both(folder, damage):
+    for path in Checkpoints(folder, every=2).spends.paths:
+        damage(path)
+
+
+def _damage_spends(path):
     text = path.read_text()
     at = text.index('"epsilon": ') + len('"epsilon": ')
     path.write_text(text[:at] + ("8" if text[at] == "0" else "0") + text[at + 1 :])
@@ -280,9 +295,15 @@ def _remove_state(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_damage_spends, "line 1 is damaged: what the run has spent is not known"),
-        (lambda folder: (folder / SPENDS).unlink(), "is missing: without it nobody knows"),
-        (lambda folder: (folder / SPENDS).write_text(""), "no record"),
+        (
+            lambda folder: _both(folder, _damage_spends),
+            "spends.copy.json is damaged: what the run has spent",
+        ),
+        (
+            lambda folder: _both(folder, pathlib.Path.unlink),
+            "spends.copy.json is missing: what the run has spent",
+        ),
+        (lambda folder: _both(folder, lambda path: path.write_text("")), "is damaged: what the run has spent is not"),
         (lambda folder: (folder / SETTINGS).write_text("{"), "run.json is damaged"),
         (lambda folder: (folder / SETTINGS).unlink(), "no run"),
         (_damage_state, "is damaged: restore it"),

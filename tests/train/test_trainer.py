@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxacct.filters import RenyiFilter
-from jaxacct.train import DPTrainer, certified_epsilon, load, make_trainer
+from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon, load, make_trainer
 from jaxacct.train.models import accuracy
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
@@ -133,6 +133,50 @@ def test_an_empty_batch_is_a_step_like_any_other():
 def test_bad_input(options, words):
     with pytest.raises(ValueError, match=words):
         small_trainer(**options)
+
+
+def test_groups_say_what_their_fields_say_by_themselves():
+    short = small_trainer(microbatch_size=7, ghost=False, ledger="odometer", epsilon=4.0)
+    groups = {
+        "budget": Budget(4.0, 1e-3, ledger="odometer"), "batches": Batches(expected_batch_size=40),
+        "clipping": Flat(1.0), "placement": Placement(microbatch_size=7, ghost=False),
+    }  # fmt: skip
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    grouped = DPTrainer(
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (x, x[:, :1]), noise_multiplier=3.0,
+        seed=1, **groups,
+    )  # fmt: skip
+    assert repr(short) == repr(grouped)
+    for trainer in (short, grouped):
+        trainer.fit(2)
+    assert same(short, grouped)
+    assert grouped.budget == groups["budget"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"budget": Budget(1.0, 1e-3)}, ValueError, "budget and epsilon, delta are both given"),
+        ({"batches": Batches(sampling_rate=0.1)}, ValueError, "batches and expected_batch_size are both given"),
+        ({"placement": Placement(), "ghost": True}, ValueError, "placement and ghost are both given"),
+        ({"epsilon": None}, TypeError, "epsilon are missing: give them, or budget=Budget"),
+        ({"epsilon": None, "delta": None, "budget": (1.0, 1e-3)}, TypeError, "budget is a tuple: .*Budget"),
+        ({"epsilom": 1.0}, TypeError, "unexpected keyword argument 'epsilom'"),
+        ({"ledger": "book"}, ValueError, "ledger = 'book'"),
+    ],
+)
+def test_wrong_groups(options, kind, words):
+    with pytest.raises(kind, match=words):
+        small_trainer(**options)
+
+
+def test_what_is_printed_is_short_and_has_neither_key_nor_parameters():
+    trainer = small_trainer(seed=123456789)
+    trainer.fit(1)
+    assert len(repr(trainer)) < 300
+    assert "step 1, epsilon 0." in repr(trainer)
+    assert repr(trainer.state) == "<TrainState: step 1>"
+    assert "123456789" not in repr(trainer) + repr(trainer.state)
 
 
 def test_digits_end_to_end():

@@ -33,8 +33,9 @@ class AdaptiveQuantile(ClippingRule):
 
     Attributes:
         clip_norm (): the norm of this step, which :meth:`update` changes; within [2^-60, 2^60].
-        target_quantile: share of examples that are to stay unclipped, in [0, 1].
-        learning_rate: of the logarithm of ``clip_norm``.
+        target_quantile: share of examples that are to stay unclipped, in [0, 1]. Lower it where noise drowns the
+            gradients.
+        learning_rate: of the logarithm of ``clip_norm``. Raise it where a short run starts far from the norm it needs.
         count_noise: standard deviation of the noise on the count, in examples; a twentieth of the expected batch size
             was found to be enough by the source.
 

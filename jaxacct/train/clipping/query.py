@@ -66,7 +66,7 @@ def clip_and_sum(
         examples: pytree with leading axis ``batch``.
         mask (batch,): rows that count; the others contribute exactly zero, whatever they hold.
         rule: how gradients are scaled.
-        microbatch_size: rows whose gradients are in memory at a time. None: all.
+        microbatch_size: rows whose gradients are in memory at a time, for where it runs out. None: all.
         ghost: whether to form gradients only of those parameters that need it, such as biases: the same sums up to
             rounding, in less memory and mostly less time (:mod:`jaxacct.train.clipping.ghost`). Any loss will do.
 

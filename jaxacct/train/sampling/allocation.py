@@ -77,17 +77,9 @@ class RandomAllocationSampler:
         >>> sampler.capacity, sampler.overflow_delta(steps=2000, epsilon=3.0) < 1.1e-8
         (795, True)
         """
-        validation.check_epsilon(epsilon)
-        validation.check_delta(delta)
-        if not 0 < allowance < 1:
-            raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
-        whole = cls(num_examples, batches, num_examples + 1)
-        allowed = allowance * delta
-        return cls(
-            num_examples,
-            batches,
-            least_capacity(num_examples, 1 / whole.batches, allowed, epsilon=epsilon, steps=steps),
-        )
+        rate = 1 / cls(num_examples, batches, num_examples + 1).batches
+        capacity = least_capacity(num_examples, rate, epsilon=epsilon, delta=delta, steps=steps, allowance=allowance)
+        return cls(num_examples, batches, capacity)
 
     @property
     def steps_per_run(self) -> int:

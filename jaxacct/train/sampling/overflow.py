@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from jaxacct import validation
 from jaxacct.binomial import binomial_tail
 
 KL_ROUNDING = 1e-6
@@ -60,9 +61,15 @@ def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
     return math.exp(min(log_probability + math.log(steps) + log_one_plus_exp(epsilon), 0.0))
 
 
-def least_capacity(num_examples: int, sampling_rate: float, allowed: float, *, epsilon: float, steps: int) -> int:
-    """Returns the least capacity whose :func:`cut_cost` is at most ``allowed``."""
-    target = math.log(allowed) - math.log(max(steps, 1)) - log_one_plus_exp(epsilon)
+def least_capacity(
+    num_examples: int, sampling_rate: float, *, epsilon: float, delta: float, steps: int, allowance: float
+) -> int:
+    """Returns the least capacity whose :func:`cut_cost` is at most ``allowance * delta``."""
+    validation.check_epsilon(epsilon)
+    validation.check_delta(delta)
+    if not 0 < allowance < 1:
+        raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
+    target = math.log(allowance * delta) - math.log(max(steps, 1)) - log_one_plus_exp(epsilon)
     low = math.ceil((num_examples + 1) * sampling_rate) + 1
     high = num_examples + 1
     while low < high:

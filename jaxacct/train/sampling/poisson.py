@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
-from jaxacct import validation
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import in_float64, scope
@@ -99,7 +98,7 @@ class PoissonSampler:
             epsilon: budget of the whole run.
             delta: budget of the whole run.
             steps: the most steps that the run can take.
-            allowance: share of delta given away, in (0, 1).
+            allowance: share of delta given away, in (0, 1). Raise it where rows of padding cost too much time.
 
         The capacity depends on these public parameters only.
 
@@ -107,13 +106,8 @@ class PoissonSampler:
         >>> sampler.capacity, sampler.overflow_delta(steps=2000, epsilon=3.0) <= 1e-8
         (795, True)
         """
-        validation.check_epsilon(epsilon)
-        validation.check_delta(delta)
-        if not 0 < allowance < 1:
-            raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
-        whole = cls(num_examples, sampling_rate, num_examples + 1)
-        rate = whole.sampling_rate
-        capacity = least_capacity(num_examples, rate, allowance * delta, epsilon=epsilon, steps=steps)
+        rate = cls(num_examples, sampling_rate, num_examples + 1).sampling_rate
+        capacity = least_capacity(num_examples, rate, epsilon=epsilon, delta=delta, steps=steps, allowance=allowance)
         return cls(num_examples, rate, capacity)
 
     @property

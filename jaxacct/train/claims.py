@@ -13,6 +13,7 @@ import jaxacct
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.policies import Constant
+from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling import runs_of
 from jaxacct.train.trainer import DPTrainer
 
@@ -123,6 +124,6 @@ def guarantee(trainer: DPTrainer) -> str:
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation]}. Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."
     )
-    if trainer.seed != "operating system":
+    if trainer.seed != ENTROPY:
         text += " The random seed was given by the user: the guarantee holds only against those who do not know it."
     return text

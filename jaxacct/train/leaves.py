@@ -1,0 +1,91 @@
+"""The leaves of a pytree as NumPy arrays by their numbers, as text, and as a digest: bit for bit, keys included."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxacct.precision import scope
+
+Arrays = dict[str, np.ndarray]
+
+Leaf = tuple[str, tuple[int, ...], str]
+"""An array as text: dtype, shape, and its bytes in hexadecimal digits."""
+
+T = TypeVar("T")
+
+
+def arrays_of(tree: Any) -> Arrays:
+    """Returns the leaves by their numbers; keys as what they are made of.
+
+    >>> arrays_of({"scale": np.float32(1.0)})
+    {'00000': array(1., dtype=float32)}
+    """
+    data = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+    return {f"{i:05d}": np.asarray(array) for i, array in enumerate(jax.device_get(data))}
+
+
+def tree_of(arrays: Arrays, like: T) -> T:
+    """Returns a pytree like ``like`` with these leaves, where those of ``like`` lie.
+
+    Raises ValueError where they are not of its dtypes and shapes.
+    """
+    expected = arrays_of(like)
+    if {name: (array.dtype, array.shape) for name, array in arrays.items()} != {
+        name: (array.dtype, array.shape) for name, array in expected.items()
+    }:
+        raise ValueError("the leaves are of another tree.")
+    old, structure = jax.tree.flatten(like)
+    placed: T = jax.tree.unflatten(
+        structure, [_placed(arrays[name], leaf) for name, leaf in zip(expected, old, strict=True)]
+    )
+    return placed
+
+
+def as_text(arrays: Arrays) -> tuple[Leaf, ...]:
+    """Returns the arrays in order, to be written into JSON.
+
+    >>> as_text(arrays_of(np.float32(1.0)))
+    (('float32', (), '0000803f'),)
+    """
+    return tuple((str(array.dtype), array.shape, array.tobytes().hex()) for array in arrays.values())
+
+
+def of_text(leaves: Sequence[Leaf]) -> Arrays:
+    """Returns the arrays again.
+
+    >>> of_text((("float32", (), "0000803f"),))
+    {'00000': array(1., dtype=float32)}
+    """
+    arrays = (np.frombuffer(bytes.fromhex(digits), dtype).reshape(shape) for dtype, shape, digits in leaves)
+    return {f"{i:05d}": array for i, array in enumerate(arrays)}
+
+
+def digest(arrays: Arrays) -> str:
+    """Returns a digest of named arrays that is another where a bit of them is.
+
+    >>> zero = digest({"a": np.zeros(2)})
+    >>> zero == digest({"a": np.zeros(2)}), zero == digest({"a": -np.zeros(2)})
+    (True, False)
+    """
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        total.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()
+
+
+def _placed(array: np.ndarray, like: jax.Array) -> jax.Array:
+    if _is_key(like):
+        array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+    with scope():  # outside, a float64 leaf would be rounded
+        return jax.device_put(array, like.sharding if like.committed else None)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
