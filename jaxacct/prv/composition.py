@@ -12,6 +12,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.mechanisms import RandomAllocation
 from jaxacct.mechanisms.protocol import check_mechanism, sequence, without_noops
 from jaxacct.precision import exact_real, is_concrete, is_zero
 from jaxacct.validation import MOST_STEPS
@@ -47,10 +48,19 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
     """Returns, for each direction of ``relation``, what is composed. In the precision of the scope."""
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
-        count = max(len(directions) for directions in nested)
-        # A symmetric mechanism gives one direction for all.
-        return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
-    mechanism, steps = without_noops(mechanism, _counted(steps))
+    else:
+        mechanism, steps = without_noops(mechanism, _counted(steps))
+        runs = mechanism.apart(steps) if isinstance(mechanism, RandomAllocation) else [(mechanism, steps)]
+        nested = [_directed(*run, relation) for run in runs]
+    if len(nested) == 1:
+        return nested[0]
+    count = max(len(directions) for directions in nested)
+    # A symmetric mechanism gives one direction for all.
+    return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
+
+
+def _directed(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part, ...]]:
+    """Returns, for each direction, the pairs of one mechanism, or of a sequence, as they are."""
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))

@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     """What is known of a composition without composing; bounds are pairs (lower, upper)."""
 
     is_valid: Bool[Array, ""]
-    """Whether all pairs and counts are in range."""
+    """Whether all counts, and the pairs that are run, are in range."""
     is_idle: Bool[Array, ""]
     """Whether nothing is run at all."""
     infinite: tuple[Array, Array]
@@ -75,7 +75,7 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
 def _all_valid(known: Sequence[Known], counts: Sequence[Array]) -> Array:
     valid = jnp.asarray(True)
     for of_pairs, steps in zip(known, counts, strict=True):
-        valid &= jnp.all(of_pairs.is_valid & is_count(steps))
+        valid &= jnp.all((of_pairs.is_valid | (steps == 0)) & is_count(steps))
     return valid
 
 
@@ -139,6 +139,7 @@ def close_delta(bounds: Bounds, facts: Facts, epsilon: Array) -> Bounds:
 
 def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
+    valid = valid & (idle | (lower <= upper))  # nor NaN
     lower = jnp.where(valid & ~idle, lower, 0.0)
     upper = jnp.where(valid, jnp.where(idle, 0.0, upper), worst)
     narrow = (upper < jnp.inf) & (upper - lower <= NEGLIGIBLE * upper)
