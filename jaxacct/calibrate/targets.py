@@ -342,9 +342,7 @@ def _of_everyone(
                                 np.float64(given.epsilon)))  # fmt: skip
 
 
-def _proved(
-    config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given
-) -> Calibrated:
+def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given) -> Calibrated:
     """Returns the result as CONVERGED where the next setting that would cost more, within the tolerance, is refuted."""
     value = float(result.value)
     next_one = {"steps": value + 1, "sampling_rate": min(value * (1 + PROBE * config.tolerance), 1.0)}.get(

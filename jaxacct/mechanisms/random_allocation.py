@@ -39,7 +39,8 @@ class RandomAllocation(ScalarFields):
     *not* this mechanism: there the others' places tell of an example's own.
 
     Formal guarantee: the pair dominates, so what accountants call upper bounds are. A single batch is accounted for as
-    the :class:`.Gaussian` that it is, exactly; of several the pair is larger in convex order than the tight one. A ``lower`` of theirs is below the epsilon of this pair, not necessarily below that of the epoch.
+    the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one: a
+    ``lower`` of theirs is below the epsilon of this pair, not necessarily below that of the epoch.
     Rényi orders are bounded apart from it: :mod:`jaxacct.rdp.random_allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
