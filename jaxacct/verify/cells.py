@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from flint import arb
 
 from jaxacct.verify import sketch
-from jaxacct.verify.losses import Loss, Piece, total
+from jaxacct.verify.losses import Loss, Piece, ball, total
 from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.two_runs import pieces
 
@@ -23,10 +25,10 @@ MOST_CELLS = 300_000
 
 @dataclass(frozen=True)
 class Lattice:
-    """Points offset + step * j, exact."""
+    """Points offset + step * j, of exact floats, or balls where all losses are such points."""
 
-    offset: float
-    step: float
+    offset: Any
+    step: Any
 
     def point(self, j: int) -> arb:
         """Returns the point j."""
@@ -57,6 +59,20 @@ class Masses:
     def add(self, j: int, mass: arb) -> None:
         """Adds a mass."""
         self.points[j] = self.points[j] + mass if j in self.points else mass
+
+
+def common(runs: sketch.Runs) -> list[Lattice] | None:
+    """Returns each law's lattice, of one step, where all losses are points of them; None where there is none."""
+    laws = [law for law, _ in runs]
+    if len(laws) == 1 and len(laws[0].atoms) == 2 and laws[0].lattice is None:
+        low, high = sorted((y for _, y in laws[0].atoms), key=float)
+        return [Lattice(low, high - low)]
+    if any(law.lattice is None or not law.is_finite for law in laws):
+        return None
+    steps = [law.lattice[1] for law in laws if law.lattice[1]]
+    denominator = math.lcm(*(step.denominator for step in steps))
+    step = Fraction(math.gcd(*(int(step * denominator) for step in steps)), denominator)
+    return [Lattice(ball(law.lattice[0]), ball(step)) for law in laws] if step else None
 
 
 def lattice(law: Loss, step: float) -> Lattice:
@@ -259,6 +275,14 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
             j = points.below((p / q).log())
         found.add(j, p)
         up *= growth
+
+
+def exact(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
+    """Returns the law itself, all of whose losses are points."""
+    found = Masses(left_out=[law.lost])
+    for p, y in law.atoms:
+        found.add(int(((y - points.offset) / points.step + arb(0.5)).floor().unique_fmpz()), p)
+    return found
 
 
 def upper(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:

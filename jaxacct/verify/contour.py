@@ -16,8 +16,7 @@ by Poisson's formula, the transform of delta(eps + y) e^(ty) being the integrand
   at most B e^(-t eps) / (pi h (n - 1)).
 
 B is the product of the laws' bounds (:mod:`.decay`), each to the power of its count; M(z) itself is quadrature
-(:mod:`.quadrature`). On a common lattice of losses the sum over all frequencies folds into one period: see
-:mod:`.lattice`.
+(:mod:`.quadrature`).
 """
 
 from __future__ import annotations
@@ -108,10 +107,7 @@ def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
 def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
     """Returns t, the period L, u, and about log delta, by floats."""
     t = sketch.saddle(runs, epsilon)
-    k, _, variance = sketch.together(runs, t)
-    base = k - t * epsilon
-    log_delta = base - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * (variance + 1 / t**2 + 1 / (1 + t) ** 2))
-    log_delta = min(log_delta, 0.0)
+    log_delta = sketch.log_delta(runs, t, epsilon)
     period = (accuracy - log_delta) / t
     for _ in range(60):
         u = sketch.farther(runs, epsilon + period, t)

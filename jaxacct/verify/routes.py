@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 from flint import arb, ctx
 
-from jaxacct.verify import contour, enumeration, lattice, many_laplace, sandwich, sketch, two_runs
+from jaxacct.verify import cells, contour, enumeration, many_laplace, sandwich, sketch, two_runs
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.quadrature import TooMuch
 
@@ -129,11 +130,15 @@ class Direction:
             enumeration.listed(finite, self._tilt(epsilon), most=MOST_ATOMS)
         except TooMuch:
             finite, rest = [], list(self.runs)
+        return self._shifted(finite if rest else [], self._placed(rest or self.runs, epsilon, size).delta, epsilon)
+
+    def _placed(self, runs: sketch.Runs, epsilon: arb, size: int, points: Any = None) -> sandwich.Composed:
+        """Returns a sandwich placed for this epsilon or for one nearby."""
         where, composed = self.composed.get(size, (math.inf, None))
         if composed is None or not abs(where - float(epsilon)) <= 1e-2 * abs(where):
-            composed = sandwich.Composed(rest or self.runs, float(epsilon), size)
+            composed = sandwich.Composed(runs, float(epsilon), size, points)
             self.composed[size] = float(epsilon), composed
-        return self._shifted(finite if rest else [], composed.delta, epsilon)
+        return composed
 
     def _routes(self) -> list[Callable[[arb], arb]]:
         finite = [run for run in self.runs if run[0].is_finite]
@@ -141,9 +146,9 @@ class Direction:
         if len(self.runs) == 1 and self.runs[0][1] == 1:
             return [self.runs[0][0].single]
         if not rest:
-            on_lattice = lattice.common(self.runs)
+            points = cells.common(self.runs)
             routes = [lambda e: enumeration.delta(self.runs, e, self._tilt(e))]
-            return routes if on_lattice is None else [lambda e: lattice.delta(self.runs, e, *on_lattice), *routes]
+            return [lambda e: self._placed(self.runs, e, 0, points).delta(e), *routes] if points else routes
         if len(rest) == 1 and (closed := closed_form(*rest[0])) is not None:
             return [lambda e: self._shifted(finite, closed, e), self._integrated]
         pair = [law for law, k in rest for _ in range(min(k, 3))]

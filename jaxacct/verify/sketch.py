@@ -100,3 +100,10 @@ def saddle(runs: Runs, epsilon: float) -> float:
 def farther(runs: Runs, loss: float, above: float) -> float:
     """Returns the t at which the tilted mean is ``loss``, if beyond ``above``."""
     return root(lambda t: together(runs, t)[1] - loss, above * 1.0001, 1e7)
+
+
+def log_delta(runs: Runs, t: float, epsilon: float) -> float:
+    """Returns about the logarithm of delta, by the saddle point t."""
+    k, _, variance = together(runs, t)
+    spread = variance + 1 / t**2 + 1 / (1 + t) ** 2
+    return min(0.0, k - t * epsilon - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * spread))

@@ -223,11 +223,11 @@ def test_one_batch_is_accounted_for_as_the_gaussian_mechanism():
     one = ja.epsilon(RandomAllocation(512.0, 1), 2**18, 1e-5)
     assert one == ja.epsilon(ja.Gaussian(512.0), 2**18, 1e-5)
     assert one.upper == pytest.approx(4.37717809568, rel=1e-11)
-    # In sequences, beside epochs of several batches that are not run, too.
-    mixed = RandomAllocation(np.array([2.0, 2.0]), np.array([1, 10])), RandomAllocation(2.0, 1)
-    assert ja.epsilon(mixed, (np.array([1, 0]), 3), 1e-5).upper == pytest.approx(
-        ja.epsilon(ja.Gaussian(2.0), 4, 1e-5).upper
-    )
+    # In sequences, beside epochs of several batches, each has 0 runs in place of the other one's.
+    (plain, ones), (several, others) = RandomAllocation(np.array([2.0, 3.0]), np.array([1, 10])).apart(7)
+    assert (ones.tolist(), others.tolist()) == ([7, 0], [0, 7])
+    assert plain.noise_multiplier[0] == 2.0
+    assert (several.noise_multiplier[1], several.batches[1]) == (3.0, 10)
 
 
 def test_which_batches_are_one_is_seen_in_traces():
