@@ -52,7 +52,7 @@ def test_gaussian_against_the_closed_form(noise_multiplier):
     direction=st.sampled_from(["add", "remove"]),
     points=st.sampled_from([2**8, 2**10]),
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, direction, points):
     rate, steps = 10**log_rate, int(10**log_steps)
     mu = rate * np.sqrt(steps * np.expm1(1 / noise**2))
@@ -62,8 +62,8 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     assert_judged("delta", mechanism, steps, epsilon, bounds, relation=direction)
 
 
-@pytest.mark.parametrize("points", [192, 3072])
-def test_sizes_of_three_times_a_power_of_two(points):
+def test_a_size_of_three_times_a_power_of_two():
+    points = 768
     for epsilon in (0.0, 1.5, 5.0, 20.0):  # delta from 0.38 down to 1e-89
         truth = gaussian_delta(1, epsilon)
         assert_holds(ja.prv.delta(ja.Gaussian(10.0), 100, epsilon, points=points), truth)
