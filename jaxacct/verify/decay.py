@@ -18,9 +18,6 @@ SHIFTS = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0)
 
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
     """Returns a bound on |M(t + iw)| for all w >= ``frequency``, the pieces' paths moved by ``shifts``."""
-    if law.normal is not None:
-        v = law.normal
-        return (v * (t * t + t - arb(frequency) ** 2) / 2).exp()
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
     for piece, shift in zip(law.pieces, shifts, strict=True):
         value += _piece(Tilt(piece, t), arb(frequency), arb(shift))

@@ -166,15 +166,11 @@ class Direction:
         """Returns the mean of a closed form over the finite losses."""
         if not finite:
             return closed(epsilon)
-        lists = enumeration.listed(finite, self._tilt(epsilon), most=5 * most)
-        while len(lists) > 1:
-            if len(lists[0]) * len(lists[1]) > most:
-                raise TooMuch(f"more than {most} sums of finite losses")
-            lists = [[enumeration.Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]]
-        if len(lists[0]) > most:
+        (entries,) = enumeration.listed(finite, self._tilt(epsilon), 5 * most, count=1)
+        if len(entries) > most:
             raise TooMuch(f"more than {most} sums of finite losses")
         lost = sum((law.lost * k for law, k in finite), arb(0))
-        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in lists[0]), arb(0))
+        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in entries), arb(0))
         return value + arb(0).union(lost.upper())
 
     def _integrated(self, epsilon: arb) -> arb:

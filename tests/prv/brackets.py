@@ -25,7 +25,8 @@ def assert_inverts(bounds, delta_at, delta):
 def assert_judged(quantity, mechanism, steps, given, *brackets, relation="add_or_remove", refutes=True):
     """The referee proves what the brackets say together, and refutes an upper end a part in 10^6 below the lower one.
 
-    The latter, which asks for the truth itself, may be left out. ``quantity`` is "epsilon" at a delta or "delta" at an epsilon. That two brackets overlap follows: it proves neither.
+    The latter, which asks for the truth itself, may be left out. ``quantity`` is "epsilon" at a delta or "delta" at an
+    epsilon. That two brackets overlap follows: it proves neither.
     """
     judge, most = {"epsilon": (verify.epsilon, np.inf), "delta": (verify.delta, 1.0)}[quantity]
     for one in brackets:
