@@ -89,21 +89,6 @@ def moment(runs: sketch.Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
-def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
-    """Returns an upper bound on delta, M(u) e^(-u eps) u^u / (1 + u)^(1 + u), about the least over u."""
-    best, t = arb(1), min(sketch.saddle(runs, float(epsilon)), 1e4)
-    for _ in range(12):
-        u = arb(t)
-        try:
-            bound = moment(runs, u, 20) * (-u * epsilon + u * u.log() - (1 + u) * (1 + u).log()).exp()
-        except TooMuch:
-            bound = arb(1)
-        if bound > best or (best < 1 and not bound < best):
-            break
-        best, t = best.min(bound).upper(), t / 3
-    return best
-
-
 def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
     """Returns t, the period L, u, and about log delta, by floats."""
     t = sketch.saddle(runs, epsilon)

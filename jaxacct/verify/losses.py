@@ -178,9 +178,8 @@ class Loss:
         pieces: where the law is continuous.
         normal: mu^2 where the loss is N(mu^2 / 2, mu^2), and nothing else; else None.
         lattice: exact offset and step, if all losses are offset + step * integer; else None.
-        lost: P's mass of atoms left out, far out on a lattice.
+        lost: P's mass of atoms left out, far out on a lattice that has no end.
         laplace: a, the largest loss, where this is plain Laplace noise; else None.
-        gaussian_scale: of discrete Gaussian noise; else None.
     """
 
     key: tuple
@@ -191,7 +190,6 @@ class Loss:
     lattice: Any = None
     lost: arb = ZERO
     laplace: Any = None
-    gaussian_scale: Any = None
 
     @property
     def is_finite(self) -> bool:
@@ -200,7 +198,7 @@ class Loss:
 
     def supremum(self) -> arb:
         """Returns the supremum of the finite losses."""
-        if self.normal is not None or self.gaussian_scale is not None:
+        if self.normal is not None or self.lost > 0:
             return arb.pos_inf()
         found = [loss for _, loss in self.atoms] + [piece.supremum() for piece in self.pieces]
         return reduce(lambda a, b: a.max(b), found, arb.neg_inf())

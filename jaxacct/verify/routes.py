@@ -74,9 +74,9 @@ class Direction:
         return self.infinite == 0 and self.supremum.is_finite()
 
     def delta(self, epsilon: float) -> arb:
-        """Returns a ball that holds the delta at ``epsilon``: by Chernoff's bound alone where no route is short enough.
+        """Returns a ball that holds the delta at ``epsilon``.
 
-        Then ``refused`` says what the routes would have taken.
+        Where no route is short enough it says nothing, and ``refused`` what they would have taken.
         """
         if not self.runs:
             return arb(0)
@@ -99,9 +99,7 @@ class Direction:
                         return best
         if best is None:
             self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
-            with ctx.workprec(BITS):
-                return self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
-        return best
+        return self.infinite.union(arb(1)) if best is None else best
 
     def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
         """Returns a part of a ball for delta at ``epsilon``, by sandwiches ever finer until it is enough.

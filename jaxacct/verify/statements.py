@@ -289,7 +289,7 @@ def discrete_gaussian(direction: str, scale: Any, sensitivity: int, reach: int) 
         for n in range(width - limit, width + limit + 1)
     ]
     key = ("discrete gaussian", s, width)
-    return Loss(key, atoms=tuple(atoms), lattice=(-step * width / 2, step), lost=beyond, gaussian_scale=ball(s))
+    return Loss(key, atoms=tuple(atoms), lattice=(-step * width / 2, step), lost=beyond)
 
 
 def pure(direction: str, epsilon: Any) -> Loss:
