@@ -154,7 +154,7 @@ class Measured:
 
 
 def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | None, arb, arb, arb, list[arb]]:
-    """Returns the interval that cells cover, the least and the largest loss, and P's masses outside.
+    """Returns where cells start and stop, in the order of losses, the least and the largest loss, P's masses outside.
 
     The outer masses are those of losses below the least and above the largest: where a loss has no bound the interval
     ends where P's mass beyond is about ``tiny``, and anyway about where the loss is ``floor``.
@@ -180,7 +180,8 @@ def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | N
         i = order[0]
         outside[i] = piece.mass(piece.p, *((x, piece.high) if i else (piece.low, x)))
         ends[i], limits[i] = x, piece.loss(x)
-    return ends[0], ends[1], limits[order[0]], limits[order[1]], outside[order[0]], [outside[order[1]]]
+    a, b = order
+    return ends[a], ends[b], limits[a], limits[b], outside[a], [outside[b]]
 
 
 def _cells(piece: Piece, edges: list[arb | None]) -> list[tuple[arb, arb]]:
@@ -209,20 +210,24 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
     raise TooMuch("a lattice point near to where the loss is flat")
 
 
+def _between(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
+    first, last = points.below(least), points.above(largest)
+    if last - first > MOST_CELLS:
+        raise TooMuch("more cells than a lattice may have")
+    return first, last
+
+
 def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
     if piece.supremum() <= floor:
         found.add(points.above(arb(floor)), piece.mass(piece.p, piece.low, piece.high))
         return
-    low, high, least, largest, below, above = _edges(piece, tiny, floor)
-    first, last = points.below(least), points.above(largest)
-    if last - first > MOST_CELLS:
-        raise TooMuch("more cells than a lattice may have")
+    start, stop, least, largest, below, above = _edges(piece, tiny, floor)
+    first, last = _between(points, least, largest)
     inner = [j for j in range(first + 1, last) if points.point(j) > least and points.point(j) < largest]
     if len(inner) != last - first - 1:
         raise TooMuch("a lattice point at the end of the losses")
     guesses = outcomes(piece, np.array([float(points.point(j)) for j in inner]) - 1e-15)
     placed = [_under(piece, x, points.point(j)) for j, x in zip(inner, guesses.tolist(), strict=True)]
-    start, stop = (low, high) if piece.rises else (high, low)
     cells = _cells(piece, [start, *(x for x, _ in placed), stop])
     whole = 1 - (-arb(points.step)).exp()
     up, growth = points.point(first).exp(), arb(points.step).exp()
@@ -239,15 +244,12 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
 def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
     if piece.supremum() <= floor:
         return
-    low, high, least, largest, _, _ = _edges(piece, tiny, floor)
-    first, last = points.below(least), points.above(largest)
-    if last - first > MOST_CELLS:
-        raise TooMuch("more cells than a lattice may have")
+    start, stop, least, largest, _, _ = _edges(piece, tiny, floor)
+    first, last = _between(points, least, largest)
     middles = np.array([float(points.point(j)) for j in range(first, last)]) + points.step / 2
     inside = (middles > float(least)) & (middles < float(largest))
     first += int(np.argmax(inside)) if inside.any() else 0
     middles = middles[inside]
-    start, stop = (low, high) if piece.rises else (high, low)
     shift = np.zeros(len(middles))
     for attempt in range(2):
         places = np.minimum(middles + shift, float(largest))

@@ -16,10 +16,7 @@ from __future__ import annotations
 from flint import acb, arb
 
 from jaxacct.verify.losses import Loss, Piece, Terms, total
-from jaxacct.verify.quadrature import TooMuch
-
-REACH = 16
-"""Standard deviations of the first run's noise that are integrated over: e^(-16^2/2) = 2^-184 beyond."""
+from jaxacct.verify.quadrature import Tilt, TooMuch
 
 
 def delta(first: Loss, second: Loss, epsilon: arb) -> arb:
@@ -44,7 +41,7 @@ def pieces(law: Loss) -> tuple[Piece, ...]:
 
 def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
     """Returns what two pieces add."""
-    low, high, missed = _interval(a)
+    low, high, missed = Tilt(a, arb(0)).ends()
     edges = sorted({float(b.loss_at(False)): b.loss_at(False), float(b.loss_at(True)): b.loss_at(True)}.items())
     infimum, supremum = edges[0][1], edges[-1][1]
     value = arb(0, missed)
@@ -77,18 +74,6 @@ def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
     if not found.is_finite():
         raise TooMuch("the integral over two runs asks for more evaluations")
     return value + found.real
-
-
-def _interval(a: Piece) -> tuple[arb, arb, arb]:
-    """Returns where p_A has its mass, and a bound on what lies outside."""
-    low, high = a.low, a.high
-    if low is None or high is None:
-        places, reach = [alpha / a.curvature for _, alpha in a.p], REACH / a.curvature.sqrt()
-        low = (min(places, key=float) - reach).mid() if low is None else low
-        high = (max(places, key=float) + reach).mid() if high is None else high
-    outside = a.mass(a.p, a.low, low) if a.low is None else arb(0)
-    outside += a.mass(a.p, high, a.high) if a.high is None else arb(0)
-    return low, high, outside.upper()
 
 
 def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
