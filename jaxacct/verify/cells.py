@@ -96,43 +96,14 @@ def dividing(law: Loss, step: float) -> float:
     return apart / (2 * math.ceil(apart / (2 * step))) * (1 + 1e-15) if apart > step else step
 
 
-def outcomes(piece: Piece, losses: np.ndarray) -> np.ndarray:
-    """Returns about where the loss is each of an ascending array, by floats."""
-    bounds = [None if end is None else float(end) for end in (piece.low, piece.high)]
-    if piece.curvature > 0:
-        unit = float(piece.curvature) ** -0.5
-        centres = [float(alpha) * unit**2 for _, alpha in (*piece.p, *piece.q)]
-        bounds[0] = min(centres) - 60 * unit if bounds[0] is None else bounds[0]
-        bounds[1] = max(max(centres), bounds[0]) + 60 * unit if bounds[1] is None else bounds[1]
-    low, high = np.full(len(losses), bounds[0]), np.full(len(losses), bounds[1])
-    for _ in range(64):
-        middle = (low + high) / 2
-        short = sketch._log_total(piece.p, middle) - sketch._log_total(piece.q, middle) < losses
-        up = short if piece.rises else ~short
-        low, high = np.where(up, middle, low), np.where(up, high, middle)
-    return (low + high) / 2
-
-
-def _name(ball: arb) -> tuple:
-    """Returns what tells a ball from others: of equal ones every function is in one ball."""
-    return ball.mid().man_exp(), ball.rad().man_exp()
-
-
 class Measured:
     """Masses of P and Q of a piece between outcomes."""
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
-        exponents = {_name(alpha): alpha for _, alpha in (*piece.p, *piece.q)}
-        self.exponents = list(exponents.values())
-        names = list(exponents)
-        self.sides = []
-        for terms in (piece.p, piece.q):
-            weights = [arb(0)] * len(names)
-            for c, alpha in terms:
-                i = names.index(_name(alpha))
-                weights[i] += c * self._scale(alpha)
-            self.sides.append(weights)
+        self.exponents, coefficients = piece.by_exponent()
+        scales = [self._scale(alpha) for alpha in self.exponents]
+        self.sides = [[c * scale for c, scale in zip(side, scales, strict=True)] for side in coefficients]
 
     def _scale(self, alpha: arb) -> arb:
         kappa = self.piece.curvature
@@ -176,7 +147,7 @@ def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | N
             ends[i], limits[i] = x, piece.loss(x)
     order = (0, 1) if piece.rises else (1, 0)
     if limits[order[0]] < floor < limits[order[1]]:
-        x = arb(float(outcomes(piece, np.array([floor]))[0]))
+        x = arb(float(piece.near(np.array([floor]))[0]))
         i = order[0]
         outside[i] = piece.mass(piece.p, *((x, piece.high) if i else (piece.low, x)))
         ends[i], limits[i] = x, piece.loss(x)
@@ -226,7 +197,7 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     inner = [j for j in range(first + 1, last) if points.point(j) > least and points.point(j) < largest]
     if len(inner) != last - first - 1:
         raise TooMuch("a lattice point at the end of the losses")
-    guesses = outcomes(piece, np.array([float(points.point(j)) for j in inner]) - 1e-15)
+    guesses = piece.near(np.array([float(points.point(j)) for j in inner]) - 1e-15)
     placed = [_under(piece, x, points.point(j)) for j, x in zip(inner, guesses.tolist(), strict=True)]
     cells = _cells(piece, [start, *(x for x, _ in placed), stop])
     whole = 1 - (-arb(points.step)).exp()
@@ -254,7 +225,7 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     for attempt in range(2):
         places = np.minimum(middles + shift, float(largest))
         keep = np.flatnonzero(places < float(largest) - 1e-3 * points.step)
-        edges = [start, *(arb(x) for x in outcomes(piece, places[keep]).tolist()), stop]
+        edges = [start, *(arb(x) for x in piece.near(places[keep]).tolist()), stop]
         cells = _cells(piece, edges)
         if attempt == 1:
             break

@@ -94,17 +94,13 @@ def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
 
 def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
     """Returns the y at which p_B = ratio q_B."""
-    exponents = sorted({float(alpha): alpha for _, alpha in (*b.p, *b.q)}.items())
+    exponents, (over, under) = b.by_exponent()
     if len(exponents) == 1 or len(exponents) > 3:
         raise TooMuch("two runs of a law with more than three places of noise")
-    gap = exponents[1][1] - exponents[0][1]
-    if len(exponents) == 3 and not (exponents[2][1] - exponents[1][1] - gap).contains(0):
+    gap = exponents[1] - exponents[0]
+    if len(exponents) == 3 and not (exponents[2] - exponents[1] - gap).contains(0):
         raise TooMuch("two runs of a law whose places of noise are not evenly spaced")
-    weights = []
-    for key, _ in exponents:
-        c = sum((c for c, alpha in b.p if float(alpha) == key), arb(0))
-        d = sum((d for d, alpha in b.q if float(alpha) == key), arb(0))
-        weights.append(c - ratio * d)
+    weights = [c - ratio * d for c, d in zip(over, under, strict=True)]
     if len(weights) == 2:
         return (-weights[0] / weights[1]).log(analytic=analytic) / gap
     c, middle, most = weights
