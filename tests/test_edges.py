@@ -123,9 +123,10 @@ def test_no_epsilon_exceeds_the_sum_of_the_suprema(accountant, mechanism, steps)
 
 
 def test_no_bound_of_a_positive_delta_is_0():
-    for accountant in ACCOUNTANTS.values():
-        assert accountant.delta(ja.Gaussian(1.0), 1, 38.0).upper >= 2.0**-1022
-        assert accountant.delta(ja.PoissonSubsampledGaussian(1.0, 1e-3), 3, 60.0).upper >= 2.0**-1022
+    for name, accountant in ACCOUNTANTS.items():
+        size = {} if name == "exact" else {"points": 1024}
+        assert accountant.delta(ja.Gaussian(1.0), 1, 38.0, **size).upper >= 2.0**-1022
+        assert accountant.delta(ja.PoissonSubsampledGaussian(1.0, 1e-3), 3, 60.0, **size).upper >= 2.0**-1022
         assert accountant.epsilon(ja.Gaussian(1.0), 1, 0.0).upper == np.inf
 
 
