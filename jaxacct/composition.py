@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.mechanism import Relation, check_mechanism, is_count, sequence, without_noops
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
 from jaxacct.precision import UNIT_ROUNDOFF, exact_real, is_concrete, is_zero, log_complement
 from jaxacct.validation import MOST_STEPS
 
@@ -54,10 +54,18 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation) -> list[Parts
     """Returns, for each direction of ``relation``, what is composed. In the precision of the scope."""
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
-        count = max(len(directions) for directions in nested)
-        # A symmetric mechanism gives one direction for all.
-        return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
-    mechanism, steps = without_noops(mechanism, _counted(steps))
+    else:
+        mechanism, steps = without_noops(mechanism, _counted(steps))
+        nested = [_directed(part, count, relation) for part, count in mechanism.apart(steps)]
+    if len(nested) == 1:
+        return nested[0]
+    count = max(len(directions) for directions in nested)
+    # A symmetric mechanism gives one direction for all.
+    return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
+
+
+def _directed(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
+    """Returns, for each direction, the pairs of one mechanism, or of a sequence, as they are."""
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
@@ -150,7 +158,7 @@ class Facts(NamedTuple):
     """What is known of a composition without composing; bounds are pairs (lower, upper)."""
 
     is_valid: Bool[Array, ""]
-    """Whether all pairs and counts are in range."""
+    """Whether all counts, and the pairs that are run, are in range."""
     is_idle: Bool[Array, ""]
     """Whether nothing is run at all."""
     infinite: tuple[Array, Array]
@@ -182,7 +190,7 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
 def _all_valid(known: Sequence[Known], counts: Sequence[Array]) -> Array:
     valid = jnp.asarray(True)
     for of_pairs, steps in zip(known, counts, strict=True):
-        valid &= jnp.all(of_pairs.is_valid & is_count(steps))
+        valid &= jnp.all((of_pairs.is_valid | (steps == 0)) & is_count(steps))
     return valid
 
 

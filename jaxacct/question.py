@@ -129,6 +129,7 @@ def unknown(question: Question) -> Bounds:
 
 def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
+    valid = valid & (idle | (lower <= upper))  # nor NaN
     lower = jnp.where(valid & ~idle, lower, 0.0)
     upper = jnp.where(valid, jnp.where(idle, 0.0, upper), worst)
     narrow = (upper < jnp.inf) & (upper - lower <= NEGLIGIBLE * upper)

@@ -224,8 +224,8 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     is_noise, is_rate, is_steps = unknown
     q, k = jnp.where(is_rate, rate, q), jnp.where(is_steps, count, k)
     sampled = sampled_at_most(q, k)
-    valid = (k >= 0) & (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
-    valid = valid & (is_noise | (s >= 0)) & (~is_steps | (k >= 1))
+    in_range = (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
+    valid = in_range & (k >= 0) & (is_noise | (s >= 0)) & (~is_steps | (k >= 1))
     value = jnp.where(is_noise, 0.0, jnp.where(is_rate, q, k))
     covered = valid & (sampled <= given.delta) & (is_noise | ~result.satisfied)
     level = jnp.where(budget is ForEpsilon, 0.0, jnp.maximum(sampled, TINY * (k > 0)))
@@ -234,7 +234,11 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     better = Calibrated(value, bounds, status.astype(jnp.int32))
     # Without noise a single step costs more than delta wherever it is sampled more often.
     refused = is_steps & (s == 0) & (count < 1) & (q * (1 - FUNCTION) > given.delta)
-    result = Calibrated(result.value, result.reached, jnp.where(refused, Status.INFEASIBLE, result.status))
+    # What is given where nothing was found releases nothing: infinite noise, no sampling, no steps.
+    idle = in_range & (given.noise_multiplier >= 0) & (given.steps >= 0) & ~result.satisfied
+    nothing = Bounds(0.0 * level, 0.0 * level, 0.0 * level, converged=idle)
+    reached = jax.tree.map(lambda new, old: jnp.where(idle, new, old), nothing, result.reached)
+    result = Calibrated(result.value, reached, jnp.where(refused, Status.INFEASIBLE, result.status))
     return jax.tree.map(lambda new, old: jnp.where(covered, new, old), better, result)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -11,13 +12,15 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import validation
+from jaxacct import certified, validation
 from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import improved
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
+from jaxacct.calibrate.search import LEAST_PADDING, PROBE
+from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
 from jaxacct.composition import check
+from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, is_concrete, outside, scope
@@ -277,6 +280,10 @@ def _settled(
     unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
         result = improved(config, compose, result, float(start), given, ends)
+    if result.status == Status.UNKNOWN and unknown == "noise_multiplier":
+        result = _of_everyone(config, compose, result, given)
+    if result.status == Status.LOOSE:
+        result = _proved(config, compose, result, given)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
@@ -286,3 +293,29 @@ def _settled(
             f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result
+
+
+def _of_everyone(
+    config: Config, compose: Callable[[Any], tuple[Any, Any]], before: Calibrated, given: Given
+) -> Calibrated:
+    """Returns the noise that suffices where every example is in every batch, in closed form and at any delta."""
+    mu = float(dp_to_gdp(given.epsilon, given.delta)) * (1 - LEAST_PADDING)
+    value = math.sqrt(given.steps) / mu if mu > 0 else math.inf
+    at_delta = certified.delta(*compose(value), given.epsilon, relation=config.relation)
+    if not float(at_delta.upper) <= given.delta:
+        return before
+    found = Calibrated(np.float64(value), at_delta, Status.LOOSE)
+    if config.budget is ForDelta:
+        return found
+    at_epsilon = certified.epsilon(*compose(value), given.delta, relation=config.relation)
+    return outside(with_epsilon(found, at_epsilon, np.float64(given.epsilon)))
+
+
+def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given) -> Calibrated:
+    """Returns the result as CONVERGED where the next setting that would cost more, within the tolerance, is refuted."""
+    value = float(result.value)
+    next_one = {"steps": value + 1, "sampling_rate": min(value * (1 + PROBE * config.tolerance), 1.0)}.get(
+        config.unknown, value * (1 - PROBE * config.tolerance)
+    )
+    refuted = float(certified.delta(*compose(next_one), given.epsilon, relation=config.relation).lower) > given.delta
+    return dataclasses.replace(result, status=int(Status.CONVERGED)) if refuted else result

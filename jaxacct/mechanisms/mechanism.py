@@ -103,6 +103,10 @@ class Mechanism(Fields, abc.ABC):
         """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
         return False
 
+    def apart(self, steps: Any) -> list[tuple[Mechanism, Any]]:
+        """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; mostly itself, so often."""
+        return [(self, steps)]
+
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 """What accountants compose: one mechanism (whose fields may have a leading axis), or several."""

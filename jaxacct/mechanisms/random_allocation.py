@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.random_allocation import MOST_BATCHES, allocation_pairs
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
-from jaxacct.precision import in_float64, outside
+from jaxacct.mechanisms.gaussian import Gaussian
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
+from jaxacct.precision import in_float64, is_concrete, outside
 
 
 @jax.tree_util.register_dataclass
@@ -35,8 +37,9 @@ class RandomAllocation(Mechanism):
     Relations: "add_or_remove" (default), "remove", "add". Batches of equal size, from one shuffle of the data, are
     *not* this mechanism: there the others' places tell of an example's own.
 
-    Formal guarantee: the pair dominates, so what accountants call upper bounds are; it is larger in convex order than
-    the tight one. A ``lower`` of theirs is below the epsilon of this pair, not necessarily below that of the epoch.
+    Formal guarantee: the pair dominates, so what accountants call upper bounds are. A single batch is accounted for as
+    the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one: a
+    ``lower`` of theirs is below the epsilon of this pair, not necessarily below that of the epoch.
     Rényi orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.random_allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
@@ -74,6 +77,19 @@ class RandomAllocation(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
+
+    def apart(self, steps: Any) -> list[tuple[Mechanism, Any]]:
+        """Returns mechanisms and numbers of runs that together are ``steps`` runs of this one.
+
+        Of a single batch they are the Gaussian mechanism's, whose own pair is tight. Traced numbers, and several with a
+        leading axis, may be of either kind: both are there, with 0 runs in place of the other one's.
+        """
+        single = self.batches == 1
+        gaussian = Gaussian(choose(single, self.noise_multiplier, 1.0)), choose(single, steps, 0)
+        several = replace(self, batches=choose(single, 2, self.batches)), choose(single, 0, steps)
+        if not is_concrete(single):
+            return [gaussian, several]
+        return [gaussian] if np.all(single) else [gaussian, several] if np.any(single) else [(self, steps)]
 
     @in_float64
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

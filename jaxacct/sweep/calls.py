@@ -53,7 +53,8 @@ def epsilon(
     Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
 
     >>> from jaxacct.sweep import grid
-    >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5))
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5)
+    >>> found = epsilon(settings, relation="remove")
     >>> found.upper.round(4).tolist(), bool(found.converged.all())
     ([[6.1877, 14.2367], [2.1627, 4.7572]], True)
     """
@@ -77,7 +78,8 @@ def delta(
     where nothing is known.
 
     >>> from jaxacct.sweep import grid
-    >>> found = delta(grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, epsilon=4.0))
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, epsilon=4.0)
+    >>> found = delta(settings, relation="remove")
     >>> bool(found.upper[1, 0] < 1e-8 < found.lower[0, 0]), bool(found.converged.all())
     (True, True)
     """
@@ -106,7 +108,8 @@ def noise_multiplier(
     Source: :func:`jaxacct.calibrate.noise_multiplier`.
 
     >>> from jaxacct.sweep import grid
-    >>> found = noise_multiplier(grid(epsilon=[1.0], delta=1e-5, sampling_rate=0.01, steps=10_000))
+    >>> settings = grid(epsilon=[1.0], delta=1e-5, sampling_rate=0.01, steps=10_000)
+    >>> found = noise_multiplier(settings, relation="remove")
     >>> found["noise_multiplier"].round(4).tolist(), bool(found.upper[0] <= 1.0)
     ([3.8128], True)
     """

@@ -21,9 +21,9 @@ functions analytic in an ellipse. Every number is a ball of `Arb <https://arblib
 ``quadrature.py`` and ``decay.py`` have the proofs.
 
 Where there is a shorter way it is taken: one run and compositions of Gaussians in closed form; finitely many losses by
-listing their sums, or over one period where they lie on a lattice; plain Laplace noise by residues; two runs by an
-integral over the first one's outcome. Where the transform falls too slowly two laws on a lattice, one never better and
-one never worse, hold delta between them (``sandwich.py``). Else Chernoff's bound alone is left, and says so.
+listing their sums, or by powers of a polynomial where they lie on a lattice; plain Laplace noise by residues; two runs
+by an integral over the first one's outcome. Where the transform falls too slowly two laws on a lattice, one never
+better and one never worse, hold delta between them (``sandwich.py``).
 
 PROVED and REFUTED are theorems, but for defects of Arb and of this code; UNDECIDED says what is missing. Always so:
 random allocation over more than one batch, and :class:`~jaxacct.PrivacyLoss`, whose functions return floats. Few steps

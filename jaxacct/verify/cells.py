@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from flint import arb
 
 from jaxacct.verify import sketch
-from jaxacct.verify.losses import Loss, Piece, total
+from jaxacct.verify.losses import Loss, Piece, ball, total
 from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.two_runs import pieces
 
@@ -23,10 +25,10 @@ MOST_CELLS = 300_000
 
 @dataclass(frozen=True)
 class Lattice:
-    """Points offset + step * j, exact."""
+    """Points offset + step * j, of exact floats, or balls where all losses are such points."""
 
-    offset: float
-    step: float
+    offset: Any
+    step: Any
 
     def point(self, j: int) -> arb:
         """Returns the point j."""
@@ -59,6 +61,20 @@ class Masses:
         self.points[j] = self.points[j] + mass if j in self.points else mass
 
 
+def common(runs: sketch.Runs) -> list[Lattice] | None:
+    """Returns each law's lattice, of one step, where all losses are points of them; None where there is none."""
+    laws = [law for law, _ in runs]
+    if len(laws) == 1 and len(laws[0].atoms) == 2 and laws[0].lattice is None:
+        low, high = sorted((y for _, y in laws[0].atoms), key=float)
+        return [Lattice(low, high - low)]
+    if any(law.lattice is None or not law.is_finite for law in laws):
+        return None
+    steps = [law.lattice[1] for law in laws if law.lattice[1]]
+    denominator = math.lcm(*(step.denominator for step in steps))
+    step = Fraction(math.gcd(*(int(step * denominator) for step in steps)), denominator)
+    return [Lattice(ball(law.lattice[0]), ball(step)) for law in laws] if step else None
+
+
 def lattice(law: Loss, step: float) -> Lattice:
     """Returns a lattice of a step for a law, on a point of which its heaviest atom or an end of its losses lies."""
     places = [float(y.lower()) for _, y in law.atoms]
@@ -80,43 +96,14 @@ def dividing(law: Loss, step: float) -> float:
     return apart / (2 * math.ceil(apart / (2 * step))) * (1 + 1e-15) if apart > step else step
 
 
-def outcomes(piece: Piece, losses: np.ndarray) -> np.ndarray:
-    """Returns about where the loss is each of an ascending array, by floats."""
-    bounds = [None if end is None else float(end) for end in (piece.low, piece.high)]
-    if piece.curvature > 0:
-        unit = float(piece.curvature) ** -0.5
-        centres = [float(alpha) * unit**2 for _, alpha in (*piece.p, *piece.q)]
-        bounds[0] = min(centres) - 60 * unit if bounds[0] is None else bounds[0]
-        bounds[1] = max(max(centres), bounds[0]) + 60 * unit if bounds[1] is None else bounds[1]
-    low, high = np.full(len(losses), bounds[0]), np.full(len(losses), bounds[1])
-    for _ in range(64):
-        middle = (low + high) / 2
-        short = sketch._log_total(piece.p, middle) - sketch._log_total(piece.q, middle) < losses
-        up = short if piece.rises else ~short
-        low, high = np.where(up, middle, low), np.where(up, high, middle)
-    return (low + high) / 2
-
-
-def _name(ball: arb) -> tuple:
-    """Returns what tells a ball from others: of equal ones every function is in one ball."""
-    return ball.mid().man_exp(), ball.rad().man_exp()
-
-
 class Measured:
     """Masses of P and Q of a piece between outcomes."""
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
-        exponents = {_name(alpha): alpha for _, alpha in (*piece.p, *piece.q)}
-        self.exponents = list(exponents.values())
-        names = list(exponents)
-        self.sides = []
-        for terms in (piece.p, piece.q):
-            weights = [arb(0)] * len(names)
-            for c, alpha in terms:
-                i = names.index(_name(alpha))
-                weights[i] += c * self._scale(alpha)
-            self.sides.append(weights)
+        self.exponents, coefficients = piece.by_exponent()
+        scales = [self._scale(alpha) for alpha in self.exponents]
+        self.sides = [[c * scale for c, scale in zip(side, scales, strict=True)] for side in coefficients]
 
     def _scale(self, alpha: arb) -> arb:
         kappa = self.piece.curvature
@@ -138,7 +125,7 @@ class Measured:
 
 
 def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | None, arb, arb, arb, list[arb]]:
-    """Returns the interval that cells cover, the least and the largest loss, and P's masses outside.
+    """Returns where cells start and stop, in the order of losses, the least and the largest loss, P's masses outside.
 
     The outer masses are those of losses below the least and above the largest: where a loss has no bound the interval
     ends where P's mass beyond is about ``tiny``, and anyway about where the loss is ``floor``.
@@ -160,11 +147,12 @@ def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | N
             ends[i], limits[i] = x, piece.loss(x)
     order = (0, 1) if piece.rises else (1, 0)
     if limits[order[0]] < floor < limits[order[1]]:
-        x = arb(float(outcomes(piece, np.array([floor]))[0]))
+        x = arb(float(piece.near(np.array([floor]))[0]))
         i = order[0]
         outside[i] = piece.mass(piece.p, *((x, piece.high) if i else (piece.low, x)))
         ends[i], limits[i] = x, piece.loss(x)
-    return ends[0], ends[1], limits[order[0]], limits[order[1]], outside[order[0]], [outside[order[1]]]
+    a, b = order
+    return ends[a], ends[b], limits[a], limits[b], outside[a], [outside[b]]
 
 
 def _cells(piece: Piece, edges: list[arb | None]) -> list[tuple[arb, arb]]:
@@ -193,20 +181,24 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
     raise TooMuch("a lattice point near to where the loss is flat")
 
 
+def _between(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
+    first, last = points.below(least), points.above(largest)
+    if last - first > MOST_CELLS:
+        raise TooMuch("more cells than a lattice may have")
+    return first, last
+
+
 def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
     if piece.supremum() <= floor:
         found.add(points.above(arb(floor)), piece.mass(piece.p, piece.low, piece.high))
         return
-    low, high, least, largest, below, above = _edges(piece, tiny, floor)
-    first, last = points.below(least), points.above(largest)
-    if last - first > MOST_CELLS:
-        raise TooMuch("more cells than a lattice may have")
+    start, stop, least, largest, below, above = _edges(piece, tiny, floor)
+    first, last = _between(points, least, largest)
     inner = [j for j in range(first + 1, last) if points.point(j) > least and points.point(j) < largest]
     if len(inner) != last - first - 1:
         raise TooMuch("a lattice point at the end of the losses")
-    guesses = outcomes(piece, np.array([float(points.point(j)) for j in inner]) - 1e-15)
+    guesses = piece.near(np.array([float(points.point(j)) for j in inner]) - 1e-15)
     placed = [_under(piece, x, points.point(j)) for j, x in zip(inner, guesses.tolist(), strict=True)]
-    start, stop = (low, high) if piece.rises else (high, low)
     cells = _cells(piece, [start, *(x for x, _ in placed), stop])
     whole = 1 - (-arb(points.step)).exp()
     up, growth = points.point(first).exp(), arb(points.step).exp()
@@ -223,20 +215,17 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
 def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
     if piece.supremum() <= floor:
         return
-    low, high, least, largest, _, _ = _edges(piece, tiny, floor)
-    first, last = points.below(least), points.above(largest)
-    if last - first > MOST_CELLS:
-        raise TooMuch("more cells than a lattice may have")
+    start, stop, least, largest, _, _ = _edges(piece, tiny, floor)
+    first, last = _between(points, least, largest)
     middles = np.array([float(points.point(j)) for j in range(first, last)]) + points.step / 2
     inside = (middles > float(least)) & (middles < float(largest))
     first += int(np.argmax(inside)) if inside.any() else 0
     middles = middles[inside]
-    start, stop = (low, high) if piece.rises else (high, low)
     shift = np.zeros(len(middles))
     for attempt in range(2):
         places = np.minimum(middles + shift, float(largest))
         keep = np.flatnonzero(places < float(largest) - 1e-3 * points.step)
-        edges = [start, *(arb(x) for x in outcomes(piece, places[keep]).tolist()), stop]
+        edges = [start, *(arb(x) for x in piece.near(places[keep]).tolist()), stop]
         cells = _cells(piece, edges)
         if attempt == 1:
             break
@@ -259,6 +248,14 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
             j = points.below((p / q).log())
         found.add(j, p)
         up *= growth
+
+
+def exact(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
+    """Returns the law itself, all of whose losses are points."""
+    found = Masses(left_out=[law.lost])
+    for p, y in law.atoms:
+        found.add(int(((y - points.offset) / points.step + arb(0.5)).floor().unique_fmpz()), p)
+    return found
 
 
 def upper(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:

@@ -16,8 +16,7 @@ by Poisson's formula, the transform of delta(eps + y) e^(ty) being the integrand
   at most B e^(-t eps) / (pi h (n - 1)).
 
 B is the product of the laws' bounds (:mod:`.decay`), each to the power of its count; M(z) itself is quadrature
-(:mod:`.quadrature`). On a common lattice of losses the sum over all frequencies folds into one period: see
-:mod:`.lattice`.
+(:mod:`.quadrature`).
 """
 
 from __future__ import annotations
@@ -90,28 +89,10 @@ def moment(runs: sketch.Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
-def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
-    """Returns an upper bound on delta, M(u) e^(-u eps) u^u / (1 + u)^(1 + u), about the least over u."""
-    best, t = arb(1), min(sketch.saddle(runs, float(epsilon)), 1e4)
-    for _ in range(12):
-        u = arb(t)
-        try:
-            bound = moment(runs, u, 20) * (-u * epsilon + u * u.log() - (1 + u) * (1 + u).log()).exp()
-        except TooMuch:
-            bound = arb(1)
-        if bound > best or (best < 1 and not bound < best):
-            break
-        best, t = best.min(bound).upper(), t / 3
-    return best
-
-
 def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
     """Returns t, the period L, u, and about log delta, by floats."""
     t = sketch.saddle(runs, epsilon)
-    k, _, variance = sketch.together(runs, t)
-    base = k - t * epsilon
-    log_delta = base - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * (variance + 1 / t**2 + 1 / (1 + t) ** 2))
-    log_delta = min(log_delta, 0.0)
+    log_delta = sketch.log_delta(runs, t, epsilon)
     period = (accuracy - log_delta) / t
     for _ in range(60):
         u = sketch.farther(runs, epsilon + period, t)

@@ -9,7 +9,7 @@ import numpy as np
 from flint import acb, arb
 
 from jaxacct.verify import sketch
-from jaxacct.verify.losses import Loss, Piece, Terms
+from jaxacct.verify.losses import Loss, Piece, Terms, log_total
 from jaxacct.verify.quadrature import WIDEST, Tilt, _base, spread
 
 SHIFTS = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0)
@@ -18,9 +18,6 @@ SHIFTS = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0)
 
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
     """Returns a bound on |M(t + iw)| for all w >= ``frequency``, the pieces' paths moved by ``shifts``."""
-    if law.normal is not None:
-        v = law.normal
-        return (v * (t * t + t - arb(frequency) ** 2) / 2).exp()
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
     for piece, shift in zip(law.pieces, shifts, strict=True):
         value += _piece(Tilt(piece, t), arb(frequency), arb(shift))
@@ -116,7 +113,7 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     kappa, widths = float(piece.curvature), [float(spread(side)) for side in (piece.p, piece.q)]
     apart = [abs(float(a) - float(b)) for _, a in piece.p for _, b in piece.q]
     unit = kappa**-0.5 if kappa > 0 else 1 / max(apart)
-    log_f = (1 + t) * sketch._log_total(piece.p, x) - t * sketch._log_total(piece.q, x) - kappa * x**2 / 2 - k
+    log_f = (1 + t) * log_total(piece.p, x) - t * log_total(piece.q, x) - kappa * x**2 / 2 - k
     dx = x[1] - x[0]
     shifts: list[float] = []
     rows = []

@@ -71,10 +71,10 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
     return entries
 
 
-def listed(runs: sketch.Runs, tilt: float, most: int = MOST) -> list[list[Entry]]:
-    """Returns at most two lists whose sums are those of the composition."""
-    lists = sorted((sums(law, count, tilt, most) for law, count in runs), key=len)
-    while len(lists) > 2 or (len(lists) == 2 and len(lists[0]) * len(lists[1]) <= 1000):
+def listed(runs: sketch.Runs, tilt: float, most: int = MOST, count: int = 2) -> list[list[Entry]]:
+    """Returns at most so many lists whose sums are those of the composition, together where they are short."""
+    lists = sorted((sums(law, k, tilt, most) for law, k in runs), key=len)
+    while len(lists) > count or (len(lists) == 2 and len(lists[0]) * len(lists[1]) <= 1000):
         if len(lists[0]) * len(lists[1]) > most:
             raise TooMuch(f"more than {most} sums")
         product = [Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]

@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
+import numpy as np
 from flint import arb, ctx, fmpq
 
 Terms = tuple[tuple[arb, arb], ...]
@@ -75,43 +76,60 @@ class Piece:
         """Returns the supremum of the loss."""
         return self.loss_at(above=self.rises)
 
+    def by_exponent(self) -> tuple[list[arb], list[list[arb]]]:
+        """Returns the exponents, rising, and of P and of Q the coefficient of each, 0 where there is none.
+
+        Exponents are the same where their balls are: not where floats would be.
+        """
+        named = {(a.mid().man_exp(), a.rad().man_exp()): a for _, a in (*self.p, *self.q)}
+        order = sorted(named.values(), key=lambda a: a.mid())
+        coefficients = [
+            [sum((c for c, a in terms if a.mid() == b.mid() and a.rad() == b.rad()), arb(0)) for b in order]
+            for terms in (self.p, self.q)
+        ]
+        return order, coefficients
+
+    def near(self, losses: np.ndarray) -> np.ndarray:
+        """Returns about where the loss is each of some, by floats: nothing proved rests on it."""
+        bounds = [None if end is None else float(end) for end in (self.low, self.high)]
+        if self.curvature > 0:
+            unit = float(self.curvature) ** -0.5
+            centres = [float(alpha) * unit**2 for _, alpha in (*self.p, *self.q)]
+            bounds[0] = min(centres) - 60 * unit if bounds[0] is None else bounds[0]
+            bounds[1] = max(max(centres), bounds[0]) + 60 * unit if bounds[1] is None else bounds[1]
+        low, high = np.full(len(losses), bounds[0]), np.full(len(losses), bounds[1])
+        for _ in range(64):
+            middle = (low + high) / 2
+            short = log_total(self.p, middle) - log_total(self.q, middle) < losses
+            up = short if self.rises else ~short
+            low, high = np.where(up, middle, low), np.where(up, high, middle)
+        return (low + high) / 2
+
     def threshold(self, loss: arb) -> arb:
         """Returns a ball that holds the x at which the loss is ``loss``, which lies between the limits."""
-        rises = self.rises
 
-        def sign(x: arb) -> int:
+        def is_past(x: arb, above: bool) -> bool:
+            """Whether the x sought is certainly below x, or above it."""
+            end = self.high if above else self.low
+            if end is not None and (x >= end if above else x <= end):
+                return True
             gap = self.loss(x) - loss
-            return 0 if gap.contains(0) else (1 if (gap > 0) == rises else -1)
+            return bool(gap > 0 if above == self.rises else gap < 0)
 
-        unit = 1 / self.curvature.sqrt() if self.curvature > 0 else (self.high - self.low)
-        centre = mean(self.p, arb(0)) / self.curvature if self.curvature > 0 else (self.low + self.high) / 2
-        low, high, reach = self.low, self.high, unit
-        while low is None and sign(low_try := (centre - reach).mid()) >= 0:
-            reach = 2 * reach
-        low = low_try if low is None else low
-        reach = unit
-        while high is None and sign(high_try := (centre + reach).mid()) <= 0:
-            reach = 2 * reach
-        high = high_try if high is None else high
-        low, high = low.mid(), high.mid()
-        for _ in range(60):
-            middle = ((low + high) / 2).mid()
-            at = sign(middle)
-            if at == 0:
-                break
-            low, high = (middle, high) if at < 0 else (low, middle)
-        x, step = ((low + high) / 2).mid(), high - low
-        for _ in range(4):
+        unit = 1 / self.curvature.sqrt() if self.curvature > 0 else self.high - self.low
+        x = step = arb(float(self.near(np.array([float(loss)]))[0]))
+        for _ in range(6):
             newton = (x - (self.loss(x) - loss) / self.slope(x)).mid()
-            if not (newton.is_finite() and low <= newton <= high):
+            if not newton.is_finite():
                 break
             x, step = newton, abs(newton - x)
         radius = (step + (abs(x) + unit) * arb(2) ** (8 - ctx.prec) + loss.rad() / abs(self.slope(x)) * 4).upper()
-        for _ in range(8):
-            if radius.is_finite() and sign(x - radius) < 0 < sign(x + radius):
+        radius = radius if radius.is_finite() else unit.upper()
+        for _ in range(40):
+            if is_past(x - radius, False) and is_past(x + radius, True):
                 return arb(x, radius)
             radius *= 64  # where the loss is flat its own rounding hides the sign
-        return low.union(high) if self.low is None else self.low.union(low).union(high)
+        raise ArithmeticError("a loss too flat to be met")
 
     def excess(self, loss: arb) -> arb:
         """Returns the integral of (p - e^loss q)+ over the piece."""
@@ -149,6 +167,11 @@ class Piece:
         return whole * (2 - below - above)
 
 
+def log_total(terms: Terms, x: np.ndarray) -> np.ndarray:
+    """Returns about log of :func:`total`, by floats."""
+    return np.logaddexp.reduce([float(c.log()) + float(alpha) * x for c, alpha in terms])
+
+
 def total(terms: Terms, x: arb) -> arb:
     """Returns sum_k c_k e^(alpha_k x), for real or complex x."""
     return sum((c * (alpha * x).exp() for c, alpha in terms[1:]), terms[0][0] * (terms[0][1] * x).exp())
@@ -178,9 +201,8 @@ class Loss:
         pieces: where the law is continuous.
         normal: mu^2 where the loss is N(mu^2 / 2, mu^2), and nothing else; else None.
         lattice: exact offset and step, if all losses are offset + step * integer; else None.
-        lost: P's mass of atoms left out, far out on a lattice.
+        lost: P's mass of atoms left out, far out on a lattice that has no end.
         laplace: a, the largest loss, where this is plain Laplace noise; else None.
-        gaussian_scale: of discrete Gaussian noise; else None.
     """
 
     key: tuple
@@ -191,7 +213,6 @@ class Loss:
     lattice: Any = None
     lost: arb = ZERO
     laplace: Any = None
-    gaussian_scale: Any = None
 
     @property
     def is_finite(self) -> bool:
@@ -200,7 +221,7 @@ class Loss:
 
     def supremum(self) -> arb:
         """Returns the supremum of the finite losses."""
-        if self.normal is not None or self.gaussian_scale is not None:
+        if self.normal is not None or self.lost > 0:
             return arb.pos_inf()
         found = [loss for _, loss in self.atoms] + [piece.supremum() for piece in self.pieces]
         return reduce(lambda a, b: a.max(b), found, arb.neg_inf())

@@ -20,9 +20,13 @@ MOST = 1000
 
 def delta(a: arb, count: int, epsilon: arb) -> arb:
     """Returns a ball that holds the delta at ``epsilon`` of ``count`` runs, for ``epsilon`` of any sign."""
+    least = -count * a
+    if not epsilon >= least:  # below all losses delta is 1 - e^eps, and nowhere less; it falls
+        below = 1 - epsilon.exp()
+        return below if epsilon < least else below.union(1 - least.exp())
     with ctx.workprec(ctx.prec + 4 * count + 64):
         value = arb(0)
-        for n in range(count, -1, -1):
+        for n in range(count, 0, -1):
             y = a * (2 * n - count) - epsilon
             if y <= 0:
                 continue
@@ -31,11 +35,6 @@ def delta(a: arb, count: int, epsilon: arb) -> arb:
                 rest = fmpz_poly([1, 1]) ** (count - 1) - fmpz_poly([2 ** (count - 1)])
                 poly = rest // fmpz_poly([1, -1])
                 extra = arb(2) ** count * ((y / 2).exp() - 1)
-            elif n == 0:
-                # The mirror image: (1 - v)^(k-1) = (1 + v) R(v) + 2^(k-1), and the pole at -1/2.
-                rest = fmpz_poly([1, -1]) ** (count - 1) - fmpz_poly([2 ** (count - 1)])
-                poly = rest // fmpz_poly([1, 1])
-                extra = arb(2) ** count * (1 - (-y / 2).exp())
             else:
                 poly = fmpz_poly([1, 1]) ** (n - 1) * fmpz_poly([1, -1]) ** (count - n - 1)
                 extra = arb(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 from flint import arb, ctx
 
-from jaxacct.verify import contour, enumeration, lattice, many_laplace, sandwich, sketch, two_runs
+from jaxacct.verify import cells, contour, enumeration, many_laplace, sandwich, sketch, two_runs
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.quadrature import TooMuch
 
@@ -73,9 +74,9 @@ class Direction:
         return self.infinite == 0 and self.supremum.is_finite()
 
     def delta(self, epsilon: float) -> arb:
-        """Returns a ball that holds the delta at ``epsilon``: by Chernoff's bound alone where no route is short enough.
+        """Returns a ball that holds the delta at ``epsilon``.
 
-        Then ``refused`` says what the routes would have taken.
+        Where no route is short enough it says nothing, and ``refused`` what they would have taken.
         """
         if not self.runs:
             return arb(0)
@@ -98,9 +99,7 @@ class Direction:
                         return best
         if best is None:
             self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
-            with ctx.workprec(BITS):
-                return self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
-        return best
+        return self.infinite.union(arb(1)) if best is None else best
 
     def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
         """Returns a part of a ball for delta at ``epsilon``, by sandwiches ever finer until it is enough.
@@ -129,11 +128,15 @@ class Direction:
             enumeration.listed(finite, self._tilt(epsilon), most=MOST_ATOMS)
         except TooMuch:
             finite, rest = [], list(self.runs)
+        return self._shifted(finite if rest else [], self._placed(rest or self.runs, epsilon, size).delta, epsilon)
+
+    def _placed(self, runs: sketch.Runs, epsilon: arb, size: int, points: Any = None) -> sandwich.Composed:
+        """Returns a sandwich placed for this epsilon or for one nearby."""
         where, composed = self.composed.get(size, (math.inf, None))
         if composed is None or not abs(where - float(epsilon)) <= 1e-2 * abs(where):
-            composed = sandwich.Composed(rest or self.runs, float(epsilon), size)
+            composed = sandwich.Composed(runs, float(epsilon), size, points)
             self.composed[size] = float(epsilon), composed
-        return self._shifted(finite if rest else [], composed.delta, epsilon)
+        return composed
 
     def _routes(self) -> list[Callable[[arb], arb]]:
         finite = [run for run in self.runs if run[0].is_finite]
@@ -141,9 +144,9 @@ class Direction:
         if len(self.runs) == 1 and self.runs[0][1] == 1:
             return [self.runs[0][0].single]
         if not rest:
-            on_lattice = lattice.common(self.runs)
+            points = cells.common(self.runs)
             routes = [lambda e: enumeration.delta(self.runs, e, self._tilt(e))]
-            return routes if on_lattice is None else [lambda e: lattice.delta(self.runs, e, *on_lattice), *routes]
+            return [lambda e: self._placed(self.runs, e, 0, points).delta(e), *routes] if points else routes
         if len(rest) == 1 and (closed := closed_form(*rest[0])) is not None:
             return [lambda e: self._shifted(finite, closed, e), self._integrated]
         pair = [law for law, k in rest for _ in range(min(k, 3))]
@@ -161,15 +164,11 @@ class Direction:
         """Returns the mean of a closed form over the finite losses."""
         if not finite:
             return closed(epsilon)
-        lists = enumeration.listed(finite, self._tilt(epsilon), most=5 * most)
-        while len(lists) > 1:
-            if len(lists[0]) * len(lists[1]) > most:
-                raise TooMuch(f"more than {most} sums of finite losses")
-            lists = [[enumeration.Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]]
-        if len(lists[0]) > most:
+        (entries,) = enumeration.listed(finite, self._tilt(epsilon), 5 * most, count=1)
+        if len(entries) > most:
             raise TooMuch(f"more than {most} sums of finite losses")
         lost = sum((law.lost * k for law, k in finite), arb(0))
-        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in lists[0]), arb(0))
+        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in entries), arb(0))
         return value + arb(0).union(lost.upper())
 
     def _integrated(self, epsilon: arb) -> arb:

@@ -17,6 +17,8 @@ of polynomials. With the tilt t masses are kept times e^(ty); as (1 - e^(eps - y
 (1 + t)^(1 + t), tilted mass r that is cut away adds at most C e^(-t eps) r to delta, and P's mass beyond the cells
 itself. What is cut below is dropped.
 
+Where all losses are points of one lattice already, both laws are the law itself: :func:`.cells.exact`.
+
 Source: the two directions of "connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), with the
 merged cells as a post-processing.
 """
@@ -36,6 +38,9 @@ BITS = 160
 
 TAIL = 34.0
 """Natural logarithm of the shares that windows leave out, of tilted mass and of delta: e^-34 = 2e-15."""
+
+EXACT_TAIL, MOST_POINTS = 46.0, 2**19
+"""The same where nothing else is left out, and how many points there may be then."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,10 @@ class Windows:
     t: float
     others: np.ndarray
     cumulants: np.ndarray
+    tail: float
 
     @classmethod
-    def of(cls, runs: sketch.Runs, t: float) -> Windows:
+    def of(cls, runs: sketch.Runs, t: float, tail: float) -> Windows:
         # No farther than the sketch's points go.
         reach = [1500 * float(p.curvature) ** 0.5 / float(max(abs(a) for _, a in (*p.p, *p.q)) + 1e-9)
                  for law, _ in runs for p in cells.pieces(law) if p.curvature > 0]  # fmt: skip
@@ -69,13 +75,13 @@ class Windows:
         others = t + np.concatenate([-below, -t - np.geomspace(0.1, 30, 12), np.geomspace(1e-3 * t, beyond, 30)])
         at = [[sketch.cumulants(law, u)[0] for u in (t, *others)] for law, _ in runs]
         table = np.array(at)
-        return cls(t, others, table[:, 1:] - table[:, :1])
+        return cls(t, others, table[:, 1:] - table[:, :1], tail)
 
     def window(self, counts: np.ndarray) -> tuple[float, float]:
         """Returns the least and the largest sum, by Chernoff's bound."""
         k = counts @ self.cumulants
         with np.errstate(all="ignore"):
-            ends = (k + TAIL) / (self.others - self.t)
+            ends = (k + self.tail) / (self.others - self.t)
         ends = np.where(np.isfinite(ends), ends, np.where(self.others > self.t, np.inf, -np.inf))
         return float(np.max(ends[self.others < self.t])), float(np.min(ends[self.others > self.t]))
 
@@ -86,33 +92,36 @@ class Composed:
     It is narrow near the epsilon that it was placed for.
     """
 
-    def __init__(self, runs: sketch.Runs, epsilon: float, size: int) -> None:
+    def __init__(self, runs: sketch.Runs, epsilon: float, size: int, points: list[cells.Lattice] | None = None) -> None:
         self.t = sketch.saddle(runs, epsilon)
-        self.windows = Windows.of(runs, self.t)
-        self.counts = np.array([float(k) for _, k in runs])
-        low, high = self.windows.window(self.counts)
+        sides = (cells.exact,) if points else (cells.upper, cells.lower)
+        self.windows = Windows.of(runs, self.t, EXACT_TAIL if points else TAIL)
+        counts = np.array([float(k) for _, k in runs])
+        low, high = self.windows.window(counts)
         low = max(low, sum(k * _least(law) for law, k in runs))
         high = min(high, sum(k * float(law.supremum()) for law, k in runs))
-        heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
-        step = cells.dividing(heaviest, (high - low) / size)
-        self.step = step
-        self.runs = [(law, k, cells.lattice(law, step)) for law, k in runs]
-        self.offset = sum((arb(points.offset) * k for _, k, points in self.runs), arb(0))
+        if points is None:
+            heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
+            points = [cells.lattice(law, cells.dividing(heaviest, (high - low) / size)) for law, _ in runs]
+        elif high - low > MOST_POINTS * points[0].step:
+            raise TooMuch("a window of too many lattice points")
+        self.points, self.step = points, points[0].step
+        self.offset = sum((arb(own.offset) * k for own, (_, k) in zip(points, runs, strict=True)), arb(0))
         logs = [sketch.cumulants(law, self.t)[0] for law, _ in runs]
         self.scale = sum((arb(k) * log for (_, k), log in zip(runs, logs, strict=True)), arb(0))
-        tiny = math.exp(max(-650.0, _log_delta(runs, self.t, epsilon) - TAIL)) / float(sum(k for _, k in runs))
+        tiny = math.exp(max(-650.0, sketch.log_delta(runs, self.t, epsilon) - TAIL)) / float(np.sum(counts))
         self.missing = arb(0)
         self.ends: list[tuple[arb, list[arb], list[arb], int]] = []
-        for side in (cells.upper, cells.lower):
+        for side in sides:
             total: Tilted | None = None
             counted = np.zeros(len(runs))
-            for i, ((law, k, points), log) in enumerate(zip(self.runs, logs, strict=True)):
-                masses = side(law, points, tiny, (log - TAIL) / self.t)
-                if side is cells.upper:
+            for i, ((law, k), own, log) in enumerate(zip(runs, points, logs, strict=True)):
+                masses = side(law, own, tiny, (log - TAIL) / self.t)
+                if side is not cells.lower:
                     self.missing += k * sum(masses.left_out, arb(0))
                 alone = np.zeros(len(runs))
                 alone[i] = 1
-                one = self._cropped(self._tilted(masses, points, log), alone)
+                one = self._cropped(self._tilted(masses, own, log), alone)
                 power = self._power(one, k, alone)
                 counted = counted + k * alone
                 total = power if total is None else self._product(total, power, counted)
@@ -133,10 +142,10 @@ class Composed:
 
     def _cropped(self, law: Tilted, counts: np.ndarray) -> Tilted:
         low, high = self.windows.window(counts)
-        offset = float(sum(c * points.offset for c, (_, _, points) in zip(counts, self.runs, strict=True)))
+        offset, step = sum(c * float(own.offset) for c, own in zip(counts, self.points, strict=True)), float(self.step)
         size = law.poly.length()
-        first = max(0, int(max(-1e15, (low - offset) / self.step)) - 2 - law.start)
-        last = min(size, int(min(1e15, (high - offset) / self.step)) + 3 - law.start)
+        first = max(0, int(max(-1e15, (low - offset) / step)) - 2 - law.start)
+        last = min(size, int(min(1e15, (high - offset) / step)) + 3 - law.start)
         if first == 0 and last == size:
             return law
         if last <= first:
@@ -191,7 +200,7 @@ class Composed:
             values.append(found[0].max(found[1]).max(found[2]))
         front = (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon + self.scale).exp()
         above = values[0] + self.ends[0][0] * front + self.missing
-        return values[1].lower().max(arb(0)).union(above.upper())
+        return values[-1].lower().max(arb(0)).union(above.upper())
 
 
 def _least(law) -> float:
@@ -199,9 +208,3 @@ def _least(law) -> float:
     ends = [float(y) for _, y in law.atoms]
     ends += [float(piece.loss_at(not piece.rises)) for piece in cells.pieces(law)]
     return min(ends)
-
-
-def _log_delta(runs: sketch.Runs, t: float, epsilon: float) -> float:
-    k, _, variance = sketch.together(runs, t)
-    spread = variance + 1 / t**2 + 1 / (1 + t) ** 2
-    return min(0.0, k - t * epsilon - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * spread))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxacct.verify.losses import Loss, Piece, Terms
+from jaxacct.verify.losses import Loss, Piece, log_total
 
 REACH = 13.0
 """Standard deviations of Gaussian noise beyond which no tilted mass is looked for."""
@@ -21,10 +21,6 @@ MOST = 20_000
 """Points for a piece at most."""
 
 Runs = Sequence[tuple[Loss, int]]
-
-
-def _log_total(terms: Terms, x: np.ndarray) -> np.ndarray:
-    return np.logaddexp.reduce([float(c.log()) + float(alpha) * x for c, alpha in terms])
 
 
 def _grid(piece: Piece, t: float) -> np.ndarray:
@@ -53,7 +49,7 @@ def tilted(law: Loss, t: float) -> tuple[np.ndarray, np.ndarray]:
     logs, losses = [log_masses + t * places], [places]
     for piece in law.pieces:
         x = _grid(piece, t)
-        log_p, log_q = _log_total(piece.p, x), _log_total(piece.q, x)
+        log_p, log_q = log_total(piece.p, x), log_total(piece.q, x)
         weight = np.full(len(x), math.log(x[1] - x[0]))
         weight[[0, -1]] -= math.log(2)
         logs.append((1 + t) * log_p - t * log_q - float(piece.curvature) * x**2 / 2 + weight)
@@ -100,3 +96,10 @@ def saddle(runs: Runs, epsilon: float) -> float:
 def farther(runs: Runs, loss: float, above: float) -> float:
     """Returns the t at which the tilted mean is ``loss``, if beyond ``above``."""
     return root(lambda t: together(runs, t)[1] - loss, above * 1.0001, 1e7)
+
+
+def log_delta(runs: Runs, t: float, epsilon: float) -> float:
+    """Returns about the logarithm of delta, by the saddle point t."""
+    k, _, variance = together(runs, t)
+    spread = variance + 1 / t**2 + 1 / (1 + t) ** 2
+    return min(0.0, k - t * epsilon - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * spread))

@@ -19,7 +19,7 @@ from flint import arb
 
 from jaxacct import mechanisms as m
 from jaxacct.verify.losses import Loss, ball
-from jaxacct.verify.mixtures import joined, mixtures, noise, nothing
+from jaxacct.verify.mixtures import Weights, joined, mixtures, noise, nothing
 
 
 class Unstated(Exception):
@@ -140,20 +140,28 @@ def gaussian(direction: str, noise_multiplier: Any) -> Loss:
     return normal(real(noise_multiplier), 2 if direction == "replace" else 1)
 
 
+def sides(direction: str, mixed: Weights) -> tuple[Weights, Weights]:
+    """Returns P and Q, as weights and places of noise B around 0, where what is sampled adds up to some places.
+
+    Zhu, Dong and Wang (2022), Theorem 11; Choquette-Choo et al. (2024): the mixture against B, its reverse, and for
+    replacing two mixtures. Those of Q lie on the other side of 0, so that the loss rises.
+    """
+    base, mirrored = [(arb(1), arb(0))], [(weight, -place) for weight, place in mixed]
+    return {"remove": (mixed, base), "add": (base, mirrored), "replace": (mixed, mirrored)}[direction]
+
+
+def sampled(rate: arb) -> Weights:
+    """Returns where the noise is if an example is sampled at some rate."""
+    return [(1 - rate, arb(0)), (rate, arb(1))]
+
+
 def subsampled(kind: str, direction: str, scale: arb, rate: arb) -> Loss:
-    """Zhu, Dong and Wang (2022), Theorem 11: (1-q) B + q A against B, its reverse, and two mixtures for replacing."""
-    zero, one = arb(0), arb(1)
+    """A Poisson sample and noise of some kind."""
     if rate == 0:
         return nothing()
     if kind == "gaussian" and rate == 1:
         return normal(scale, 2 if direction == "replace" else 1)
-    mixed = [(1 - rate, zero), (rate, one)]
-    key = (kind, float(scale), float(rate), direction)
-    if direction == "remove":
-        return noise(kind, key, scale, mixed, [(one, zero)])
-    if direction == "add":
-        return noise(kind, key, scale, [(one, zero)], [(1 - rate, zero), (rate, -one)])
-    return noise(kind, key, scale, mixed, [(1 - rate, zero), (rate, -one)])
+    return noise(kind, (kind, float(scale), float(rate), direction), scale, *sides(direction, sampled(rate)))
 
 
 def subsampled_gaussian(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
@@ -167,7 +175,7 @@ def subsampled_laplace(direction: str, scale: Any, sampling_rate: Any) -> Loss:
 
 
 def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, probabilities: Any) -> Loss:
-    """Choquette-Choo et al. (2024): the mixture against noise around 0, and its reverse; probabilities as shares."""
+    """Noise around places of some probabilities, taken as shares."""
     places = np.asarray(sensitivities, np.float64).tolist()
     weights = np.asarray(probabilities, np.float64).tolist()
     together: dict[float, arb] = {}
@@ -178,9 +186,7 @@ def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, 
     key = ("mixture", float(real(noise_multiplier)), tuple(places), tuple(weights), direction)
     if all(place == 0 for _, place in mixed):
         return nothing()
-    if direction == "remove":
-        return noise("gaussian", key, real(noise_multiplier), mixed, [(arb(1), arb(0))])
-    return noise("gaussian", key, real(noise_multiplier), [(arb(1), arb(0))], [(w, -place) for w, place in mixed])
+    return noise("gaussian", key, real(noise_multiplier), *sides(direction, mixed))
 
 
 def truncated(
@@ -198,7 +204,6 @@ def truncated(
     """
     s, q, most = real(noise_multiplier), real(sampling_rate), real(overflow_probability)
     least, r = real(least_overflow_probability), real(overflow_rate)
-    zero, one = arb(0), arb(1)
     if float(s) == np.inf or q == 0:
         return nothing()
     slack = real(overflow_slack).min(most - least)
@@ -207,11 +212,9 @@ def truncated(
         if weight != 0:
             place = float(scale), float(rate)
             parts[place] = weight + (parts[place][0] if place in parts else 0), scale, rate
-    laws = []
-    for weight, scale, rate in parts.values():
-        mixed = [(1 - rate, zero), (rate, one if direction == "remove" else -one)]
-        pair = (mixed, [(one, zero)]) if direction == "remove" else ([(one, zero)], mixed)
-        laws.append(noise("gaussian", (), scale, *pair, weight))
+    laws = [
+        noise("gaussian", (), scale, *sides(direction, sampled(rate)), weight) for weight, scale, rate in parts.values()
+    ]
     fields = (s, q, most, least, r, slack)
     return joined(("truncated", *(float(field) for field in fields), direction), *laws)
 
@@ -286,7 +289,7 @@ def discrete_gaussian(direction: str, scale: Any, sensitivity: int, reach: int) 
         for n in range(width - limit, width + limit + 1)
     ]
     key = ("discrete gaussian", s, width)
-    return Loss(key, atoms=tuple(atoms), lattice=(-step * width / 2, step), lost=beyond, gaussian_scale=ball(s))
+    return Loss(key, atoms=tuple(atoms), lattice=(-step * width / 2, step), lost=beyond)
 
 
 def pure(direction: str, epsilon: Any) -> Loss:

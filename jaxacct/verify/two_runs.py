@@ -16,10 +16,7 @@ from __future__ import annotations
 from flint import acb, arb
 
 from jaxacct.verify.losses import Loss, Piece, Terms, total
-from jaxacct.verify.quadrature import TooMuch
-
-REACH = 16
-"""Standard deviations of the first run's noise that are integrated over: e^(-16^2/2) = 2^-184 beyond."""
+from jaxacct.verify.quadrature import Tilt, TooMuch
 
 
 def delta(first: Loss, second: Loss, epsilon: arb) -> arb:
@@ -44,7 +41,7 @@ def pieces(law: Loss) -> tuple[Piece, ...]:
 
 def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
     """Returns what two pieces add."""
-    low, high, missed = _interval(a)
+    low, high, missed = Tilt(a, arb(0)).ends()
     edges = sorted({float(b.loss_at(False)): b.loss_at(False), float(b.loss_at(True)): b.loss_at(True)}.items())
     infimum, supremum = edges[0][1], edges[-1][1]
     value = arb(0, missed)
@@ -79,18 +76,6 @@ def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
     return value + found.real
 
 
-def _interval(a: Piece) -> tuple[arb, arb, arb]:
-    """Returns where p_A has its mass, and a bound on what lies outside."""
-    low, high = a.low, a.high
-    if low is None or high is None:
-        places, reach = [alpha / a.curvature for _, alpha in a.p], REACH / a.curvature.sqrt()
-        low = (min(places, key=float) - reach).mid() if low is None else low
-        high = (max(places, key=float) + reach).mid() if high is None else high
-    outside = a.mass(a.p, a.low, low) if a.low is None else arb(0)
-    outside += a.mass(a.p, high, a.high) if a.high is None else arb(0)
-    return low, high, outside.upper()
-
-
 def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
     common = (-a.curvature * x * x / 2).exp()
     p, q = total(a.p, x), total(a.q, x)
@@ -109,17 +94,13 @@ def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
 
 def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
     """Returns the y at which p_B = ratio q_B."""
-    exponents = sorted({float(alpha): alpha for _, alpha in (*b.p, *b.q)}.items())
+    exponents, (over, under) = b.by_exponent()
     if len(exponents) == 1 or len(exponents) > 3:
         raise TooMuch("two runs of a law with more than three places of noise")
-    gap = exponents[1][1] - exponents[0][1]
-    if len(exponents) == 3 and not (exponents[2][1] - exponents[1][1] - gap).contains(0):
+    gap = exponents[1] - exponents[0]
+    if len(exponents) == 3 and not (exponents[2] - exponents[1] - gap).contains(0):
         raise TooMuch("two runs of a law whose places of noise are not evenly spaced")
-    weights = []
-    for key, _ in exponents:
-        c = sum((c for c, alpha in b.p if float(alpha) == key), arb(0))
-        d = sum((d for d, alpha in b.q if float(alpha) == key), arb(0))
-        weights.append(c - ratio * d)
+    weights = [c - ratio * d for c, d in zip(over, under, strict=True)]
     if len(weights) == 2:
         return (-weights[0] / weights[1]).log(analytic=analytic) / gap
     c, middle, most = weights

@@ -13,7 +13,6 @@ from flint import arb, ctx
 
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.verify.quadrature import TooMuch
 from jaxacct.verify.routes import BITS, Direction
 from jaxacct.verify.statements import Unstated, composition, exact
 
@@ -161,13 +160,13 @@ def _judged(
         above, below = question.at_most(upper), question.at_least(lower)
         if above is False or below is False:
             wrong = f"upper = {upper} is below the truth" if above is False else f"lower = {lower} is above the truth"
-            return Verdict(Status.REFUTED, question.truth(lower, upper, above, below), f"{wrong}.")
+            return Verdict(Status.REFUTED, question.truth(lower, upper, above), f"{wrong}.")
         if above and below:
-            return Verdict(Status.PROVED, question.known(lower, upper), question.by())
+            return Verdict(Status.PROVED, question.known(lower, upper), "both ends, in ball arithmetic.")
         open_ends = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
         known = question.known(lower if below else 0.0, upper if above else most)
-        refused = [*question.refused, *(d.refused for d in question.directions if d.refused)]
-        why = "; ".join(dict.fromkeys(refused)) or "the ball for delta holds the value claimed"
+        refused = dict.fromkeys(direction.refused for direction in question.directions if direction.refused)
+        why = "; ".join(refused) or "the ball for delta holds the value claimed"
         return Verdict(Status.UNDECIDED, known, f"{open_ends}: {why}.")
 
 
@@ -176,32 +175,23 @@ class _Question:
 
     def __init__(self, directions: list[Direction]) -> None:
         self.directions = directions
-        self.refused: list[str] = []
-        self.seen: dict[tuple[int, float], arb | None] = {}
+        self.seen: dict[tuple[int, float], arb] = {}
         self.narrows = True
 
-    def ball(self, i: int, epsilon: float) -> arb | None:
-        """Returns a ball for delta of direction i, or None."""
+    def ball(self, i: int, epsilon: float) -> arb:
+        """Returns a ball for delta of direction i."""
         if (i, epsilon) not in self.seen:
-            try:
-                self.seen[i, epsilon] = self.directions[i].delta(epsilon)
-            except TooMuch as missing:
-                self.refused.append(str(missing))
-                self.seen[i, epsilon] = None
+            self.seen[i, epsilon] = self.directions[i].delta(epsilon)
         return self.seen[i, epsilon]
 
-    def judged(self, i: int, epsilon: float, delta: float | arb) -> arb | None:
+    def judged(self, i: int, epsilon: float, delta: float | arb) -> arb:
         """Returns the same, narrowed until it tells whether delta is above ``delta``, if that is possible."""
         ball = self.ball(i, epsilon)
-        if self.narrows and ball is not None and not (ball <= delta or ball > delta):
+        if self.narrows and not (ball <= delta or ball > delta):
             ball = self.seen[i, epsilon] = self.directions[i].narrowed(
                 epsilon, ball, lambda found: bool(found <= delta or found > delta)
             )
         return ball
-
-    def by(self) -> str:
-        """Says what was proved."""
-        return "both ends, in ball arithmetic."
 
 
 class _Epsilon(_Question):
@@ -213,10 +203,8 @@ class _Epsilon(_Question):
 
     def at_most(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at most ``epsilon``; None where that is not known."""
-        if math.isinf(epsilon) and epsilon > 0:
-            return True
-        if epsilon < 0:
-            return False
+        if epsilon == math.inf or epsilon < 0:
+            return epsilon > 0
         return _all([self._reached(i, epsilon) for i in range(len(self.directions))])
 
     def _reached(self, i: int, epsilon: float) -> bool | None:
@@ -226,18 +214,13 @@ class _Epsilon(_Question):
             if not direction.bounded:
                 # A ball that overflowed says nothing; infinity itself does.
                 return False if direction.infinite > 0 or direction.supremum > LARGEST else None
-            return True if direction.supremum <= epsilon else False if direction.supremum > epsilon else None
+            return _decided(direction.supremum <= epsilon, direction.supremum > epsilon)
         ball = self.judged(i, epsilon, self.given)
-        if ball is None:
-            return None
-        return True if ball <= self.given else False if ball > self.given else None
+        return _decided(ball <= self.given, ball > self.given)
 
     def at_least(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at least ``epsilon``; None where that is not known."""
-        if epsilon <= 0:
-            return True
-        reached = [self._before(i, epsilon) for i in range(len(self.directions))]
-        return None if any(known is None for known in reached) and not any(reached) else any(reached)
+        return True if epsilon <= 0 else _any([self._before(i, epsilon) for i in range(len(self.directions))])
 
     def _before(self, i: int, epsilon: float) -> bool | None:
         """Returns whether delta exceeds the given one everywhere below ``epsilon``."""
@@ -247,20 +230,17 @@ class _Epsilon(_Question):
         if direction.infinite > self.given:
             return True
         if self.given == 0 or (direction.infinite >= self.given and direction.infinite <= self.given):
-            supremum = direction.supremum
-            return True if supremum >= epsilon else False if supremum < epsilon else None
+            return _decided(direction.supremum >= epsilon, direction.supremum < epsilon)
         if math.isinf(epsilon):
-            return False if direction.infinite < self.given else None
+            return _decided(False, direction.infinite < self.given)
         ball = self.judged(i, epsilon, self.given)
-        if ball is None:
-            return None
-        return True if ball > self.given else False if ball < self.given else None
+        return _decided(ball > self.given, ball < self.given)
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns what the proved ends say."""
         return max(lower, 0.0), upper
 
-    def truth(self, lower: float, upper: float, above: bool | None, below: bool | None) -> tuple[float, float]:
+    def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
         """Returns a narrow bracket of the truth, which lies above ``upper`` or below ``lower``."""
         wrong = upper if above is False else lower
         low, high = (max(upper, 0.0), math.inf) if above is False else (0.0, lower)
@@ -284,9 +264,9 @@ class _Epsilon(_Question):
 
         def above(x: float) -> float:
             balls = [self.ball(i, x) for i in range(len(self.directions))]
-            if any(ball is None or ball.rad() > 1e-6 * abs(ball) for ball in balls):
+            if any(ball.rad() > 1e-6 * abs(ball) for ball in balls):
                 return math.nan
-            largest = max((ball.mid() for ball in balls if ball is not None), key=float)
+            largest = max((ball.mid() for ball in balls), key=float)
             return float((largest / self.given).log()) if largest > 0 else -math.inf
 
         x, y = start, max(start * 1.0001, 1e-9)
@@ -309,45 +289,41 @@ class _Delta(_Question):
         super().__init__(directions)
         self.given = epsilon
 
-    def _balls(self, delta: float) -> list[arb | None]:
+    def _balls(self, delta: float) -> list[arb]:
         return [self.judged(i, self.given, delta) for i in range(len(self.directions))]
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""
-        if delta >= 1:
-            return True
-        found = [
-            None if b is None else True if b <= delta else False if b > delta else None for b in self._balls(delta)
-        ]
-        return _all(found)
+        return True if delta >= 1 else _all([_decided(b <= delta, b > delta) for b in self._balls(delta)])
 
     def at_least(self, delta: float) -> bool | None:
         """Returns whether the truth is at least ``delta``; None where that is not known."""
-        if delta <= 0:
-            return True
-        found = [
-            None if b is None else True if b >= delta else False if b < delta else None for b in self._balls(delta)
-        ]
-        return None if any(known is None for known in found) and not any(found) else any(found)
+        return True if delta <= 0 else _any([_decided(b >= delta, b < delta) for b in self._balls(delta)])
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the ball for delta, as far as it was computed, within the proved ends."""
         low, high = max(lower, 0.0), min(upper, 1.0)
         balls = list(self.seen.values())
-        if len(balls) == len(self.directions) and all(ball is not None for ball in balls):
-            low = max([low, *(down(ball) for ball in balls if ball is not None)])
-            high = min(high, max([0.0, *(up(ball) for ball in balls if ball is not None)]))
+        if len(balls) == len(self.directions):
+            low, high = max([low, *map(down, balls)]), min(high, max([0.0, *map(up, balls)]))
         return low, high
 
-    def truth(self, lower: float, upper: float, above: bool | None, below: bool | None) -> tuple[float, float]:
+    def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
         """Returns the ball."""
         return self.known(0.0, 1.0)
 
 
+def _decided(yes: bool, no: bool) -> bool | None:
+    """Returns which of two statements about balls was proved; None where neither was."""
+    return True if yes else False if no else None
+
+
 def _all(known: list[bool | None]) -> bool | None:
-    if any(entry is False for entry in known):
-        return False
-    return None if any(entry is None for entry in known) else True
+    return False if any(entry is False for entry in known) else None if None in known else True
+
+
+def _any(known: list[bool | None]) -> bool | None:
+    return True if any(known) else None if None in known else False
 
 
 def down(ball: arb) -> float:

@@ -25,6 +25,7 @@ OTHERS = np.array(
         [1.0, 1e-2, 1e-6, 100],
         [np.nan, 1e-5, 0.01, 100],
         [1.0, -1.0, 0.01, 100],
+        [0.0, 1e-30, 1.0, 1],
     ]
 )
 
@@ -93,7 +94,7 @@ def test_the_known_answer_of_a_peer(found):
 
 
 def test_no_noise_where_none_is_needed_and_infinite_noise_for_no_target(found):
-    zero, rare, *invalid = range(len(TARGETS), len(TARGETS) + len(OTHERS))
+    zero, rare, *invalid, unreached = range(len(TARGETS), len(TARGETS) + len(OTHERS))
     for i in (zero, rare):
         assert found.status[i] == Status.NOT_BINDING
         assert found.value[i] == 0
@@ -101,6 +102,11 @@ def test_no_noise_where_none_is_needed_and_infinite_noise_for_no_target(found):
     for i in invalid:
         assert found.status[i] >= Status.INFEASIBLE
         assert found.value[i] == np.inf
+        assert found.reached.upper[i] == np.inf
+    # Beyond the noises searched: what is given instead is no-op noise, and that costs nothing.
+    assert found.status[unreached] == Status.UNKNOWN
+    assert found.value[unreached] == np.inf
+    assert found.reached.upper[unreached] == 0
 
 
 def test_one_target_is_as_in_a_batch(found):

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from oracle import gaussian_epsilon, saddlepoint_delta
+from brackets import assert_judged
+from oracle import gaussian_epsilon
 
 import jaxacct as ja
 
@@ -58,8 +59,7 @@ def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
 )
 def test_cut_losses_cost_little_of_a_small_delta(noise, rate, steps, delta):
     """One step's losses end far below epsilon, and what is beyond has no tilted mass to speak of, or all of it."""
-    bounds = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=2**12)
-    # Not a number where the contour integral did not settle.
-    assert not saddlepoint_delta(noise, rate, steps, float(bounds.upper), "remove") > delta
-    assert not saddlepoint_delta(noise, rate, steps, float(bounds.lower), "remove") < delta
+    mechanism = ja.PoissonSubsampledGaussian(noise, rate)
+    bounds = ja.prv.epsilon(mechanism, steps, delta, points=2**12)
+    assert_judged("epsilon", mechanism, steps, delta, bounds)
     assert bounds.gap < 1e-3

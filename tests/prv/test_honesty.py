@@ -6,10 +6,10 @@ import pathlib
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_inverts
-from hypothesis import assume, given, settings
+from brackets import assert_holds, assert_inverts, assert_judged
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import gaussian_delta, gaussian_epsilon, saddlepoint_delta
+from oracle import gaussian_delta, gaussian_epsilon
 
 import jaxacct as ja
 
@@ -52,19 +52,18 @@ def test_gaussian_against_the_closed_form(noise_multiplier):
     direction=st.sampled_from(["add", "remove"]),
     points=st.sampled_from([2**8, 2**10]),
 )
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, direction, points):
     rate, steps = 10**log_rate, int(10**log_steps)
     mu = rate * np.sqrt(steps * np.expm1(1 / noise**2))
     epsilon = mu**2 / 2 + deviations * mu
-    truth = saddlepoint_delta(noise, rate, steps, epsilon, direction)
-    assume(1e-30 < truth < 1)  # nan where the contour integral did not settle
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
-    assert_holds(ja.prv.delta(mechanism, steps, epsilon, relation=direction, points=points), truth, 1e-9)
+    bounds = ja.prv.delta(mechanism, steps, epsilon, relation=direction, points=points)
+    assert_judged("delta", mechanism, steps, epsilon, bounds, relation=direction)
 
 
-@pytest.mark.parametrize("points", [192, 3072])
-def test_sizes_of_three_times_a_power_of_two(points):
+def test_a_size_of_three_times_a_power_of_two():
+    points = 768
     for epsilon in (0.0, 1.5, 5.0, 20.0):  # delta from 0.38 down to 1e-89
         truth = gaussian_delta(1, epsilon)
         assert_holds(ja.prv.delta(ja.Gaussian(10.0), 100, epsilon, points=points), truth)
@@ -72,8 +71,8 @@ def test_sizes_of_three_times_a_power_of_two(points):
         assert_inverts(inverse, lambda e: gaussian_delta(1, e), float(truth))
     assert inverse.gap < 2 * (192 / points) ** 2
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
-    truth = saddlepoint_delta(1.0, 0.01, 10_000, 6.0, "remove")
-    assert_holds(ja.prv.delta(mechanism, 10_000, 6.0, relation="remove", points=points), truth, 1e-9)
+    bounds = ja.prv.delta(mechanism, 10_000, 6.0, relation="remove", points=points)
+    assert_judged("delta", mechanism, 10_000, 6.0, bounds, relation="remove")
 
 
 def test_published_values():
@@ -96,11 +95,10 @@ def test_published_values():
             assert row["value"] * (1 - 1e-3) <= bounds.upper
 
 
-def test_disputed_published_value_against_the_contour_integral():
+def test_disputed_published_value():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.02)
     bounds = ja.prv.epsilon(mechanism, 10_000, 1e-6, relation="remove", points=2**10)
-    assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.upper), "remove") <= 1e-6
-    assert saddlepoint_delta(1.0, 0.02, 10_000, float(bounds.lower), "remove") >= 1e-6
+    assert_judged("epsilon", mechanism, 10_000, 1e-6, bounds, relation="remove")
 
 
 def test_tiny_delta_where_absolute_errors_would_swamp_it():

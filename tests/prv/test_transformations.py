@@ -74,6 +74,8 @@ def test_invalid_traced_parameters_are_on_the_safe_side():
     steps = jnp.array([10.0, 10.0, 10.0, 10.0, 10.0, 10.0, -1.0, 2.5, jnp.nan])
     assert np.all(np.isinf(np.asarray(traced(noise, rate, steps, filled([1e-5])))))
     assert np.all(np.asarray(scanned(noise, rate, steps)[1].upper) == 1)
+    # What is not run releases nothing, invalid or not.
+    assert np.all(np.asarray(traced(noise, rate, filled([0.0]), filled([1e-5]))) == 0)
     invalid = traced(filled([1.0]), filled([0.1]), filled([10]), filled([0.0, 1.0, -1.0, jnp.nan]))
     assert np.all(np.isinf(np.asarray(invalid)))
 

@@ -46,7 +46,7 @@ def exact_moments(lattice):
 
 
 @pytest.mark.parametrize("shape", [rough, bulk, jumps])
-@pytest.mark.parametrize("points", [192, 256, 1024, 4096, 6144])
+@pytest.mark.parametrize("points", [192, 1024, 6144])
 def test_moments_are_upper_bounds(points, shape):
     with jax.enable_x64(True):
         for _ in range(10):
@@ -56,7 +56,7 @@ def test_moments_are_upper_bounds(points, shape):
             assert np.max(excess[np.abs(SIGNED) < 256]) < 1e-2
 
 
-@pytest.mark.parametrize("points", [256, 4096, 6144])
+@pytest.mark.parametrize("points", [1024, 6144])
 def test_a_single_point_has_the_moments_of_its_place(points):
     """At either end, where growth is measured from the other one, and where a cell ends."""
     with jax.enable_x64(True):

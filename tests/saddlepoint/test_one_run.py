@@ -110,12 +110,14 @@ def test_plain_gaussians_are_one():
 
 def test_the_closed_form_holds_in_traces_and_has_slopes():
     def upper(noise):
-        return ja.epsilon(ja.PoissonSubsampledGaussian(noise, 0.01), 1, 1e-5).upper
+        return ja.saddlepoint.epsilon(ja.PoissonSubsampledGaussian(noise, 0.01), 1, 1e-5).upper
 
     value, slope = jax.jit(jax.value_and_grad(upper))(1.0)
     assert float(value) == pytest.approx(upper(1.0), rel=1e-12)
     assert float(slope) == pytest.approx((upper(1.0001) - upper(0.9999)) / 2e-4, rel=1e-5)
-    plain = jax.vmap(lambda noise: ja.epsilon(ja.Gaussian(noise), 262_144, 1e-5).upper)(np.array([256.0, 512.0]))
+    plain = jax.vmap(lambda noise: ja.saddlepoint.epsilon(ja.Gaussian(noise), 262_144, 1e-5).upper)(
+        np.array([256.0, 512.0])
+    )
     assert float(plain[1]) == pytest.approx(4.37717809568, rel=1e-11)
     assert ja.epsilon(ja.Gaussian(512.0), 262_144, 1e-5).gap < 1e-12
 

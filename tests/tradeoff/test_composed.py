@@ -72,7 +72,8 @@ def test_risks_are_those_of_the_gaussian():
 
 def test_tensor_product_of_two_polygons():
     """Two curves composed through their pairs, against all likelihood-ratio tests of the product."""
-    curves = [([0.0, 0.1, 0.5, 1.0], [1.0, 0.6, 0.1, 0.0]), ([0.0, 0.3, 1.0], [0.98, 0.3, 0.0])]
+    # Of equally many points, so that both are one program.
+    curves = [([0.0, 0.1, 0.5, 1.0], [1.0, 0.6, 0.1, 0.0]), ([0.0, 0.3, 0.65, 1.0], [0.98, 0.3, 0.1, 0.0])]
     pairs = [tradeoff.pair(*curve) for curve in curves]
     p, q = (np.multiply.outer(getattr(pairs[0], n), getattr(pairs[1], n)).ravel() for n in "pq")
     with np.errstate(divide="ignore", invalid="ignore"):

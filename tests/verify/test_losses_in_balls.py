@@ -9,7 +9,7 @@ import pytest
 from flint import arb, ctx
 
 import jaxacct as ja
-from jaxacct.verify import contour, enumeration, lattice, many_laplace, mixtures, sketch, statements
+from jaxacct.verify import cells, contour, enumeration, many_laplace, mixtures, sandwich, sketch, statements
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.routes import Direction
 
@@ -163,13 +163,13 @@ def test_finite_pairs_are_listed_by_fractions():
         (ja.DiscreteGaussian(3.0), 20, 4.0),
     ],
 )
-def test_one_period_and_the_list_agree(mechanism, steps, epsilon):
+def test_powers_in_windows_and_the_list_agree(mechanism, steps, epsilon):
     (law,) = statements.stated(mechanism, "remove")
     runs = [(law, steps)]
     listed = enumeration.delta(runs, arb(epsilon), sketch.saddle(runs, epsilon))
-    integral = lattice.delta(runs, arb(epsilon), *lattice.common(runs))
-    assert listed.overlaps(integral)
-    assert integral.rad() < 1e-14 * integral
+    windowed = sandwich.Composed(runs, epsilon, 0, cells.common(runs)).delta(arb(epsilon))
+    assert listed.overlaps(windowed)
+    assert windowed.rad() < 1e-14 * windowed
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
