@@ -280,7 +280,7 @@ def _settled(
     unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
         result = improved(config, compose, result, float(start), given, ends)
-    if result.status == Status.UNKNOWN and unknown == "noise_multiplier":
+    if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
         result = _of_everyone(config, compose, result, given)
     if result.status == Status.LOOSE:
         result = _proved(config, compose, result, given)
