@@ -12,13 +12,16 @@ PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files, of which the process's umask takes its share: for whom it lets, and for the owner alone."""
 
 
-def write_whole(path: pathlib.Path, write: Callable[[BinaryIO], Any], *, mode: int = PUBLIC) -> None:
-    """Writes a file by ``write``, under another name first; when this returns it is on the disk. Makes its folder."""
+def write_whole(path: pathlib.Path, content: bytes | Callable[[BinaryIO], Any], *, mode: int = PUBLIC) -> None:
+    """Writes ``content``, or what it writes, under another name first; when this returns it is on the disk.
+
+    Makes the file's folder.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            write(file)
+            file.write(content) if isinstance(content, bytes) else content(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

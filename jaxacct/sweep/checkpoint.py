@@ -36,7 +36,7 @@ class Checkpoint:
             if self.folder.exists() and any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
                 raise ValueError(f"checkpoint = {self.folder} is a folder of something else: name one of its own.")
             record = {**self.description, "entries": size, "chunk": chunk}
-            write_whole(path, lambda file: file.write(strict_json.dumps(record, indent=1).encode()))
+            write_whole(path, strict_json.dumps(record, indent=1).encode())
             return chunk
         chunk = self.verified()
         if not resume:

@@ -33,7 +33,8 @@ LINES = 2**16
 def write_npz(path: pathlib.Path, about: dict[str, Any], axes: dict[str, Any], arrays: dict[str, Any]) -> None:
     """Writes results and axes under their names."""
     head = np.array(strict_json.dumps(about | {"axes": list(axes), "arrays": list(arrays)}))
-    write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **axes, **arrays, **{ABOUT: head}))
+    entries: dict[str, Any] = {**axes, **arrays, ABOUT: head}
+    write_whole(path, lambda file: np.savez_compressed(file, **entries))
 
 
 def read_npz(path: pathlib.Path) -> dict[str, Any]:

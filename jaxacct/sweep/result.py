@@ -132,7 +132,7 @@ class Sweep:
         elif path.suffix == ".csv":
             export.write_csv(path, self.table, self.upper.size)
         else:
-            write_whole(path, lambda file: file.write((strict_json.dumps(self.as_dict()) + "\n").encode()))
+            write_whole(path, (strict_json.dumps(self.as_dict()) + "\n").encode())
 
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame`` with a row for each entry; pandas must be installed."""

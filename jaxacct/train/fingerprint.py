@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxacct.train.keys import ENTROPY
+from jaxacct.train.leaves import arrays_of, digest
 from jaxacct.train.trainer import DPTrainer
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -23,7 +22,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     and of the optimizer the shapes of its state: the learning rate may change. A digest of the examples would be a
     statement on private data.
 
-    >>> import optax
+    >>> import numpy as np, optax
     >>> from flax import nnx
     >>> trainer = DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], optax.sgd(0.1),
     ...                     (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
@@ -60,9 +59,4 @@ def _shape(array: Any) -> str:
 def _seed(trainer: DPTrainer) -> str:
     if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
         return str(trainer.seed)
-    return f"{trainer.seed}, {hashlib.sha256(key_bytes(trainer.state.key)).hexdigest()[:16]}"
-
-
-def key_bytes(key: jax.Array) -> bytes:
-    """Returns what a key is made of."""
-    return np.asarray(jax.random.key_data(key)).tobytes()
+    return f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"

@@ -93,5 +93,4 @@ def write_report(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     ...     print(pathlib.Path(f"{folder}/run/report.json").read_text().split())
     ['{', '"epsilon":', '"inf"', '}']
     """
-    text = strict_json.dumps(report, indent=2) + "\n"
-    write_whole(pathlib.Path(path), lambda file: file.write(text.encode()))
+    write_whole(pathlib.Path(path), (strict_json.dumps(report, indent=2) + "\n").encode())

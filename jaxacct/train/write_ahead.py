@@ -113,4 +113,4 @@ class WriteAhead:
 
 def write_private(path: pathlib.Path, content: bytes) -> None:
     """Writes a file whole or not at all, for its owner's eyes; when this returns it is on the disk."""
-    write_whole(path, lambda file: file.write(content), mode=PRIVATE)
+    write_whole(path, content, mode=PRIVATE)

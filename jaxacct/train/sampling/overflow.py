@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from jaxacct import validation
 from jaxacct.binomial import binomial_tail
 
@@ -58,7 +60,7 @@ def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
     """Returns ``(1 + e^epsilon) steps p``, at most 1: what events of probability p a step add to delta."""
     if steps <= 0:
         return 0.0
-    return math.exp(min(log_probability + math.log(steps) + log_one_plus_exp(epsilon), 0.0))
+    return math.exp(min(log_probability + math.log(steps) + np.logaddexp(0.0, epsilon), 0.0))
 
 
 def least_capacity(
@@ -69,7 +71,7 @@ def least_capacity(
     validation.check_delta(delta)
     if not 0 < allowance < 1:
         raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
-    target = math.log(allowance * delta) - math.log(max(steps, 1)) - log_one_plus_exp(epsilon)
+    target = math.log(allowance * delta) - math.log(max(steps, 1)) - np.logaddexp(0.0, epsilon)
     low = math.ceil((num_examples + 1) * sampling_rate) + 1
     high = num_examples + 1
     while low < high:
@@ -79,11 +81,6 @@ def least_capacity(
         else:
             low = middle + 1
     return high
-
-
-def log_one_plus_exp(epsilon: float) -> float:
-    """Returns ``log(1 + e^epsilon)`` for epsilon of at least 0."""
-    return float(epsilon) + math.log1p(math.exp(-float(epsilon)))
 
 
 def log_tie(num_examples: int, bits: int = 96) -> float:
