@@ -8,6 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from jaxacct.dominating_pairs import sampled_moments
 from jaxacct.dominating_pairs.sampled_moments import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.precision import in_float64
 
@@ -144,8 +145,8 @@ def test_every_setting_is_finite_and_positive():
 def test_a_finer_rule_changes_nothing(monkeypatch):
     s, q, a = random_settings(4, 5_000, 0.15)
     values = kernel(s, q, a)
-    monkeypatch.setattr(cumulants, "FINEST", 0.05)
-    monkeypatch.setattr(cumulants, "COARSEST", 0.1)
+    monkeypatch.setattr(sampled_moments, "FINEST", 0.05)
+    monkeypatch.setattr(sampled_moments, "COARSEST", 0.1)
     jax.clear_caches()
     finer = kernel(s, q, a, nodes=4096)
     jax.clear_caches()
