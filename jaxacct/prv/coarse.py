@@ -11,7 +11,6 @@ Q)^(1-a): of a product of laws, a product. By Hölder's inequality a cell contri
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_complement
+from jaxacct.programs import compiled
 from jaxacct.prv.composition import Part
 from jaxacct.prv.facts import Facts, facts_of
 
@@ -31,7 +31,7 @@ EDGES = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.aran
 """Losses between which cells lie, about a loss amid the bulk."""
 
 
-@jax.jit
+@compiled
 def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
     """Returns, of pairs (m,), upper bounds on -log(1 - delta(0)) of one run, (m,), and on the logs of the sums, (m, a).
 
@@ -57,7 +57,7 @@ def without_composing(parts: tuple[Part, ...], value: ArrayLike, quantity: str) 
     return _bracket([steps for _, steps in parts], every, facts_of(parts), value, quantity)
 
 
-@functools.partial(jax.jit, static_argnames="quantity")
+@compiled(static=("quantity",))
 def _bracket(
     counts: list[Array], every: list[tuple[Array, Array]], facts: Facts, value: Any, quantity: str
 ) -> tuple[Array, Array]:

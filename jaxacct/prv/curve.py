@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
+from jaxacct.programs import compiled
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import Part, check, directed_parts
@@ -106,7 +107,7 @@ def _profile(parts: tuple[Part, ...], epsilons: Any, points: int, method: str) -
     return [(jnp.max(lower, axis=0), jnp.min(upper, axis=0))], jax.tree.map(lambda leaf: leaf[0], facts)
 
 
-@jax.jit
+@compiled
 def _deltas(lattices: LossLattice, facts: Facts, lost: Array, epsilons: Array) -> Range:
     infinite = infinite_share(facts, lost)
     # One epsilon after the other: each is a sum over the whole lattice.
@@ -114,7 +115,7 @@ def _deltas(lattices: LossLattice, facts: Facts, lost: Array, epsilons: Array) -
     return values[:, 1], values[:, 0]
 
 
-@jax.jit
+@compiled
 def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bounds:
     """Returns the bounds on the largest delta of the directions, of each the best that are known."""
     # No loss at all: delta is 1 - e^epsilon below 0.

@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
+from jaxacct.programs import compiled
 from jaxacct.prv import plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.composition import Part
@@ -114,7 +115,7 @@ def _entry(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-@jax.jit
+@compiled
 def _planned(
     sketches: tuple[Sketch, ...],
     counts: tuple[Array, ...],
@@ -127,7 +128,7 @@ def _planned(
     return chosen, combined([sketch.known for sketch in sketches], counts)
 
 
-@jax.jit
+@compiled
 def _power(
     placed: Placed, cells: Cells, steps: Array, method: Array, order: Array, log_weight: Array, log_tail: Array
 ) -> tuple[LossLattice, Stages, Array]:
@@ -207,7 +208,7 @@ def bounds_of(
     )
 
 
-@functools.partial(jax.jit, static_argnames="quantity")
+@compiled(static=("quantity",))
 def _bracket(
     lattices: LossLattice, lost: Array, facts: Facts, value: Array, quantity: str
 ) -> tuple[Bounds, dict[str, Array]]:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.programs import compiled
 from jaxacct.prv.facts import Known, known_of
 
 OCTAVE = 6
@@ -48,7 +49,7 @@ class Sketch(NamedTuple):
     """What is known of the pair without looking at masses."""
 
 
-@jax.jit
+@compiled
 def sketched(pairs: DominatingPair, steps: Array, value: Array, is_epsilon: Array, points: Array) -> Sketch:
     """Returns the sketches of pairs (m,), each up to where what lies beyond may count as infinite.
 

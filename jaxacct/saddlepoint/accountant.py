@@ -14,6 +14,7 @@ from jaxacct import validation
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.precision import as_real, is_concrete, outside, scope
+from jaxacct.programs import compiled
 from jaxacct.prv.composition import check, directed_parts, runs_nothing
 from jaxacct.saddlepoint.laws import has_law
 from jaxacct.saddlepoint.one_run import (
@@ -165,7 +166,7 @@ def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, A
     return _larger(*(solve(parts, number) for parts in directions))
 
 
-@jax.jit
+@compiled
 def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     """Returns the larger of two brackets, and which one decides."""
     every: Any = stack(first, second)
@@ -223,7 +224,7 @@ def _chosen(decides: Array, *directions: Any) -> Any:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@compiled(static=("relation", "single", "structure"))
 def _log_slopes(
     relation: str, single: bool, structure: Any, reals: list[Array], epsilon: Array, decides: Array
 ) -> tuple[list[Array], Array]:

@@ -16,6 +16,7 @@ from jaxtyping import Array
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete
+from jaxacct.programs import compiled
 from jaxacct.prv.composition import Part
 from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
 
@@ -77,7 +78,7 @@ def _is_gaussian(pairs: DominatingPair) -> bool:
     )
 
 
-@jax.jit
+@compiled
 def _gaussian(parts: tuple[Part, ...]) -> OneRun:
     """Returns the one Gaussian run that plain Gaussian ones come to."""
     noise = jnp.concatenate([pairs.noise_multiplier for pairs, _ in parts])  # type: ignore[attr-defined]
@@ -94,7 +95,7 @@ def _gaussian(parts: tuple[Part, ...]) -> OneRun:
     return OneRun(pair[0], pair[1], facts_of(parts))
 
 
-@jax.jit
+@compiled
 def delta_of_one_run(run: OneRun, epsilon: Array) -> Bounds:
     """Returns the bracket of delta at ``epsilon`` ()."""
     lower, upper = _profile(run, epsilon)
@@ -127,7 +128,7 @@ def log_delta_of_one_run(run: OneRun, epsilon: Array, step: float) -> tuple[Arra
     return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)
 
 
-@jax.jit
+@compiled
 def epsilon_of_one_run(run: OneRun, delta: Array) -> Bounds:
     """Returns the bracket of epsilon at ``delta`` ().
 

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.precision import is_concrete
+from jaxacct.programs import compiled
 from jaxacct.prv.composition import Part
 from jaxacct.prv.facts import Facts, close_delta, close_epsilon, facts_of
 from jaxacct.saddlepoint.contour import (
@@ -100,7 +101,7 @@ def _share() -> float:
     return 1.0 if _is_certified() else SINGLE_SHARE
 
 
-@jax.jit
+@compiled
 def opened(parts: tuple[Part, ...], epsilon: Any, delta: Any, by_delta: Any) -> Opened:
     """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
     facts = facts_of(parts)
@@ -125,7 +126,7 @@ def _delta_bounds(parts: tuple[Part, ...], epsilon: Any) -> Bounds:
 _delta_bounds_traced = jax.jit(_delta_bounds)
 
 
-@jax.jit
+@compiled
 def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
     line, (least, most) = on.line, on.facts.infinite
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]
@@ -168,7 +169,7 @@ def epsilon_bounds(parts: tuple[Part, ...], delta: Any) -> Bounds:
     return _epsilon_bounds_traced(parts, delta)
 
 
-@jax.jit
+@compiled
 def _epsilon_bounds_traced(parts: tuple[Part, ...], delta: Array) -> Bounds:
     zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
     shapes = jax.eval_shape(_tried, parts, delta, zero, first)
@@ -184,7 +185,7 @@ def _tried(parts: tuple[Part, ...], delta: Any, epsilon: Any, lines: Any) -> _Fo
     return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0), delta, lines)
 
 
-@jax.jit
+@compiled
 def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     line, (least, most), known = on.line, on.facts.infinite, on.known
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]

@@ -1,0 +1,141 @@
+"""How the library's own programs are compiled: fast for a first answer, and well where they are asked often.
+
+A first answer is all compilation: XLA takes some twenty milliseconds for each loop that it makes of a program, and runs
+it in a microsecond. So what a single call on plain numbers runs is compiled fast at first, and well once it is called
+often; either is kept on the disk (:mod:`jaxacct.program_cache`). What is traced by someone else (``jax.jit``,
+``jax.vmap``, ``jax.grad``), batches and sweeps are compiled by JAX, as it compiles everything.
+
+Bounds hold for either: they assume of arithmetic and of elementary functions only what :mod:`jaxacct.elementary` asks
+of a code generator before the first program that it made is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
+
+import jax
+import numpy as np
+
+from jaxacct import elementary, program_cache
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+OFTEN = 8
+"""The call, with arguments of one shape, from which on a program is compiled well. It is then kept, so that this is
+done once on a machine. Earlier, scripts that ask two or three questions would wait for it."""
+
+_programs: WeakSet[Program[Any, Any]] = WeakSet()
+
+
+def compiled(
+    function: Callable[Params, Result] | None = None, *, static: tuple[str, ...] = ()
+) -> Any:  # a Program, or a decorator that makes one
+    """Returns ``function`` as a :class:`Program`; to be used where ``jax.jit`` would be, as a decorator.
+
+    ``static``: names of the arguments that are part of the program, hashable.
+    """
+    if function is None:
+        return functools.partial(Program, static=static)
+    return Program(function, static)
+
+
+def forget() -> None:
+    """Drops every program from memory, as ``jax.clear_caches`` does those of JAX."""
+    for program in _programs:
+        program.forget()
+
+
+class Program(Generic[Params, Result]):
+    """A function that is compiled at its first call with arguments of a shape; inside a trace, what ``jax.jit`` is."""
+
+    def __init__(self, function: Callable[Params, Result], static: tuple[str, ...] = ()) -> None:
+        functools.update_wrapper(self, function)
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.jitted: Any = jax.jit(function, static_argnames=static)
+        self._names = tuple(inspect.signature(function).parameters)
+        self._static = frozenset(static)
+        self._versions: dict[Any, _Version] = {}
+        _programs.add(self)
+
+    def forget(self) -> None:
+        """Drops what is in memory."""
+        self._versions.clear()
+        self.jitted.clear_cache()
+
+    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        device = program_cache.cpu()
+        if device is None:
+            return self.jitted(*args, **kwargs)
+        if self._static or kwargs:
+            named = dict(zip(self._names, args, strict=False), **kwargs)
+            fixed = tuple((name, named.pop(name)) for name in self._names if name in self._static and name in named)
+            numbers: Any = named
+        else:
+            fixed, numbers = (), args
+        leaves, structure = jax.tree.flatten(numbers)
+        config: Any = jax.config
+        kinds: list[Any] = [device, config.jax_enable_x64, config.jax_default_matmul_precision]
+        for leaf in leaves:
+            if isinstance(leaf, (np.ndarray, np.generic)):
+                kinds.append((leaf.shape, leaf.dtype))
+            elif isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.device == device:
+                kinds.append((leaf.shape, leaf.dtype, leaf.aval.weak_type))
+            elif isinstance(leaf, (bool, int, float)):
+                kinds.append(type(leaf))
+            else:
+                return self.jitted(*args, **kwargs)
+        key = structure, fixed, tuple(kinds)
+        version = self._versions.get(key)
+        if version is None:
+            version = self._versions[key] = _Version()
+        version.calls += 1
+        if version.run is None or (version.calls >= OFTEN and not version.is_full):
+            self._prepare(version, args, kwargs, numbers, key, device)
+        run: Any = version.run
+        return run(**numbers) if isinstance(numbers, dict) else run(*numbers)
+
+    def _prepare(self, version: _Version, args: Any, kwargs: Any, numbers: Any, key: Any, device: Any) -> None:
+        """Finds or compiles the better program that there is reason to have."""
+        structure = jax.tree.structure(((), numbers) if isinstance(numbers, dict) else (numbers, {}))
+
+        def program(options: Any, compile_: Callable[[Any], Any] | None) -> Any:
+            return program_cache.built(
+                program_cache.place_of(self, *key, options), structure, device, options, compile_
+            )
+
+        def compile_(options: Any) -> Any:
+            return self.jitted.lower(*args, **kwargs).compile(options)
+
+        is_often = version.calls >= OFTEN or not _knows_fast()
+        full = program(None, compile_ if is_often else None)
+        version.is_full = full is not None
+        elementary.check(fast=not version.is_full)
+        version.run = program(elementary.FAST, compile_) if full is None else full
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+class _Version:
+    """One compiled program, and how often it was called."""
+
+    __slots__ = ("calls", "is_full", "run")
+
+    def __init__(self) -> None:
+        self.calls, self.is_full = 0, False
+        self.run: Callable[..., Any] | None = None
+
+
+@functools.cache
+def _knows_fast() -> bool:
+    """Returns whether this version of XLA knows the options."""
+    try:
+        jax.jit(lambda: 0).lower().compile(elementary.FAST)
+    except (RuntimeError, ValueError):
+        return False
+    return True
