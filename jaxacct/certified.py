@@ -17,7 +17,7 @@ from jaxtyping import ArrayLike
 from jaxacct import prv, saddlepoint
 from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
-from jaxacct.precision import in_float64, is_concrete, outside, scope
+from jaxacct.precision import in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.prv.accountant import check_options
 from jaxacct.prv.kernel import DEFAULT_TOLERANCE
 from jaxacct.saddlepoint.accountant import has_closed_form, unchecked
@@ -89,7 +89,7 @@ def delta(
     return _best("delta", mechanism, steps, epsilon, relation, tolerance, points)
 
 
-@in_float64
+@in_float64_by_programs
 def _best(
     quantity: str,
     mechanism: Any,
@@ -124,7 +124,7 @@ def _shown(bounds: Bounds) -> Bounds:
     return outside(replace(bounds, estimate=jnp.where(jnp.isnan(bounds.estimate), middle, bounds.estimate)))
 
 
-@in_float64
+@in_float64_by_programs
 def narrower(exact: Bounds, mesh: Bounds, tolerance: float) -> Bounds:
     """Returns what both brackets prove together, of numbers or of arrays of one shape.
 

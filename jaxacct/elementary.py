@@ -27,7 +27,7 @@ from jaxtyping import Array
 
 from jaxacct import program_cache
 
-FAST: dict[str, str | bool | int] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
+FAST: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": "0"}
 """What XLA is told on a CPU where compiling would take longer than running: a third of the time, for programs that take
 two or three times as long. It is another code generator: loops are made into machine code another way, without LLVM's
 passes. No option relaxes floating point, and it is asked for the same as the other one."""
@@ -170,10 +170,37 @@ def table() -> Table:
     )
 
 
-@jax.jit
-def _computed(arguments: dict[str, Array], left: Array, right: Array) -> tuple[dict[str, Array], Array]:
-    functions = {name: ASSUMED[name].function(x) for name, x in arguments.items()}
-    return functions, jnp.stack([left + right, left - right, left * right, left / right])
+def _together(which: Array, x: Array, y: Array) -> Array:
+    """Returns at each place what the ``which``-th function is of x; beyond them, the operations of x and y.
+
+    As one loop: compiling costs by the loop.
+    """
+    values = [assumption.function(x) for assumption in ASSUMED.values()]
+    return jnp.select([which == i for i in range(len(values) + 4)], [*values, x + y, x - y, x * y, x / y])
+
+
+def computed(*, fast: bool = False) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns what the device in use makes of :func:`table`'s arguments, as compiled by default or :data:`FAST`."""
+    arguments, _, left, right, _ = table()
+    rows = [(x, x) for x in arguments.values()] + [(left, right)] * 4
+    sizes = [len(x) for x, _ in rows]
+    x, y = (np.concatenate(column) for column in zip(*rows, strict=True))
+    given = np.repeat(np.arange(len(rows)), sizes), x, y
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        program, device = jax.jit(functools.partial(_together)), program_cache.cpu()
+        if device is None:
+            found = program(*given)
+        else:
+            functions = tuple(assumption.function for assumption in ASSUMED.values())
+            place = program_cache.place_of(_together, given, functions, FAST if fast else None)
+            found = program_cache.built(
+                place,
+                jax.tree.structure((given, {})),
+                device,
+                lambda: program.lower(*given).compile(FAST if fast else None),
+            )(*given)
+        *values, plus, minus, times, over = np.split(np.asarray(found), np.cumsum(sizes)[:-1])
+    return dict(zip(arguments, values, strict=True)), np.stack([plus, minus, times, over])
 
 
 def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]:
@@ -218,11 +245,7 @@ def check(*, fast: bool = False) -> None:
     generator = f"{platform}, compiling fast" if fast else platform
     if generator in _sound:
         return
-    arguments, _, left, right, _ = table()
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        given = arguments, left, right
-        values, arithmetic = jax.device_get(_program(given, FAST if fast else None)(*jax.device_put(given)))
-    broken = failures(values, arithmetic)
+    broken = failures(*computed(fast=fast))
     if broken:
         raise UnsoundBackendError(
             f"the backend {generator!r} does not compute as the certificates assume: {'; '.join(broken)}. No number "
@@ -230,11 +253,3 @@ def check(*, fast: bool = False) -> None:
         )
     _sound.add(generator)
 
-
-def _program(given: Any, options: Any) -> Callable[..., Any]:
-    device: Any = program_cache.cpu()
-    if device is None:
-        return _computed
-    place = program_cache.place_of(_computed, given, options)
-    structure = jax.tree.structure((given, {}))
-    return program_cache.built(place, structure, device, options, _computed.lower(*given).compile)

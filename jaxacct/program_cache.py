@@ -50,6 +50,9 @@ MAGIC = b"jaxacct program 1\n"
 MOST_BYTES = 2**28
 """Bytes that the folder may hold: a few hundred programs."""
 
+KNOWN = ("builtins", "jaxacct", "jax", "numpy")
+"""Packages whose versions are part of the hash."""
+
 _imported = time.time()
 
 
@@ -132,13 +135,11 @@ def place_of(function: Any, *parts: Any) -> pathlib.Path | None:
     return where / key.hexdigest()[:40]
 
 
-def built(
-    place: pathlib.Path | None, structure: PyTreeDef, device: Any, options: Any, compile_: Callable[[Any], Any] | None
-) -> Callable[..., Any] | None:
-    """Returns the program that is kept there; else what ``compile_`` makes with the options, if given, and keeps it."""
+def built(place: pathlib.Path | None, structure: PyTreeDef, device: Any, compile_: Callable[[], Any]) -> Any:
+    """Returns the program that is kept there, else what ``compile_`` makes, and keeps that."""
     found = None if place is None else load(place, structure, device)
-    if found is None and compile_ is not None:
-        found = compile_(options)
+    if found is None:
+        found = compile_()
         if place is not None:
             save(place, found)
     return found
@@ -224,9 +225,11 @@ def described(value: Any) -> str:
         if node is None:
             return f"leaves({value.num_leaves})"
         return f"{described(node)}[{','.join(map(described, value.children()))}]"
+    if callable(value) and hasattr(value, "__wrapped__"):
+        value = inspect.unwrap(value)
     if isinstance(value, (type, types.FunctionType)):
         module = value.__module__
-        if module.split(".")[0] not in ("builtins", "jaxacct") or "<" in value.__qualname__:
+        if module.split(".")[0] not in KNOWN or "<" in value.__qualname__:
             raise _UnknownError(f"{value} may be anything in another process")
         return f"{module}.{value.__qualname__}"
     if isinstance(value, np.dtype):

@@ -70,7 +70,7 @@ class Program(Generic[Params, Result]):
     def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         device = program_cache.cpu()
         if device is None:
-            return self.jitted(*args, **kwargs)
+            return self._as_jax_does(args, kwargs)
         if self._static or kwargs:
             named = dict(zip(self._names, args, strict=False), **kwargs)
             fixed = tuple((name, named.pop(name)) for name in self._names if name in self._static and name in named)
@@ -88,7 +88,7 @@ class Program(Generic[Params, Result]):
             elif isinstance(leaf, (bool, int, float)):
                 kinds.append(type(leaf))
             else:
-                return self.jitted(*args, **kwargs)
+                return self._as_jax_does(args, kwargs)
         key = structure, fixed, tuple(kinds)
         version = self._versions.get(key)
         if version is None:
@@ -99,23 +99,28 @@ class Program(Generic[Params, Result]):
         run: Any = version.run
         return run(**numbers) if isinstance(numbers, dict) else run(*numbers)
 
+    def _as_jax_does(self, args: Any, kwargs: Any) -> Any:
+        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+            elementary.check()
+        return self.jitted(*args, **kwargs)
+
     def _prepare(self, version: _Version, args: Any, kwargs: Any, numbers: Any, key: Any, device: Any) -> None:
         """Finds or compiles the better program that there is reason to have."""
         structure = jax.tree.structure(((), numbers) if isinstance(numbers, dict) else (numbers, {}))
 
-        def program(options: Any, compile_: Callable[[Any], Any] | None) -> Any:
-            return program_cache.built(
-                program_cache.place_of(self, *key, options), structure, device, options, compile_
-            )
-
         def compile_(options: Any) -> Any:
             return self.jitted.lower(*args, **kwargs).compile(options)
 
-        is_often = version.calls >= OFTEN or not _knows_fast()
-        full = program(None, compile_ if is_often else None)
-        version.is_full = full is not None
-        elementary.check(fast=not version.is_full)
-        version.run = program(elementary.FAST, compile_) if full is None else full
+        well, fast = (program_cache.place_of(self.__wrapped__, *key, how) for how in (None, elementary.FAST))
+        if version.calls >= OFTEN or not _knows_fast():
+            version.run = program_cache.built(well, structure, device, lambda: compile_(None))
+        elif well is not None:
+            version.run = program_cache.load(well, structure, device)
+        version.is_full = version.run is not None
+        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+            elementary.check(fast=not version.is_full)
+        if version.run is None:
+            version.run = program_cache.built(fast, structure, device, lambda: compile_(elementary.FAST))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import zero
-from jaxacct.precision import as_float64, in_float64, is_concrete, outside
+from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.composition import check, directed_parts, runs_nothing
@@ -123,7 +123,7 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
         validation.check_positive(tolerance, "tolerance")
 
 
-@in_float64
+@in_float64_by_programs
 def _bounds(
     quantity: str,
     mechanism: Any,

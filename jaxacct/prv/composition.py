@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import validation
+from jaxacct import elementary, validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.protocol import check_mechanism, sequence, without_noops
 from jaxacct.precision import exact_real, is_concrete, is_zero
@@ -53,6 +53,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: str) -> list[tuple[Part
     mechanism, steps = without_noops(mechanism, _counted(steps))
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
+        elementary.check()
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
         counts = jnp.broadcast_to(_real(steps), (length,))
         return [_gathered(((pair, counts),)) for pair in pairs]
@@ -124,5 +125,8 @@ def _real(leaf: ArrayLike) -> Any:
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
     if isinstance(leaf, jax.core.Tracer):
         return leaf.astype(real) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
+    if isinstance(leaf, jax.Array):
+        # Perhaps a mechanism computed it, operation by operation, as JAX compiles those.
+        elementary.check()
     values = np.asarray(leaf)
     return values if values.dtype == bool else values.astype(real)

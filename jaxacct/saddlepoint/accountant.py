@@ -122,7 +122,7 @@ def unchecked(
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, value))
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
-    with scope(x64=precision == "float64"):
+    with scope(x64=precision == "float64", by_programs=True):
         if is_concrete(leaves):
             return outside(_decided(quantity, relation, single, (mechanism, steps, value))[0])
         return outside(_answer(quantity, relation, precision, single, structure, tuple(leaves)))
