@@ -57,8 +57,8 @@ class Program(Generic[Params, Result]):
         functools.update_wrapper(self, function)
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.jitted: Any = jax.jit(function, static_argnames=static)
-        self._names = tuple(inspect.signature(function).parameters)
-        self._static = frozenset(static)
+        self._signature = inspect.signature(function)
+        self._static = tuple(i for i, name in enumerate(self._signature.parameters) if name in static)
         self._versions: dict[Any, _Version] = {}
         _programs.add(self)
 
@@ -71,12 +71,10 @@ class Program(Generic[Params, Result]):
         device = program_cache.cpu()
         if device is None:
             return self._as_jax_does(args, kwargs)
-        if self._static or kwargs:
-            named = dict(zip(self._names, args, strict=False), **kwargs)
-            fixed = tuple((name, named.pop(name)) for name in self._names if name in self._static and name in named)
-            numbers: Any = named
-        else:
-            fixed, numbers = (), args
+        if kwargs:
+            args, kwargs = self._signature.bind(*args, **kwargs).args, {}  # type: ignore[assignment]
+        fixed = tuple(args[i] for i in self._static if i < len(args))
+        numbers = tuple(arg for i, arg in enumerate(args) if i not in self._static) if fixed else args
         leaves, structure = jax.tree.flatten(numbers)
         config: Any = jax.config
         kinds: list[Any] = [device, config.jax_enable_x64, config.jax_default_matmul_precision]
@@ -88,28 +86,28 @@ class Program(Generic[Params, Result]):
             elif isinstance(leaf, (bool, int, float)):
                 kinds.append(type(leaf))
             else:
-                return self._as_jax_does(args, kwargs)
+                return self._as_jax_does(args, {})
         key = structure, fixed, tuple(kinds)
         version = self._versions.get(key)
         if version is None:
             version = self._versions[key] = _Version()
         version.calls += 1
         if version.run is None or (version.calls >= OFTEN and not version.is_full):
-            self._prepare(version, args, kwargs, numbers, key, device)
+            self._prepare(version, args, numbers, key, device)
         run: Any = version.run
-        return run(**numbers) if isinstance(numbers, dict) else run(*numbers)
+        return run(*numbers)
 
     def _as_jax_does(self, args: Any, kwargs: Any) -> Any:
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
             elementary.check()
         return self.jitted(*args, **kwargs)
 
-    def _prepare(self, version: _Version, args: Any, kwargs: Any, numbers: Any, key: Any, device: Any) -> None:
+    def _prepare(self, version: _Version, args: Any, numbers: Any, key: Any, device: Any) -> None:
         """Finds or compiles the better program that there is reason to have."""
-        structure = jax.tree.structure(((), numbers) if isinstance(numbers, dict) else (numbers, {}))
+        structure = jax.tree.structure((numbers, {}))
 
         def compile_(options: Any) -> Any:
-            return self.jitted.lower(*args, **kwargs).compile(options)
+            return self.jitted.lower(*args).compile(options)
 
         well, fast = (program_cache.place_of(self.__wrapped__, *key, how) for how in (None, elementary.FAST))
         if version.calls >= OFTEN or not _knows_fast():
