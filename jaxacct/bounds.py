@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.precision import TINY, as_float64, in_float64, outside
+from jaxacct.precision import TINY, as_float64, in_float64, is_concrete, outside, scope
 
 
 @jax.tree_util.register_dataclass
@@ -55,11 +56,14 @@ def zero() -> Bounds:
     return Bounds(*(np.float64(0.0),) * 3, np.asarray(True)[()])
 
 
-@in_float64
 def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
-    lower, upper = as_float64(lower), as_float64(upper)
-    relative = (upper - lower) / jnp.where(upper == 0, 1.0, upper)
-    return outside(jnp.where(upper == 0, 0.0, jnp.where(jnp.isfinite(upper), relative, jnp.inf)))
+    # By NumPy where that can be: JAX compiles each operation.
+    library: Any = np if is_concrete(lower, upper) else jnp
+    with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
+        lower, upper = (library.asarray(end, library.float64) for end in (lower, upper))
+        relative = (upper - lower) / library.where(upper == 0, 1.0, upper)
+        gap = library.where(upper == 0, 0.0, library.where(library.isfinite(upper), relative, library.inf))
+        return outside(gap)
 
 
 @in_float64

@@ -172,16 +172,22 @@ def _exact(asked: _Asked, leaves: tuple[Any, ...]) -> Bounds:
 def _with_mesh(asked: _Asked, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the exact accountant's bracket, narrowed by the mesh where that has not converged."""
 
-    def narrowed(exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-        def both() -> Bounds:
-            arguments = jax.tree.unflatten(asked.structure, leaves)
-            mesh = getattr(prv, asked.quantity)(*arguments, relation=asked.relation, points=asked.points)
-            return narrower(exact, mesh, wanted)
+    def is_settled(exact: Bounds, _: Any) -> Any:
+        return exact.converged
 
-        wanted = DEFAULT_TOLERANCE[asked.quantity]
-        with scope():
-            is_narrow = exact.gap <= wanted
-            enough = _shown(replace(exact, converged=exact.converged | is_narrow))
-            return enough if asked.closed else jax.lax.cond(enough.converged, lambda: enough, both)
+    if is_concrete(exact, leaves) and exact.converged:
+        return exact
+    return one_by_one(_narrowed, asked, settled=is_settled)(exact, leaves)
 
-    return one_by_one(narrowed)(exact, leaves)
+
+def _narrowed(asked: _Asked, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+    def both() -> Bounds:
+        arguments = jax.tree.unflatten(asked.structure, leaves)
+        mesh = getattr(prv, asked.quantity)(*arguments, relation=asked.relation, points=asked.points)
+        return narrower(exact, mesh, wanted)
+
+    wanted = DEFAULT_TOLERANCE[asked.quantity]
+    with scope():
+        is_narrow = exact.gap <= wanted
+        enough = _shown(replace(exact, converged=exact.converged | is_narrow))
+        return enough if asked.closed else jax.lax.cond(enough.converged, lambda: enough, both)

@@ -252,4 +252,3 @@ def check(*, fast: bool = False) -> None:
             "would be a bound there: run the accounting on another one, under jax.default_device(jax.devices('cpu')[0])"
         )
     _sound.add(generator)
-

@@ -33,15 +33,15 @@ _programs: WeakSet[Program[Any, Any]] = WeakSet()
 
 
 def compiled(
-    function: Callable[Params, Result] | None = None, *, static: tuple[str, ...] = ()
+    function: Callable[Params, Result] | None = None, *, static: tuple[str, ...] = (), well: bool = False
 ) -> Any:  # a Program, or a decorator that makes one
     """Returns ``function`` as a :class:`Program`; to be used where ``jax.jit`` would be, as a decorator.
 
-    ``static``: names of the arguments that are part of the program, hashable.
+    ``static``: names of the arguments that are part of the program, hashable. ``well``: it is not compiled fast first.
     """
     if function is None:
-        return functools.partial(Program, static=static)
-    return Program(function, static)
+        return functools.partial(Program, static=static, well=well)
+    return Program(function, static, well)
 
 
 def forget() -> None:
@@ -53,12 +53,13 @@ def forget() -> None:
 class Program(Generic[Params, Result]):
     """A function that is compiled at its first call with arguments of a shape; inside a trace, what ``jax.jit`` is."""
 
-    def __init__(self, function: Callable[Params, Result], static: tuple[str, ...] = ()) -> None:
+    def __init__(self, function: Callable[Params, Result], static: tuple[str, ...] = (), well: bool = False) -> None:
         functools.update_wrapper(self, function)
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.jitted: Any = jax.jit(function, static_argnames=static)
         self._signature = inspect.signature(function)
         self._static = tuple(i for i, name in enumerate(self._signature.parameters) if name in static)
+        self._often = 0 if well else OFTEN
         self._versions: dict[Any, _Version] = {}
         _programs.add(self)
 
@@ -92,7 +93,7 @@ class Program(Generic[Params, Result]):
         if version is None:
             version = self._versions[key] = _Version()
         version.calls += 1
-        if version.run is None or (version.calls >= OFTEN and not version.is_full):
+        if version.run is None or (version.calls >= self._often and not version.is_full):
             self._prepare(version, args, numbers, key, device)
         run: Any = version.run
         return run(*numbers)
@@ -110,15 +111,19 @@ class Program(Generic[Params, Result]):
             return self.jitted.lower(*args).compile(options)
 
         well, fast = (program_cache.place_of(self.__wrapped__, *key, how) for how in (None, elementary.FAST))
-        if version.calls >= OFTEN or not _knows_fast():
-            version.run = program_cache.built(well, structure, device, lambda: compile_(None))
-        elif well is not None:
-            version.run = program_cache.load(well, structure, device)
-        version.is_full = version.run is not None
+        is_often = version.calls >= self._often
+        version.run = None if well is None else program_cache.load(well, structure, device)
+        version.is_full = is_often or version.run is not None
+        if not version.is_full and fast is not None:
+            version.run = program_cache.load(fast, structure, device)
+        if version.run is None:
+            version.is_full = is_often or not _knows_fast()
+            version.run = compile_(None if version.is_full else elementary.FAST)
+            place = well if version.is_full else fast
+            if place is not None:
+                program_cache.save(place, version.run)
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
             elementary.check(fast=not version.is_full)
-        if version.run is None:
-            version.run = program_cache.built(fast, structure, device, lambda: compile_(elementary.FAST))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

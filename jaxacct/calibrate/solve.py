@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +16,16 @@ from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, log_complement
+from jaxacct.precision import (
+    FUNCTION,
+    TINY,
+    UNIT_ROUNDOFF,
+    as_float64,
+    in_float64_by_programs,
+    is_concrete,
+    log_complement,
+)
+from jaxacct.programs import compiled
 from jaxacct.prv.composition import directed_parts
 from jaxacct.saddlepoint.contour import total
 from jaxacct.saddlepoint.laws import has_law
@@ -83,7 +91,7 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     )
 
 
-@in_float64
+@in_float64_by_programs
 def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     """Returns the result of one target, and the setting u that was guessed.
 
@@ -112,7 +120,7 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=("relation",))
 def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
 
@@ -125,7 +133,7 @@ def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
     return guess(parts_at, start, given.epsilon, jnp.log(given.delta), (aim.least, aim.most))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=("relation",))
 def _answered(relation: str, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
     def evaluate(value: Array) -> Bounds:
         return bounds_of("delta", *_composition(unknown, given, value), given, relation)
@@ -133,8 +141,8 @@ def _answered(relation: str, unknown: Array, given: Given, aim: Aim, near: Guess
     return graded(aim, searched(evaluate, near, aim))
 
 
-@in_float64
-@jax.jit
+@in_float64_by_programs
+@compiled
 def with_epsilon(result: Calibrated, bounds: Bounds, epsilon: Array) -> Calibrated:
     """Returns the result with bounds on epsilon reached: at most the budget's, where its delta has been certified."""
     upper = jnp.where(result.satisfied, jnp.minimum(bounds.upper, epsilon), jnp.inf)
@@ -206,7 +214,7 @@ def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
     return Guess(setting, order, -(order**2) * mu**2, jnp.zeros(setting.shape, bool))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=("quantity",))
 def _with_covered(quantity: str, unknown: Array, given: Given, result: Calibrated) -> Calibrated:
     """Returns a result that delta covers by itself, where there is none better: by what is sampled, whatever the noise.
 
@@ -242,8 +250,8 @@ def _with_covered(quantity: str, unknown: Array, given: Given, result: Calibrate
     return jax.tree.map(lambda new, old: jnp.where(covered, new, old), better, result)
 
 
-@in_float64
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@in_float64_by_programs
+@compiled(static=("config", "make"))
 def scaled(
     config: Config, make: Callable[[Array], Any], given: Given, steps: Any, ends: tuple[Array, Array]
 ) -> tuple[Calibrated, Array]:

@@ -132,11 +132,14 @@ def unchecked(
 def _answer(
     quantity: str, relation: str, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
 ) -> Bounds:
-    def solved(leaves: tuple[Any, ...]) -> Bounds:
-        with scope(x64=precision == "float64"):
-            return _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))[0]
+    return one_by_one(_solved, quantity, relation, precision, single, structure)(leaves)
 
-    return one_by_one(solved)(leaves)
+
+def _solved(
+    quantity: str, relation: str, precision: str, single: bool, structure: Any, leaves: tuple[Any, ...]
+) -> Bounds:
+    with scope(x64=precision == "float64"):
+        return _decided(quantity, relation, single, jax.tree.unflatten(structure, leaves))[0]
 
 
 def _decided(quantity: str, relation: str, single: bool, arguments: tuple[Any, Any, Any]) -> tuple[Bounds, Any]:
