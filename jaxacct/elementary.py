@@ -186,19 +186,19 @@ def computed(*, fast: bool = False) -> tuple[dict[str, np.ndarray], np.ndarray]:
     sizes = [len(x) for x, _ in rows]
     x, y = (np.concatenate(column) for column in zip(*rows, strict=True))
     given = np.repeat(np.arange(len(rows)), sizes), x, y
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+    options = FAST if fast else None
+    with jax.enable_x64(True), jax.transfer_guard("allow"), jax.numpy_dtype_promotion("standard"):
+        # Anew, lest it be what was traced when the table was another.
         program, device = jax.jit(functools.partial(_together)), program_cache.cpu()
         if device is None:
-            found = program(*given)
+            with jax.ensure_compile_time_eval():
+                found = program(*given)
         else:
             functions = tuple(assumption.function for assumption in ASSUMED.values())
-            place = program_cache.place_of(_together, given, functions, FAST if fast else None)
-            found = program_cache.built(
-                place,
-                jax.tree.structure((given, {})),
-                device,
-                lambda: program.lower(*given).compile(FAST if fast else None),
-            )(*given)
+            place = program_cache.place_of(_together, given, functions, options)
+            structure = jax.tree.structure((given, {}))
+            run = program_cache.built(place, structure, device, lambda: program.lower(*given).compile(options), given)
+            found = run(*given)
         *values, plus, minus, times, over = np.split(np.asarray(found), np.cumsum(sizes)[:-1])
     return dict(zip(arguments, values, strict=True)), np.stack([plus, minus, times, over])
 

@@ -135,13 +135,15 @@ def place_of(function: Any, *parts: Any) -> pathlib.Path | None:
     return where / key.hexdigest()[:40]
 
 
-def built(place: pathlib.Path | None, structure: PyTreeDef, device: Any, compile_: Callable[[], Any]) -> Any:
-    """Returns the program that is kept there, else what ``compile_`` makes, and keeps that."""
+def built(
+    place: pathlib.Path | None, structure: PyTreeDef, device: Any, compile_: Callable[[], Any], numbers: Any
+) -> Any:
+    """Returns the program that is kept there, else what ``compile_`` makes, which is kept if it runs on ``numbers``."""
     found = None if place is None else load(place, structure, device)
     if found is None:
         found = compile_()
         if place is not None:
-            save(place, found)
+            save(place, found, device, numbers)
     return found
 
 
@@ -155,22 +157,30 @@ def load(place: pathlib.Path, structure: PyTreeDef, device: Any) -> Callable[...
         head = len(MAGIC) + 32
         if content[:head] != MAGIC + hashlib.sha256(content[head:]).digest():
             return None
-        code, results = pickle.loads(content[head:])
-        loaded = serialize_executable.deserialize_and_load(code, structure, results, execution_devices=[device])
+        found = _read(content[head:], structure, device)
     except Exception:  # whatever the file is, it is as if it were not there
         return None
     with contextlib.suppress(OSError):
         os.utime(place)
-    return loaded
+    return found
 
 
-def save(place: pathlib.Path, program: Any) -> None:
-    """Keeps a compiled program, if that can be done."""
+def _read(content: bytes, structure: PyTreeDef, device: Any) -> Callable[..., Any]:
+    code, results = pickle.loads(content)
+    return serialize_executable.deserialize_and_load(code, structure, results, execution_devices=[device])
+
+
+def save(place: pathlib.Path, program: Any, device: Any, numbers: tuple[Any, ...]) -> None:
+    """Keeps a compiled program of ``numbers``, if that can be done."""
     if not _is_as_imported():
         return
+    config: Any = jax.config
     try:
         code, _, results = serialize_executable.serialize(program)
         content = pickle.dumps((code, results))
+        if config.jax_compilation_cache_dir is not None:
+            # What JAX itself has from a disk, it cannot write again: the machine code is missing, as running it tells.
+            jax.block_until_ready(_read(content, jax.tree.structure((numbers, {})), device)(*numbers))
     except Exception:  # not every program can be
         return
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 from weakref import WeakSet
 
 import jax
@@ -32,9 +32,17 @@ done once on a machine. Earlier, scripts that ask two or three questions would w
 _programs: WeakSet[Program[Any, Any]] = WeakSet()
 
 
+@overload
+def compiled(function: Callable[Params, Result]) -> Program[Params, Result]: ...
+
+
+@overload
 def compiled(
-    function: Callable[Params, Result] | None = None, *, static: tuple[str, ...] = (), well: bool = False
-) -> Any:  # a Program, or a decorator that makes one
+    *, static: tuple[str, ...] = (), well: bool = False
+) -> Callable[[Callable[Params, Result]], Program[Params, Result]]: ...
+
+
+def compiled(function: Any = None, *, static: tuple[str, ...] = (), well: bool = False) -> Any:
     """Returns ``function`` as a :class:`Program`; to be used where ``jax.jit`` would be, as a decorator.
 
     ``static``: names of the arguments that are part of the program, hashable. ``well``: it is not compiled fast first.
@@ -55,7 +63,6 @@ class Program(Generic[Params, Result]):
 
     def __init__(self, function: Callable[Params, Result], static: tuple[str, ...] = (), well: bool = False) -> None:
         functools.update_wrapper(self, function)
-        self.name = f"{function.__module__}.{function.__qualname__}"
         self.jitted: Any = jax.jit(function, static_argnames=static)
         self._signature = inspect.signature(function)
         self._static = tuple(i for i, name in enumerate(self._signature.parameters) if name in static)
@@ -111,22 +118,21 @@ class Program(Generic[Params, Result]):
             return self.jitted.lower(*args).compile(options)
 
         well, fast = (program_cache.place_of(self.__wrapped__, *key, how) for how in (None, elementary.FAST))
-        is_often = version.calls >= self._often
-        version.run = None if well is None else program_cache.load(well, structure, device)
-        version.is_full = is_often or version.run is not None
-        if not version.is_full and fast is not None:
-            version.run = program_cache.load(fast, structure, device)
-        if version.run is None:
-            version.is_full = is_often or not _knows_fast()
-            version.run = compile_(None if version.is_full else elementary.FAST)
-            place = well if version.is_full else fast
+        is_full = version.calls >= self._often
+        run = None if well is None else program_cache.load(well, structure, device)
+        if run is None and fast is not None and not is_full:
+            run = program_cache.load(fast, structure, device)
+        else:
+            is_full = is_full or run is not None
+        if run is None:
+            is_full = is_full or not _knows_fast()
+            run = compile_(None if is_full else elementary.FAST)
+            place = well if is_full else fast
             if place is not None:
-                program_cache.save(place, version.run)
+                program_cache.save(place, run, device, numbers)
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
-            elementary.check(fast=not version.is_full)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+            elementary.check(fast=not is_full)
+        version.run, version.is_full = run, is_full
 
 
 class _Version:
