@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxacct.precision import is_concrete
-from jaxacct.programs import compiled
+from jaxacct.programs import Program
 
 Tree = TypeVar("Tree")
 Result = TypeVar("Result")
@@ -72,5 +72,5 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
     return jax.lax.map(entry, [leaf for leaf, is_batched in zip(leaves, which, strict=True) if is_batched])
 
 
-_run = compiled(_map, static=("function", "static", "which"))
-_run_well = compiled(_map, static=("function", "static", "which"), well=True)
+_run = Program(_map, static=("function", "static", "which"))
+_run_well = Program(_map, static=("function", "static", "which"), well=True)

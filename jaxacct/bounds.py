@@ -60,9 +60,9 @@ def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
     # By NumPy where that can be: JAX compiles each operation.
     library: Any = np if is_concrete(lower, upper) else jnp
     with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
-        lower, upper = (library.asarray(end, library.float64) for end in (lower, upper))
-        relative = (upper - lower) / library.where(upper == 0, 1.0, upper)
-        gap = library.where(upper == 0, 0.0, library.where(library.isfinite(upper), relative, library.inf))
+        low, high = (library.asarray(end, library.float64) for end in (lower, upper))
+        relative = (high - low) / library.where(high == 0, 1.0, high)
+        gap = library.where(high == 0, 0.0, library.where(library.isfinite(high), relative, library.inf))
         return outside(gap)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 from weakref import WeakSet
 
 import jax
@@ -22,24 +22,23 @@ import numpy as np
 
 from jaxacct import elementary, program_cache
 
-Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 OFTEN = 8
 """The call, with arguments of one shape, from which on a program is compiled well. It is then kept, so that this is
 done once on a machine. Earlier, scripts that ask two or three questions would wait for it."""
 
-_programs: WeakSet[Program[Any, Any]] = WeakSet()
+_programs: WeakSet[Program[Any]] = WeakSet()
 
 
 @overload
-def compiled(function: Callable[Params, Result]) -> Program[Params, Result]: ...
+def compiled(function: Callable[..., Result]) -> Program[Result]: ...
 
 
 @overload
 def compiled(
-    *, static: tuple[str, ...] = (), well: bool = False
-) -> Callable[[Callable[Params, Result]], Program[Params, Result]]: ...
+    function: None = None, *, static: tuple[str, ...] = (), well: bool = False
+) -> Callable[[Callable[..., Result]], Program[Result]]: ...
 
 
 def compiled(function: Any = None, *, static: tuple[str, ...] = (), well: bool = False) -> Any:
@@ -58,11 +57,12 @@ def forget() -> None:
         program.forget()
 
 
-class Program(Generic[Params, Result]):
+class Program(Generic[Result]):
     """A function that is compiled at its first call with arguments of a shape; inside a trace, what ``jax.jit`` is."""
 
-    def __init__(self, function: Callable[Params, Result], static: tuple[str, ...] = (), well: bool = False) -> None:
+    def __init__(self, function: Callable[..., Result], static: tuple[str, ...] = (), well: bool = False) -> None:
         functools.update_wrapper(self, function)
+        self.function = function
         self.jitted: Any = jax.jit(function, static_argnames=static)
         self._signature = inspect.signature(function)
         self._static = tuple(i for i, name in enumerate(self._signature.parameters) if name in static)
@@ -75,12 +75,12 @@ class Program(Generic[Params, Result]):
         self._versions.clear()
         self.jitted.clear_cache()
 
-    def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+    def __call__(self, *args: Any, **kwargs: Any) -> Result:
         device = program_cache.cpu()
         if device is None:
             return self._as_jax_does(args, kwargs)
         if kwargs:
-            args, kwargs = self._signature.bind(*args, **kwargs).args, {}  # type: ignore[assignment]
+            args, kwargs = self._signature.bind(*args, **kwargs).args, {}
         fixed = tuple(args[i] for i in self._static if i < len(args))
         numbers = tuple(arg for i, arg in enumerate(args) if i not in self._static) if fixed else args
         leaves, structure = jax.tree.flatten(numbers)
@@ -117,7 +117,7 @@ class Program(Generic[Params, Result]):
         def compile_(options: Any) -> Any:
             return self.jitted.lower(*args).compile(options)
 
-        well, fast = (program_cache.place_of(self.__wrapped__, *key, how) for how in (None, elementary.FAST))
+        well, fast = (program_cache.place_of(self.function, *key, how) for how in (None, elementary.FAST))
         is_full = version.calls >= self._often
         run = None if well is None else program_cache.load(well, structure, device)
         if run is None and fast is not None and not is_full:

@@ -203,7 +203,6 @@ def bounds_of(
         slack=sum_.lattices.slack,
         shift=sum_.lattices.shift,
         lost=sum_.lost,
-        converged=bounds.converged,
         **at,
     )
 
@@ -230,6 +229,7 @@ def _bracket(
     bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= DEFAULT_TOLERANCE[quantity]))
     at = results if is_epsilon else jnp.broadcast_to(value, (2,))
     return bounds, {
+        "converged": jnp.asarray(bounds.converged),
         "mesh": lattices.mesh[0],
         "start": lattices.start[0],
         "slack_delta": jax.vmap(slack_effect)(lattices, at),
