@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import elementary
+from jaxacct import elementary, programs
 from jaxacct.processes import note_computing
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -62,6 +62,8 @@ def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.Abstract
     if x64 and not by_programs:
         elementary.check()
     config: Any = jax.config
+    if not config.jax_enable_x64:
+        programs.note_answer()
     settings = (
         config.jax_numpy_dtype_promotion,
         config.jax_debug_nans,

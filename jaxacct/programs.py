@@ -24,9 +24,17 @@ from jaxacct import elementary, program_cache
 
 Result = TypeVar("Result")
 
-OFTEN = 8
-"""The call, with arguments of one shape, from which on a program is compiled well. It is then kept, so that this is
-done once on a machine. Earlier, scripts that ask two or three questions would wait for it."""
+OFTEN = 4
+"""The answer with whose arguments, in their shapes, a program is compiled well. That is then kept, so that it is done
+once on a machine. Earlier, scripts that ask two or three questions would wait for it."""
+
+_answers = {"begun": 0}
+
+
+def note_answer() -> None:
+    """Notes that what is run from now on is for another answer: one may run a program many times."""
+    _answers["begun"] += 1
+
 
 _programs: WeakSet[Program[Any]] = WeakSet()
 
@@ -37,18 +45,20 @@ def compiled(function: Callable[..., Result]) -> Program[Result]: ...
 
 @overload
 def compiled(
-    function: None = None, *, static: tuple[str, ...] = (), well: bool = False
+    function: None = None, *, static: tuple[str, ...] = (), in_pieces: bool = False
 ) -> Callable[[Callable[..., Result]], Program[Result]]: ...
 
 
-def compiled(function: Any = None, *, static: tuple[str, ...] = (), well: bool = False) -> Any:
+def compiled(function: Any = None, *, static: tuple[str, ...] = (), in_pieces: bool = False) -> Any:
     """Returns ``function`` as a :class:`Program`; to be used where ``jax.jit`` would be, as a decorator.
 
-    ``static``: names of the arguments that are part of the program, hashable. ``well``: it is not compiled fast first.
+    Args:
+        static: names of the arguments that are part of the program, hashable; the first ones.
+        in_pieces: at first it is not compiled but run as it is, for its pieces are programs that are used elsewhere.
     """
     if function is None:
-        return functools.partial(Program, static=static, well=well)
-    return Program(function, static, well)
+        return functools.partial(Program, static=static, in_pieces=in_pieces)
+    return Program(function, static, in_pieces=in_pieces)
 
 
 def forget() -> None:
@@ -60,13 +70,21 @@ def forget() -> None:
 class Program(Generic[Result]):
     """A function that is compiled at its first call with arguments of a shape; inside a trace, what ``jax.jit`` is."""
 
-    def __init__(self, function: Callable[..., Result], static: tuple[str, ...] = (), well: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Result],
+        static: tuple[str, ...] = (),
+        *,
+        well: bool = False,
+        in_pieces: bool = False,
+    ) -> None:
+        """``well``: it is never compiled fast."""
         functools.update_wrapper(self, function)
         self.function = function
         self.jitted: Any = jax.jit(function, static_argnames=static)
         self._signature = inspect.signature(function)
         self._static = tuple(i for i, name in enumerate(self._signature.parameters) if name in static)
-        self._often = 0 if well else OFTEN
+        self._often, self._in_pieces = 0 if well else OFTEN, in_pieces
         self._versions: dict[Any, _Version] = {}
         _programs.add(self)
 
@@ -99,8 +117,10 @@ class Program(Generic[Result]):
         version = self._versions.get(key)
         if version is None:
             version = self._versions[key] = _Version()
-        version.calls += 1
-        if version.run is None or (version.calls >= self._often and not version.is_full):
+        if version.answer != _answers["begun"]:
+            version.answer = _answers["begun"]
+            version.answers += 1
+        if version.run is None or (version.answers >= self._often and not version.is_full):
             self._prepare(version, args, numbers, key, device)
         run: Any = version.run
         return run(*numbers)
@@ -118,8 +138,11 @@ class Program(Generic[Result]):
             return self.jitted.lower(*args).compile(options)
 
         well, fast = (program_cache.place_of(self.function, *key, how) for how in (None, elementary.FAST))
-        is_full = version.calls >= self._often
+        is_full = version.answers >= self._often
         run = None if well is None else program_cache.load(well, structure, device)
+        if run is None and self._in_pieces and not is_full:
+            version.run = functools.partial(self.function, *key[1])
+            return
         if run is None and fast is not None and not is_full:
             run = program_cache.load(fast, structure, device)
         else:
@@ -136,12 +159,12 @@ class Program(Generic[Result]):
 
 
 class _Version:
-    """One compiled program, and how often it was called."""
+    """One compiled program, for how many answers it was run, and for which last."""
 
-    __slots__ = ("calls", "is_full", "run")
+    __slots__ = ("answer", "answers", "is_full", "run")
 
     def __init__(self) -> None:
-        self.calls, self.is_full = 0, False
+        self.answer, self.answers, self.is_full = -1, 0, False
         self.run: Callable[..., Any] | None = None
 
 

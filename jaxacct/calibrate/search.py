@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.bounds import Bounds
+from jaxacct.precision import is_concrete, outside
+from jaxacct.programs import compiled
 
 ROUNDS = 20
 """Most evaluations; one to three are usual, ten where the guess was far off."""
@@ -90,6 +92,7 @@ class Aim(NamedTuple):
 class _State(NamedTuple):
     round: Array
     setting: Array
+    value: Array
     slope: Array
     is_slope: Array
     last: Array
@@ -112,6 +115,22 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
         slope (): derivative in u of the logarithm of what is compared, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
     """
+    state = _begun(aim, start, slope, is_slope)
+    if not is_concrete(aim, state):
+        return jax.lax.while_loop(_goes_on, lambda state: _advanced(aim, state, evaluate(state.value)), state).found
+    # By the programs that answer single questions, which mostly are there already.
+    while _goes_on(state):
+        state = _advanced(aim, state, evaluate(outside(state.value)))
+    return state.found
+
+
+def _goes_on(state: _State) -> Any:
+    return (state.round < ROUNDS) & ~state.is_done
+
+
+@compiled
+def _begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> _State:
+    """Returns the state before the first evaluation."""
     nothing = jnp.full_like(start, jnp.inf)
     unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=jnp.zeros(start.shape, bool))
     never = jnp.zeros(start.shape, bool)
@@ -119,19 +138,16 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
     first = _snapped(jnp.clip(start, aim.least, aim.most), aim.whole)
     zero = jnp.zeros(start.shape, int)
     height = jnp.nan * start
-    state = _State(zero, first, slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never)
-
-    def once(state: _State) -> _State:
-        value = aim.value(state.setting)
-        return _advanced(aim, state, value, evaluate(value))
-
-    return jax.lax.while_loop(lambda s: ~s.is_done & (s.round < ROUNDS), once, state).found
+    return _State(
+        zero, first, aim.value(first), slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never
+    )
 
 
-def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
-    """Returns the state after one more evaluation, at ``value``."""
+@compiled
+def _advanced(aim: Aim, state: _State, bounds: Bounds) -> _State:
+    """Returns the state after one more evaluation, at the value of its setting."""
     target, least, most, whole = aim.target, aim.least, aim.most, aim.whole
-    wanted, u, found = measured(target), state.setting, state.found
+    wanted, u, value, found = measured(target), state.setting, state.value, state.found
     high, low = measured(bounds.upper), measured(bounds.lower)
     known = bounds.upper < aim.largest
     passes = known & (bounds.upper <= target)
@@ -169,7 +185,21 @@ def _advanced(aim: Aim, state: _State, value: Array, bounds: Bounds) -> _State:
     is_done = is_done | jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH) & ~whole
     is_done = is_done | at_end | (retreats > RETREATS) | is_adjacent | (ahead == u)
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    return _State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, near, best, is_done)
+    return _State(
+        state.round + 1,
+        ahead,
+        aim.value(ahead),
+        slope,
+        is_slope,
+        last,
+        height,
+        retreats,
+        bad,
+        refuted,
+        near,
+        best,
+        is_done,
+    )
 
 
 def _snapped(setting: Array, whole: Array) -> Array:

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from jaxacct import saddlepoint
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
+from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess, guess_at_once, guess_patiently
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.mechanisms import PoissonSubsampledGaussian
@@ -24,6 +24,7 @@ from jaxacct.precision import (
     in_float64_by_programs,
     is_concrete,
     log_complement,
+    outside,
 )
 from jaxacct.programs import compiled
 from jaxacct.prv.composition import directed_parts
@@ -120,20 +121,40 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
-@compiled(static=("relation",))
 def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
+    start, found = _guessed_at_once(relation, unknown, given, aim)
+    # The other way is a program as large as this one, and hardly ever needed.
+    return (
+        found
+        if is_concrete(found) and found.settled
+        else _guessed_patiently(relation, unknown, given, aim, start, found)
+    )
 
+
+@compiled(static=("relation",))
+def _guessed_at_once(relation: str, unknown: Array, given: Given, aim: Aim) -> tuple[Guess, Guess]:
+    start, ends = gaussian_start(unknown, given), (aim.least, aim.most)
+    parts_at = _parts_at(relation, unknown, given, aim)
+    return start, guess_at_once(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
+
+
+@compiled(static=("relation",))
+def _guessed_patiently(relation: str, unknown: Array, given: Given, aim: Aim, start: Guess, found: Guess) -> Guess:
+    parts_at, ends = _parts_at(relation, unknown, given, aim), (aim.least, aim.most)
+    return guess_patiently(parts_at, start, found, given.epsilon, jnp.log(given.delta), ends)
+
+
+def _parts_at(relation: str, unknown: Array, given: Given, aim: Aim) -> Callable[[Array], Any]:
     def parts_at(setting: Array) -> Any:
         # Not with ``aim.value``: a whole number of steps has no derivative.
         value = jnp.where(aim.rises, jnp.exp(setting), jnp.exp(-setting))
         return directed_parts(*_composition(unknown, given, value), relation)[0]
 
-    start = gaussian_start(unknown, given)
-    return guess(parts_at, start, given.epsilon, jnp.log(given.delta), (aim.least, aim.most))
+    return parts_at
 
 
-@compiled(static=("relation",))
+@compiled(static=("relation",), in_pieces=True)
 def _answered(relation: str, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
     def evaluate(value: Array) -> Bounds:
         return bounds_of("delta", *_composition(unknown, given, value), given, relation)
@@ -153,7 +174,8 @@ def with_epsilon(result: Calibrated, bounds: Bounds, epsilon: Array) -> Calibrat
 
 def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsampledGaussian, Any]:
     """Returns mechanism and steps as :func:`composition` does, for an unknown that is traced."""
-    numbers = (jnp.where(is_it, value, getattr(given, name)) for is_it, name in zip(unknown, ENDS, strict=True))
+    where = np.where if is_concrete(unknown, given, value) else jnp.where
+    numbers = (where(is_it, value, getattr(given, name)) for is_it, name in zip(unknown, ENDS, strict=True))
     noise_multiplier, rate, steps = numbers
     return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
@@ -168,9 +190,10 @@ def bounds_of(quantity: str, mechanism: Any, steps: Any, given: Given, relation:
 def searched(evaluate: Callable[[Array], Bounds], near: Guess, aim: Aim) -> Found:
     """Returns what the search from a guess found."""
     # Half the tolerance on the safe side: where the guess is that good, two evaluations will do.
-    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, near.slope, near.settled)
+    return search(evaluate, aim, outside(near.setting) + 0.5 * aim.tolerance, near.slope, near.settled)
 
 
+@compiled
 def graded(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     passed = jnp.isfinite(found.setting)
