@@ -53,6 +53,7 @@ def compiled(function: Any = None, *, static: tuple[str, ...] = (), in_pieces: b
     """Returns ``function`` as a :class:`Program`; to be used where ``jax.jit`` would be, as a decorator.
 
     Args:
+        function: of arrays and of what is static.
         static: names of the arguments that are part of the program, hashable; the first ones.
         in_pieces: at first it is not compiled but run as it is, for its pieces are programs that are used elsewhere.
     """

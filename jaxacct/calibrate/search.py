@@ -117,15 +117,13 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
     """
     state = _begun(aim, start, slope, is_slope)
     if not is_concrete(aim, state):
-        return jax.lax.while_loop(_goes_on, lambda state: _advanced(aim, state, evaluate(state.value)), state).found
+        return jax.lax.while_loop(
+            lambda s: ~s.is_done & (s.round < ROUNDS), lambda s: _advanced(aim, s, evaluate(s.value)), state
+        ).found
     # By the programs that answer single questions, which mostly are there already.
-    while _goes_on(state):
+    while not bool(state.is_done) and int(state.round) < ROUNDS:
         state = _advanced(aim, state, evaluate(outside(state.value)))
     return state.found
-
-
-def _goes_on(state: _State) -> Any:
-    return (state.round < ROUNDS) & ~state.is_done
 
 
 @compiled

@@ -84,8 +84,8 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     return Aim(
         target=given.delta,
         largest=np.float64(1.0),
-        least=as_float64(ends[0]),
-        most=as_float64(ends[1]),
+        least=np.asarray(ends[0], np.float64) if is_concrete(ends) else as_float64(ends[0]),
+        most=np.asarray(ends[1], np.float64) if is_concrete(ends) else as_float64(ends[1]),
         tolerance=np.float64(config.tolerance),
         rises=np.bool_(config.unknown in ("noise_multiplier", "scale")),
         whole=np.bool_(config.unknown == "steps"),
@@ -121,7 +121,7 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
-def _guessed(relation: str, unknown: Array, given: Given, aim: Aim) -> Guess:
+def _guessed(relation: str, unknown: Any, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
     start, found = _guessed_at_once(relation, unknown, given, aim)
     # The other way is a program as large as this one, and hardly ever needed.
