@@ -19,7 +19,7 @@ os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 MAPPINGS = pathlib.Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000

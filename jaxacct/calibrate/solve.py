@@ -108,7 +108,7 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     unknown = np.asarray([config.unknown == name for name in ENDS])
     aim = aimed(config, given, ENDS[config.unknown])
     near = _guessed(config.relation, unknown, given, aim)
-    found = _answered(config.relation, unknown, given, aim, near)
+    found = outside(_answered(config.relation, unknown, given, aim, near))
     if config.quantity == "epsilon":
         if is_concrete(found) and not found.satisfied:
             bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)

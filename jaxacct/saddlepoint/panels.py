@@ -195,14 +195,20 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 
     def without(start: Array) -> Array:
         """Returns the bound by stretches, the best of those merged in twos, fours, ..."""
-        found, least, low, high = [], density, parts.low, parts.high
-        while True:
+
+        def merge(cells: tuple[Array, ...], count: Array) -> tuple[tuple[Array, ...], Array]:
+            """Doubles the cells that each holds from itself on; those that begin at a multiple of ``count`` are all."""
+            least, low, high = cells
             length = high - low
-            found.append(jnp.sum(least * length * (1 - _largest_sinc(start * length / 2))))
-            if least.shape[1] == 1:
-                return 1 - jnp.max(jnp.stack(found))
-            least = jnp.minimum(least[:, ::2], least[:, 1::2])
-            low, high = jnp.minimum(low[:, ::2], low[:, 1::2]), jnp.maximum(high[:, ::2], high[:, 1::2])
+            known = jnp.where(jnp.arange(size) % count == 0, least * length, 0.0)
+            following = (jnp.arange(size) + count) % size
+            next_least, next_low, next_high = (values[:, following] for values in cells)
+            merged = jnp.minimum(least, next_least), jnp.minimum(low, next_low), jnp.maximum(high, next_high)
+            return merged, jnp.sum(known * (1 - _largest_sinc(start * length / 2)))
+
+        size = density.shape[1]
+        _, found = jax.lax.scan(merge, (density, parts.low, parts.high), 2 ** jnp.arange(size.bit_length()))
+        return 1 - jnp.max(found)
 
     starts = w * 2.0 ** jnp.arange(LEVELS + 1)
     others = jax.vmap(without)(starts)
