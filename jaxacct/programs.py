@@ -123,6 +123,8 @@ class Program(Generic[Result]):
             version.answers += 1
         if version.run is None or (version.answers >= self._often and not version.is_full):
             self._prepare(version, args, numbers, key, device)
+        if config.jax_enable_x64 and (version.is_full or version.is_fast):  # pieces do so themselves
+            elementary.check(fast=version.is_fast)
         run: Any = version.run
         return run(*numbers)
 
@@ -154,18 +156,16 @@ class Program(Generic[Result]):
             place = well if is_full else fast
             if place is not None:
                 program_cache.save(place, run, device, numbers)
-        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
-            elementary.check(fast=not is_full)
-        version.run, version.is_full = run, is_full
+        version.run, version.is_full, version.is_fast = run, is_full, not is_full
 
 
 class _Version:
     """One compiled program, for how many answers it was run, and for which last."""
 
-    __slots__ = ("answer", "answers", "is_full", "run")
+    __slots__ = ("answer", "answers", "is_fast", "is_full", "run")
 
     def __init__(self) -> None:
-        self.answer, self.answers, self.is_full = -1, 0, False
+        self.answer, self.answers, self.is_fast, self.is_full = -1, 0, False, False
         self.run: Callable[..., Any] | None = None
 
 

@@ -196,7 +196,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
     def without(start: Array) -> Array:
         """Returns the bound by stretches, the best of those merged in twos, fours, ..."""
 
-        def merge(cells: tuple[Array, ...], count: Array) -> tuple[tuple[Array, ...], Array]:
+        def merge(cells: tuple[Array, Array, Array], count: Array) -> tuple[tuple[Array, Array, Array], Array]:
             """Doubles the cells that each holds from itself on; those that begin at a multiple of ``count`` are all."""
             least, low, high = cells
             length = high - low
