@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxacct.precision import is_concrete
+from jaxacct.programs import Program
 
 Tree = TypeVar("Tree")
 Result = TypeVar("Result")
@@ -34,11 +38,51 @@ def rows(values: Any, size: int) -> list[Any]:
     return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
 
 
-def one_by_one(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function``, whose batches a CPU works off one entry after the other; other devices side by side.
+MANY = 4096
+"""Entries from which on compiling a batch well takes less time than it saves."""
 
-    So the arrays of an entry stay in the cache, its loops end when it is done and not when the slowest is, and only the
-    branch that it takes is run. Batches may be traced after a scope is left: a function that needs one enters it.
+
+def one_by_one(
+    function: Callable[..., Result], *static: Any, settled: Callable[..., Any] | None = None
+) -> Callable[..., Result]:
+    """Returns ``function`` of ``static`` and more, whose batches a CPU works off one entry after the other.
+
+    Other devices do so side by side. So the arrays of an entry stay in the cache, its loops end when it is done and not
+    when the slowest is, and only the branch that it takes is run. Batches may be traced after a scope is left: a
+    function that needs one enters it.
+
+    Args:
+        function: defined in a module, not in a function: a batch that nobody else traces is a program of its own.
+        static: hashable.
+        settled: of the further arguments, whether the first of them is the result as it stands. It is asked of batches
+            that nobody else traces; where it holds for all entries, nothing is run or compiled.
     """
-    wrapped: Any = jax.custom_batching.sequential_vmap
-    return wrapped(function) if jax.default_backend() == "cpu" else function
+    if jax.default_backend() != "cpu":
+        return functools.partial(function, *static)
+    single: Any = jax.custom_batching.custom_vmap(functools.partial(function, *static))
+
+    @single.def_vmap
+    def batch(size: int, is_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        which, concrete = tuple(jax.tree.leaves(is_batched)), is_concrete(args)
+        if settled is not None and concrete and np.all(settled(*args)):
+            return args[0], is_batched[0]
+        run = _run_well if size >= MANY else _run
+        found = (run if concrete else _map)(function, static, which, args)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return single
+
+
+def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:
+    leaves, structure = jax.tree.flatten(args)
+
+    def entry(batched: list[Any]) -> Any:
+        own = iter(batched)
+        every = [next(own) if is_batched else leaf for leaf, is_batched in zip(leaves, which, strict=True)]
+        return one_by_one(function, *static)(*jax.tree.unflatten(structure, every))
+
+    return jax.lax.map(entry, [leaf for leaf, is_batched in zip(leaves, which, strict=True) if is_batched])
+
+
+_run = Program(_map, static=("function", "static", "which"))
+_run_well = Program(_map, static=("function", "static", "which"), well=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import decimal
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.precision import TINY, as_float64, in_float64, outside
+from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
+from jaxacct.programs import compiled
 
 
 @jax.tree_util.register_dataclass
@@ -63,7 +64,7 @@ class Bounds:
         """Returns the same bracket in float32, ``lower`` rounded down and ``upper`` rounded up."""
         return _outward_float32(self)
 
-    @in_float64
+    @in_float64_by_programs
     def intersection(self, other: Bounds) -> Bounds:
         """Returns what two brackets of one number prove together; of one shape.
 
@@ -115,14 +116,17 @@ def zero() -> Bounds:
     return Bounds(*(np.float64(0.0),) * 3, np.asarray(True)[()])
 
 
-@in_float64
 def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
-    lower, upper = as_float64(lower), as_float64(upper)
-    relative = (upper - lower) / jnp.where(upper == 0, 1.0, upper)
-    return outside(jnp.where(upper == 0, 0.0, jnp.where(jnp.isfinite(upper), relative, jnp.inf)))
+    # By NumPy where that can be: JAX compiles each operation.
+    library: Any = np if is_concrete(lower, upper) else jnp
+    with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
+        low, high = (library.asarray(end, library.float64) for end in (lower, upper))
+        relative = (high - low) / library.where(high == 0, 1.0, high)
+        gap = library.where(high == 0, 0.0, library.where(library.isfinite(high), relative, library.inf))
+        return outside(gap)
 
 
-@jax.jit
+@compiled
 def _intersection(first: Bounds, second: Bounds) -> Bounds:
     lower, upper = jnp.maximum(first.lower, second.lower), jnp.minimum(first.upper, second.upper)
     estimate = jnp.where(first.converged, first.estimate, jnp.clip(second.estimate, lower, upper))

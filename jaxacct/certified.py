@@ -21,7 +21,8 @@ from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.precision import in_float64_by_programs, is_concrete, outside
+from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 
@@ -91,7 +92,7 @@ def delta(
     return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points)
 
 
-@in_float64
+@in_float64_by_programs
 def curve(
     mechanism: Mechanisms,
     steps: Steps,
@@ -147,7 +148,7 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
     return asked.at(values)
 
 
-@in_float64
+@in_float64_by_programs
 def answer(
     mechanism: Mechanisms,
     steps: Steps,
@@ -177,7 +178,7 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     return bounds.converged | (bounds.gap <= tolerance)
 
 
-@in_float64
+@in_float64_by_programs
 def with_mesh(exact: Bounds, mesh: Callable[[], Bounds] | None, tolerance: float) -> Bounds:
     """Returns the exact accountant's brackets, and where they are not settled what the mesh's prove besides.
 
@@ -194,7 +195,7 @@ def with_mesh(exact: Bounds, mesh: Callable[[], Bounds] | None, tolerance: float
     return both() if is_concrete(enough) else jax.lax.cond(enough.converged, lambda: enough, both)
 
 
-@jax.jit
+@compiled
 def _judged(bounds: Bounds, tolerance: Any) -> Bounds:
     """Returns the bracket, converged where it is settled, with its middle for an estimate where it has none."""
     settled = is_settled(bounds, tolerance)
@@ -217,10 +218,16 @@ def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -
 
 def _narrowed(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the exact accountant's bracket with that of a mesh of so many points; None asks for no mesh."""
+    if is_concrete(exact, leaves) and exact.converged:
+        return exact
+    return one_by_one(_with_points, asked, points, settled=_has_converged)(exact, leaves)
 
-    def narrowed(exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-        mechanism, steps, question = asked.arguments(leaves)
-        mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, asked.relation, points=points)
-        return with_mesh(exact, mesh if points else None, question.tolerance)
 
-    return one_by_one(narrowed)(exact, leaves)
+def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:
+    return exact.converged
+
+
+def _with_points(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+    mechanism, steps, question = asked.arguments(leaves)
+    mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, asked.relation, points=points)
+    return with_mesh(exact, mesh if points else None, question.tolerance)

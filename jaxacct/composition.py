@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct import validation
+from jaxacct import elementary, validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
 from jaxacct.precision import UNIT_ROUNDOFF, exact_real, is_concrete, is_zero, log_complement
@@ -68,6 +68,7 @@ def _directed(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Part
     """Returns, for each direction, the pairs of one mechanism, or of a sequence, as they are."""
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
+        elementary.check()
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
         counts = jnp.broadcast_to(_real(steps), (length,))
         return [_gathered(((pair, counts),)) for pair in pairs]
@@ -139,6 +140,9 @@ def _real(leaf: ArrayLike) -> Any:
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
     if isinstance(leaf, jax.core.Tracer):
         return leaf.astype(real) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
+    if isinstance(leaf, jax.Array):
+        # Perhaps a mechanism computed it, operation by operation, as JAX compiles those.
+        elementary.check()
     values = np.asarray(leaf)
     return values if values.dtype == bool else values.astype(real)
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import elementary
+from jaxacct import elementary, programs
 from jaxacct.processes import note_computing
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -48,18 +48,22 @@ SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
 """The same within a scope that has been entered for others."""
 
 
-def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
+def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.AbstractContextManager[None]:
     """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
 
-    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails.
+    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails; not
+    so where all that is computed in it is comparisons, + and -, and programs of :mod:`jaxacct.programs`: those check
+    what compiles them, and mostly that is another compiler.
 
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.
     """
     note_computing()
-    if x64:
+    if x64 and not by_programs:
         elementary.check()
     config: Any = jax.config
+    if not config.jax_enable_x64:
+        programs.note_answer()
     settings = (
         config.jax_numpy_dtype_promotion,
         config.jax_debug_nans,
@@ -91,6 +95,17 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
         with scope():
+            return function(*args, **kwargs)
+
+    return scoped
+
+
+def in_float64_by_programs(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Returns the same for a function that computes ``by_programs``, as :func:`scope` has it."""
+
+    @functools.wraps(function)
+    def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        with scope(by_programs=True):
             return function(*args, **kwargs)
 
     return scoped

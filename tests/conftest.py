@@ -16,8 +16,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).pa
 # A program from the disk costs half of what compiling the smallest one does.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+# Tests exchange parts of the library, which a program kept from before would not show.
+os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 MAPPINGS = pathlib.Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
@@ -28,9 +30,12 @@ MOST_MAPPINGS = 30_000
 def let_go_of_programs() -> Iterator[None]:
     """Drops compiled programs after a module where there are very many; those needed again come from the disk."""
     yield
-    if MAPPINGS.exists() and sum(1 for _ in MAPPINGS.open()) > MOST_MAPPINGS:
+    if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
         import jax
 
+        from jaxacct import programs
+
+        programs.forget()
         jax.clear_caches()
 
 

@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("elementary", "processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
+    *("program_cache", "elementary", "programs"),
+    *("processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
     *("rounded_sum", "binomial"),
     *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),

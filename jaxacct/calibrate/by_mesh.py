@@ -10,16 +10,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import PROBE, Aim, State, advanced, begun, goes_on
+from jaxacct.calibrate.search import PROBE, Aim, State, search
 from jaxacct.calibrate.solve import Config, Given, aimed, graded, with_epsilon
-from jaxacct.precision import in_float64, outside
+from jaxacct.precision import in_float64_by_programs, outside
 from jaxacct.question import ForEpsilon
 
 CLOSE, GAP = 5e-5, 2e-4
@@ -37,10 +35,8 @@ LEAST_GAP = 1e-9
 SLOPE = -20.0
 """Of log delta in u, before two settings tell."""
 
-_begun, _advanced, _graded = jax.jit(begun), jax.jit(advanced), jax.jit(graded)
 
-
-@in_float64
+@in_float64_by_programs
 def improved(
     config: Config,
     compose: Callable[[Any], tuple[Any, Any]],
@@ -71,7 +67,7 @@ def improved(
                 undercut = np.maximum(found.setting - PROBE * config.tolerance, aim.least)
                 if delta_at(outside(aim.value(undercut)), gap).lower > aim.target:
                     found = found._replace(distance=found.setting - undercut)
-        result = outside(_graded(aim, found))
+        result = outside(graded(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
         if result.status == Status.UNKNOWN or (before.satisfied and worse):
             return before
@@ -84,8 +80,5 @@ def improved(
 def _searched(delta_at: Callable[[Any, float], Bounds], aim: Aim, start: Any, slope: Any, gap: float) -> State:
     """Returns the last state of :func:`.search.search`, by bounds of about a relative gap; None is no known slope."""
     known = slope is not None
-    state = outside(_begun(aim, jnp.float64(start), jnp.float64(slope if known else SLOPE), jnp.asarray(known)))
-    while goes_on(state):
-        value = outside(aim.value(state.setting))
-        state = outside(_advanced(aim, state, value, delta_at(value, gap)))
-    return state
+    first = np.float64(slope if known else SLOPE)
+    return search(lambda value: delta_at(value, gap), aim, np.float64(start), first, np.bool_(known))

@@ -132,6 +132,18 @@ def guess(
     ends: tuple[Any, Any],
 ) -> Guess:
     """Returns the setting in [ends] whose delta at ``epsilon`` is about ``exp(log_delta)``; ``start`` need be rough."""
+    found = guess_at_once(parts_at, start, epsilon, log_delta, ends)
+    return guess_patiently(parts_at, start, found, epsilon, log_delta, ends)
+
+
+def guess_at_once(
+    parts_at: Callable[[Array], tuple[Part, ...]],
+    start: Guess,
+    epsilon: Array,
+    log_delta: Array,
+    ends: tuple[Any, Any],
+) -> Guess:
+    """Returns what Newton's method in setting and order together finds."""
 
     def at(setting: Array, log_order: Array) -> tuple[Array, ...]:
         return expansion(parts_at(setting), jnp.exp(log_order), epsilon)
@@ -154,11 +166,10 @@ def guess(
     _, setting, log_order, slope, settled = jax.lax.while_loop(
         lambda state: (state[0] < STEPS) & ~state[-1], step, state
     )
-    found = Guess(setting, jnp.exp(log_order), slope, settled & jnp.isfinite(setting) & (slope < 0))
-    return _patient(parts_at, start, found, epsilon, log_delta, ends)
+    return Guess(setting, jnp.exp(log_order), slope, settled & jnp.isfinite(setting) & (slope < 0))
 
 
-def _patient(
+def guess_patiently(
     parts_at: Callable[[Array], tuple[Part, ...]],
     start: Guess,
     found: Guess,

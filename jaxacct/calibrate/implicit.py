@@ -40,7 +40,7 @@ def solved(config: Config, given: Given) -> Answer:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _traced(config: Config, given: Given) -> Answer:
-    return one_by_one(functools.partial(calibrated, config))(given)
+    return one_by_one(calibrated, config)(given)
 
 
 @_traced.defjvp

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.bounds import Bounds
+from jaxacct.precision import is_concrete, outside
+from jaxacct.programs import compiled
 
 ROUNDS = 20
 """Most evaluations; one to three are usual, ten where the guess was far off."""
@@ -92,6 +94,7 @@ class State(NamedTuple):
 
     round: Array
     setting: Array
+    value: Array
     slope: Array
     is_slope: Array
     last: Array
@@ -104,8 +107,8 @@ class State(NamedTuple):
     is_done: Array
 
 
-def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: Array, is_slope: Array) -> Found:
-    """Returns about the least setting at which ``evaluate`` certifies at most the target.
+def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
+    """Returns the last state of a search for the least setting at which ``evaluate`` certifies at most the target.
 
     Args:
         evaluate: the certified bounds at a value, decreasing in the setting.
@@ -114,14 +117,20 @@ def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Array, slope: A
         slope (): derivative in u of the logarithm of what is compared, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
     """
+    state = begun(aim, start, slope, is_slope)
+    if not is_concrete(aim, state):
+        return jax.lax.while_loop(_goes_on, lambda state: advanced(aim, state, evaluate(state.value)), state)
+    # By the programs that answer single questions, which mostly are there already.
+    while not bool(state.is_done) and int(state.round) < ROUNDS:
+        state = advanced(aim, state, evaluate(outside(state.value)))
+    return outside(state)
 
-    def once(state: State) -> State:
-        value = aim.value(state.setting)
-        return advanced(aim, state, value, evaluate(value))
 
-    return jax.lax.while_loop(goes_on, once, begun(aim, start, slope, is_slope)).found
+def _goes_on(state: State) -> Array:
+    return ~state.is_done & (state.round < ROUNDS)
 
 
+@compiled
 def begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     """Returns the state before anything is evaluated."""
     nothing = jnp.full_like(start, jnp.inf)
@@ -131,18 +140,16 @@ def begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     first = _snapped(jnp.clip(start, aim.least, aim.most), aim.whole)
     zero = jnp.zeros(start.shape, int)
     height = jnp.nan * start
-    return State(zero, first, slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never)
+    return State(
+        zero, first, aim.value(first), slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never
+    )
 
 
-def goes_on(state: State) -> Array:
-    """Returns whether there is more to evaluate."""
-    return ~state.is_done & (state.round < ROUNDS)
-
-
-def advanced(aim: Aim, state: State, value: Array, bounds: Bounds) -> State:
-    """Returns the state after one more evaluation, at ``value``."""
+@compiled
+def advanced(aim: Aim, state: State, bounds: Bounds) -> State:
+    """Returns the state after one more evaluation, at the value of its setting."""
     target, least, most, whole = aim.target, aim.least, aim.most, aim.whole
-    wanted, u, found = measured(target), state.setting, state.found
+    wanted, u, value, found = measured(target), state.setting, state.value, state.found
     high, low = measured(bounds.upper), measured(bounds.lower)
     known = bounds.upper < aim.largest
     passes = known & (bounds.upper <= target)
@@ -180,7 +187,8 @@ def advanced(aim: Aim, state: State, value: Array, bounds: Bounds) -> State:
     is_done = is_done | jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH) & ~whole
     is_done = is_done | at_end | (retreats > RETREATS) | is_adjacent | (ahead == u)
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    return State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, near, best, is_done)
+    rows = state.round + 1, ahead, aim.value(ahead), slope, is_slope, last, height, retreats, bad, refuted, near
+    return State(*rows, best, is_done)
 
 
 def _snapped(setting: Array, whole: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,13 +11,23 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
+from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess, guess_at_once, guess_patiently
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.composition import directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, log_complement
+from jaxacct.precision import (
+    FUNCTION,
+    TINY,
+    UNIT_ROUNDOFF,
+    as_float64,
+    in_float64_by_programs,
+    is_concrete,
+    log_complement,
+    outside,
+)
+from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
 from jaxacct.saddlepoint.accountant import answer
@@ -85,15 +94,15 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     return Aim(
         target=given.delta,
         largest=np.float64(1.0),
-        least=as_float64(ends[0]),
-        most=as_float64(ends[1]),
+        least=np.asarray(ends[0], np.float64) if is_concrete(ends) else as_float64(ends[0]),
+        most=np.asarray(ends[1], np.float64) if is_concrete(ends) else as_float64(ends[1]),
         tolerance=np.float64(config.tolerance),
         rises=np.bool_(config.unknown in ("noise_multiplier", "scale")),
         whole=np.bool_(config.unknown == "steps"),
     )
 
 
-@in_float64
+@in_float64_by_programs
 def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     """Returns the result of one target, and the setting u that was guessed.
 
@@ -109,7 +118,7 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     unknown = np.asarray([config.unknown == name for name in ENDS])
     aim = aimed(config, given, ENDS[config.unknown])
     near = _guessed(config.relation, unknown, given, aim)
-    found = _answered(config.relation, unknown, given, aim, near)
+    found = outside(_answered(config.relation, unknown, given, aim, near))
     if config.budget is ForEpsilon:
         if is_concrete(found) and not found.satisfied:
             bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)
@@ -122,20 +131,40 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _guessed(relation: Relation, unknown: Array, given: Given, aim: Aim) -> Guess:
+def _guessed(relation: Relation, unknown: Any, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
+    start, found = _guessed_at_once(relation, unknown, given, aim)
+    # The other way is a program as large as this one, and hardly ever needed.
+    return (
+        found
+        if is_concrete(found) and found.settled
+        else _guessed_patiently(relation, unknown, given, aim, start, found)
+    )
 
+
+@compiled(static=("relation",))
+def _guessed_at_once(relation: Relation, unknown: Array, given: Given, aim: Aim) -> tuple[Guess, Guess]:
+    start, ends = gaussian_start(unknown, given), (aim.least, aim.most)
+    parts_at = _parts_at(relation, unknown, given, aim)
+    return start, guess_at_once(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
+
+
+@compiled(static=("relation",))
+def _guessed_patiently(relation: Relation, unknown: Array, given: Given, aim: Aim, start: Guess, found: Guess) -> Guess:
+    parts_at, ends = _parts_at(relation, unknown, given, aim), (aim.least, aim.most)
+    return guess_patiently(parts_at, start, found, given.epsilon, jnp.log(given.delta), ends)
+
+
+def _parts_at(relation: Relation, unknown: Array, given: Given, aim: Aim) -> Callable[[Array], Any]:
     def parts_at(setting: Array) -> Any:
         # Not with ``aim.value``: a whole number of steps has no derivative.
         value = jnp.where(aim.rises, jnp.exp(setting), jnp.exp(-setting))
         return directed_parts(*_composition(unknown, given, value), relation)[0]
 
-    start = gaussian_start(unknown, given)
-    return guess(parts_at, start, given.epsilon, jnp.log(given.delta), (aim.least, aim.most))
+    return parts_at
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=("relation",), in_pieces=True)
 def _answered(relation: Relation, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
     def evaluate(value: Array) -> Bounds:
         return answer(*_composition(unknown, given, value), ForDelta(given.epsilon), relation)
@@ -143,8 +172,8 @@ def _answered(relation: Relation, unknown: Array, given: Given, aim: Aim, near: 
     return graded(aim, searched(evaluate, near, aim))
 
 
-@in_float64
-@jax.jit
+@in_float64_by_programs
+@compiled
 def with_epsilon(result: Calibrated, bounds: Bounds, epsilon: Array) -> Calibrated:
     """Returns the result with bounds on epsilon reached: at most the budget's, where its delta has been certified."""
     upper = jnp.where(result.satisfied, jnp.minimum(bounds.upper, epsilon), jnp.inf)
@@ -155,7 +184,8 @@ def with_epsilon(result: Calibrated, bounds: Bounds, epsilon: Array) -> Calibrat
 
 def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsampledGaussian, Any]:
     """Returns mechanism and steps as :func:`composition` does, for an unknown that is traced."""
-    numbers = (jnp.where(is_it, value, getattr(given, name)) for is_it, name in zip(unknown, ENDS, strict=True))
+    where = np.where if is_concrete(unknown, given, value) else jnp.where
+    numbers = (where(is_it, value, getattr(given, name)) for is_it, name in zip(unknown, ENDS, strict=True))
     noise_multiplier, rate, steps = numbers
     return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
@@ -163,9 +193,11 @@ def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsamp
 def searched(evaluate: Callable[[Array], Bounds], near: Guess, aim: Aim) -> Found:
     """Returns what the search from a guess found."""
     # Half the tolerance on the safe side: where the guess is that good, two evaluations will do.
-    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, near.slope, near.settled)
+    near = outside(near)
+    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, near.slope, near.settled).found
 
 
+@compiled
 def graded(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     passed = jnp.isfinite(found.setting)
@@ -202,7 +234,7 @@ def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
     return Guess(setting, order, -(order**2) * mu**2, jnp.zeros(setting.shape, bool))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=("budget",))
 def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated) -> Calibrated:
     """Returns a result that delta covers by itself, where there is none better: by what is sampled, whatever the noise.
 
@@ -242,8 +274,8 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     return jax.tree.map(lambda new, old: jnp.where(covered, new, old), better, result)
 
 
-@in_float64
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@in_float64_by_programs
+@compiled(static=("config", "make"))
 def scaled(
     config: Config, make: Callable[[Array], Any], given: Given, steps: Any, ends: tuple[Array, Array]
 ) -> tuple[Calibrated, Array]:

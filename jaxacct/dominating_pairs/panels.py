@@ -200,14 +200,20 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 
     def without(start: Array) -> Array:
         """Returns the bound by stretches, the best of those merged in twos, fours, ..."""
-        # Ends and densities in one array: one operation for each level of merging.
-        found, rows = [], jnp.stack([density, parts.low, -parts.high])
-        while True:
-            least, length = rows[0], -rows[2] - rows[1]
-            found.append(jnp.sum(least * length * (1 - _largest_sinc(start * length / 2))))
-            if rows.shape[-1] == 1:
-                return 1 - jnp.max(jnp.stack(found))
-            rows = jnp.minimum(rows[:, :, ::2], rows[:, :, 1::2])
+
+        def merge(cells: tuple[Array, Array, Array], count: Array) -> tuple[tuple[Array, Array, Array], Array]:
+            """Doubles the cells that each holds from itself on; those that begin at a multiple of ``count`` are all."""
+            least, low, high = cells
+            length = high - low
+            known = jnp.where(jnp.arange(size) % count == 0, least * length, 0.0)
+            following = (jnp.arange(size) + count) % size
+            next_least, next_low, next_high = (values[:, following] for values in cells)
+            merged = jnp.minimum(least, next_least), jnp.minimum(low, next_low), jnp.maximum(high, next_high)
+            return merged, jnp.sum(known * (1 - _largest_sinc(start * length / 2)))
+
+        size = density.shape[1]
+        _, found = jax.lax.scan(merge, (density, parts.low, parts.high), 2 ** jnp.arange(size.bit_length()))
+        return 1 - jnp.max(found)
 
     starts = w * 2.0 ** jnp.arange(LEVELS + 1)
     others = jax.vmap(without)(starts)

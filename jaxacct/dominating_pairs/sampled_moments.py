@@ -221,12 +221,12 @@ def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array, ki
 
     Invalid parameters give garbage.
     """
+    return one_by_one(_together, kinds)(noise_multiplier, sampling_rate, orders)
 
-    @in_float64
-    def together(s: Array, q: Array, orders: Array) -> Array:
-        return _log_moments(s, q, orders, kinds)
 
-    return one_by_one(together)(noise_multiplier, sampling_rate, orders)
+@in_float64
+def _together(kinds: OrderKinds, s: Array, q: Array, orders: Array) -> Array:
+    return _log_moments(s, q, orders, kinds)
 
 
 def _log_moments(s: Array, q: Array, orders: Array, kinds: OrderKinds) -> Array:

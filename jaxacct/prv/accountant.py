@@ -12,7 +12,7 @@ from jaxacct import validation
 from jaxacct.bounds import zero
 from jaxacct.composition import directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.precision import as_float64, in_float64, is_concrete, outside
+from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
@@ -118,7 +118,7 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
         validation.check_positive(tolerance, "tolerance")
 
 
-@in_float64
+@in_float64_by_programs
 def answer(
     mechanism: Mechanisms,
     steps: Steps,

@@ -19,6 +19,7 @@ from jaxtyping import Array
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_complement
+from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
 POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
@@ -28,7 +29,7 @@ EDGES = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.aran
 """Losses between which cells lie, about a loss amid the bulk."""
 
 
-@jax.jit
+@compiled
 def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
     """Returns, of pairs (m,), upper bounds on -log(1 - delta(0)) of one run, (m,), and on the logs of the sums, (m, a).
 
@@ -54,7 +55,7 @@ def without_composing(parts: Parts, question: Question) -> tuple[Array, Array]:
     return _bracket([steps for _, steps in parts], every, facts_of(parts), question)
 
 
-@jax.jit
+@compiled
 def _bracket(
     counts: list[Array], every: list[tuple[Array, Array]], facts: Facts, question: Question
 ) -> tuple[Array, Array]:

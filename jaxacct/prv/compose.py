@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
 from jaxacct.prv.spectrum import Spectrum, heaviest, invert, multiply, offset_to, transform
 from jaxacct.prv.windows import log_moments, reach
@@ -234,7 +235,7 @@ def _fit(
     return _Fit(power, accumulated, best, lows)
 
 
-@jax.jit
+@compiled
 def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLattice:
     """Returns the lattice of the sum of two losses, each (rows, n), on meshes that are one another's doubles.
 

@@ -16,6 +16,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, check, directed_parts
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
+from jaxacct.programs import compiled
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.kernel import composed, delta_at, infinite_share
@@ -101,7 +102,7 @@ def _profile(parts: Parts, epsilons: Any, points: int, method: str) -> tuple[lis
     return [(jnp.max(lower, axis=0), jnp.min(upper, axis=0))], jax.tree.map(lambda leaf: leaf[0], facts)
 
 
-@jax.jit
+@compiled
 def _deltas(lattices: LossLattice, facts: Facts, lost: Array, epsilons: Array) -> Range:
     infinite = infinite_share(facts, lost)
     # One epsilon after the other: each is a sum over the whole lattice.
@@ -109,7 +110,7 @@ def _deltas(lattices: LossLattice, facts: Facts, lost: Array, epsilons: Array) -
     return values[:, 1], values[:, 0]
 
 
-@jax.jit
+@compiled
 def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bounds:
     """Returns the bounds on the largest delta of the directions, of each the best that are known."""
     # No loss at all: delta is 1 - e^epsilon below 0.

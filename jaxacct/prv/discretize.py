@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
+from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.placing import CUTS, Placed
 
@@ -27,7 +27,7 @@ class Cells(NamedTuple):
     """Of bins about the points, (points,), which :func:`_lowered` balances."""
 
 
-@functools.partial(jax.jit, static_argnames="points")
+@compiled(static=("points",))
 def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
     """Returns the masses of the cells between the points of a mesh, and of the bins about them."""
     losses = _losses(placed, points)

@@ -26,6 +26,7 @@ from jaxtyping import Array
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, combined
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
+from jaxacct.programs import compiled
 from jaxacct.prv import plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.diagnostics import Diagnostics
@@ -110,7 +111,7 @@ def _entry(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-@jax.jit
+@compiled
 def _planned(
     sketches: tuple[Sketch, ...],
     counts: tuple[Array, ...],
@@ -123,7 +124,7 @@ def _planned(
     return chosen, combined([sketch.known for sketch in sketches], counts)
 
 
-@jax.jit
+@compiled
 def _power(
     placed: Placed, cells: Cells, steps: Array, method: Array, order: Array, log_weight: Array, log_tail: Array
 ) -> tuple[LossLattice, Stages, Array]:
@@ -196,12 +197,11 @@ def bounds_of(parts: Parts, question: Question, points: int, method: str) -> tup
         slack=sum_.lattices.slack,
         shift=sum_.lattices.shift,
         lost=sum_.lost,
-        converged=bounds.converged,
         **at,
     )
 
 
-@jax.jit
+@compiled
 def _bracket(lattices: LossLattice, lost: Array, facts: Facts, question: Question) -> tuple[Bounds, dict[str, Array]]:
     """Returns the bracket that a composition gives, and what its record says of it."""
     infinite = infinite_share(facts, lost)
@@ -220,6 +220,7 @@ def _bracket(lattices: LossLattice, lost: Array, facts: Facts, question: Questio
     bounds = question.close(found, facts)
     bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
     return bounds, {
+        "converged": jnp.asarray(bounds.converged),
         "mesh": lattices.mesh[0],
         "start": lattices.start[0],
         "slack_delta": jax.vmap(slack_effect)(lattices, at),

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.programs import compiled
 
 CUTS = np.concatenate([[0.0], np.geomspace(0.05, 4.0, 12)])
 """Where losses may begin to count as infinite, beyond the last point kept, over the length of what is kept."""
@@ -56,7 +57,7 @@ class Placed(NamedTuple):
     """Whether there are such bins within the mesh."""
 
 
-@jax.jit
+@compiled
 def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array, points: Array) -> Placed:
     """Returns the mesh of ``points`` points, h apart, for the losses between ``low`` and ``high``.
 

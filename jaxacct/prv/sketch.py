@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxacct.composition import Known, known_of
 from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.programs import compiled
 
 OCTAVE = 6
 """Cells of the sketch for each halving of the distance from the bulk."""
@@ -48,7 +49,7 @@ class Sketch(NamedTuple):
     """What is known of the pair without looking at masses."""
 
 
-@jax.jit
+@compiled
 def sketched(pairs: DominatingPair, steps: Array, value: Array, is_epsilon: Array, points: Array) -> Sketch:
     """Returns the sketches of pairs (m,), each up to where what lies beyond may count as infinite.
 

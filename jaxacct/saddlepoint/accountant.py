@@ -16,7 +16,8 @@ from jaxacct.batching import one_by_one, rows, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.precision import as_float64, as_real, in_float64, is_concrete, outside, scope
+from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
+from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import OneRun, closed_forms, is_single
@@ -133,17 +134,18 @@ def asked(
 def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
     # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
-    with scope(x64=asked.precision == "float64"):
+    with scope(x64=asked.precision == "float64", by_programs=True):
         return outside(_decided(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
-    def solved(leaves: tuple[Any, ...]) -> Bounds:
-        with scope(x64=asked.precision == "float64"):
-            return _decided(asked, leaves)[0]
+    return one_by_one(_solved, asked)(leaves)
 
-    return one_by_one(solved)(leaves)
+
+def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+    with scope(x64=asked.precision == "float64"):
+        return _decided(asked, leaves)[0]
 
 
 def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
@@ -167,7 +169,7 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     return _largest([solve.bounds_of(parts, question) for parts in directions])
 
 
-@in_float64
+@in_float64_by_programs
 def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Relation) -> Bounds:
     """Returns the brackets that answer questions of one kind, (n,), as :func:`epsilon` or :func:`delta` does each.
 
@@ -186,7 +188,7 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     return outside(jax.vmap(lambda *of_directions: _largest(of_directions)[0])(*every))
 
 
-@jax.jit
+@compiled
 def _each(of: OneRun | Parts, questions: Question) -> Bounds:
     if isinstance(of, OneRun):
         return jax.lax.map(lambda question: one_run.bounds_of(of, question), questions)
@@ -206,7 +208,7 @@ def _largest(found: Sequence[Bounds]) -> tuple[Bounds, Any]:
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
-@jax.jit
+@compiled
 def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     """Returns the larger of two brackets, and which one decides."""
     every: Any = stack(first, second)
@@ -260,7 +262,7 @@ def _chosen(decides: Array, *directions: Any) -> Any:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiled(static=("relation", "single"))
 def _log_slopes(
     relation: Relation, single: bool, run: tuple[Any, Any], epsilon: Array, decides: Array
 ) -> tuple[list[Array], Array]:

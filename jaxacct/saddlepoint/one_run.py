@@ -17,6 +17,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete
+from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
 ROUNDS = 100
@@ -77,7 +78,7 @@ def _is_gaussian(pairs: DominatingPair) -> bool:
     )
 
 
-@jax.jit
+@compiled
 def _gaussian(parts: Parts) -> OneRun:
     """Returns the one Gaussian run that plain Gaussian ones come to."""
     noise = jnp.concatenate([pairs.noise_multiplier for pairs, _ in parts])  # type: ignore[attr-defined]
@@ -94,7 +95,7 @@ def _gaussian(parts: Parts) -> OneRun:
     return OneRun(pair[0], pair[1], facts_of(parts))
 
 
-@jax.jit
+@compiled
 def bounds_of(run: OneRun, question: Question) -> Bounds:
     """Returns the bracket that answers a question of one number."""
     if isinstance(question, ForEpsilon):

@@ -18,6 +18,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs.law import Nodes, law_of, precision
 from jaxacct.precision import is_concrete
+from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.saddlepoint.contour import (
     LADDER,
@@ -98,7 +99,7 @@ def _share() -> float:
     return 1.0 if _is_certified() else SINGLE_SHARE
 
 
-@jax.jit
+@compiled
 def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any) -> Opened:
     """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
     facts = facts_of(parts)
@@ -126,7 +127,7 @@ def _delta_bounds(parts: Parts, epsilon: Any) -> Bounds:
 _delta_bounds_traced = jax.jit(_delta_bounds)
 
 
-@jax.jit
+@compiled
 def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
     line, (least, most) = on.line, on.facts.infinite
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]
@@ -168,7 +169,7 @@ def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
     return _epsilon_bounds_traced(parts, delta)
 
 
-@jax.jit
+@compiled
 def _epsilon_bounds_traced(parts: Parts, delta: Array) -> Bounds:
     zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
     shapes = jax.eval_shape(_tried, parts, delta, zero, first)
@@ -184,7 +185,7 @@ def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any) -> _Found:
     return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0), delta, lines)
 
 
-@jax.jit
+@compiled
 def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     line, (least, most), known = on.line, on.facts.infinite, on.known
     u, limit = precision().roundoff, CONVERGED[precision().roundoff]

@@ -1,0 +1,252 @@
+"""The library's own programs: one answer however they are compiled, and what is on the disk is never in the way."""
+
+import hashlib
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxacct import elementary, program_cache, programs
+from jaxacct.bounds import Bounds
+from jaxacct.precision import scope
+from jaxacct.saddlepoint.accountant import _larger
+
+FIRST, SECOND = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))
+SCRIPT = """
+import jax, numpy as np
+counted = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **about: counted.append(name) if name.endswith("backend_compile_duration") else None)
+from jaxacct import programs
+from jaxacct.bounds import Bounds
+from jaxacct.precision import scope
+from jaxacct.saddlepoint.accountant import _larger
+first, second = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))
+with scope(by_programs=True):
+    print(float(_larger(first, second)[0].upper), len(counted))
+"""
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and no program in memory."""
+    where = tmp_path / "programs"
+    monkeypatch.setenv("JAXACCT_CACHE", str(where))
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    programs.forget()
+    yield where
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+    programs.forget()
+    elementary._sound.clear()
+
+
+def answer():
+    """Returns what a new process would, asked for the first time."""
+    programs.forget()
+    elementary._sound.clear()
+    with scope(by_programs=True):
+        bounds, decides = _larger(FIRST, SECOND)
+    return float(bounds.upper), int(decides)
+
+
+def kept(where):
+    return sorted(where.iterdir())
+
+
+def process():
+    return subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env={**os.environ})
+
+
+def test_a_second_process_compiles_nothing_and_two_at_a_time_do_not_meet(cache):
+    together = [process(), process()]
+    first = [run.communicate()[0].split() for run in together]
+    after = process().communicate()[0].split()
+    assert [told[0] for told in [*first, after]] == ["4.0"] * 3
+    assert min(int(told[1]) for told in first) > 0
+    assert after[1] == "0"
+    assert not list(cache.glob(".new-*"))
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in cache.iterdir()} == {0o600}
+
+
+def test_what_jax_itself_has_from_the_disk_is_kept_whole_or_not_at_all(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "jax"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    assert process().communicate()[0].startswith("4.0")
+    shutil.rmtree(cache)
+    # From JAX's own cache, and then from what was kept of that.
+    for _ in range(2):
+        assert process().communicate()[0].startswith("4.0")
+
+
+def sealed(payload):
+    return program_cache.MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+        lambda content: b"nothing of ours",
+        lambda content: sealed(b"no pickle"),
+        lambda content: sealed(pickle.dumps((b"no program", jax.tree.structure(0)))),
+    ],
+    ids=["cut short", "empty", "one bit", "foreign", "no pickle", "no program"],
+)
+def test_what_is_not_whole_is_as_if_it_were_not_there(cache, damage):
+    expected = answer()
+    whole = {path: path.read_bytes() for path in kept(cache)}
+    assert whole
+    for path, content in whole.items():
+        path.write_bytes(damage(content))
+    assert answer() == expected
+    # And is replaced: what follows finds it.
+    assert all(path.read_bytes().startswith(program_cache.MAGIC) for path in whole)
+    assert all(path.read_bytes() != damage(content) for path, content in whole.items())
+
+
+class Bomb:
+    """Leaves a mark when it is read by pickle."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.mark,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders of a user are private there")
+@pytest.mark.parametrize(("mode", "is_read"), [(0o600, True), (0o620, False), (0o602, False)])
+def test_what_somebody_else_may_write_is_not_read(cache, tmp_path, mode, is_read):
+    expected = answer()
+    mark = tmp_path / "mark"
+    for path in kept(cache):
+        path.write_bytes(sealed(pickle.dumps(Bomb(mark))))
+        path.chmod(mode)
+    assert answer() == expected
+    assert mark.exists() == is_read
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders of a user are private there")
+def test_a_folder_that_others_may_write_to_is_refused_in_words(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("JAXACCT_CACHE", str(shared))
+    with pytest.warns(UserWarning, match=r"JAXACCT_CACHE = .*chmod 700"):
+        assert answer() == (4.0, 1)
+    assert not list(shared.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("JAXACCT_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    monkeypatch.setenv("HOME", str(file))
+    monkeypatch.setenv("LOCALAPPDATA", str(file))
+    assert answer() == (4.0, 1)
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(cache, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert answer() == (4.0, 1)
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("word", ["off", "OFF", "0"])
+def test_it_can_be_turned_off(word, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXACCT_CACHE", word)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert program_cache.folder() is None
+    assert answer() == (4.0, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_not_used_for_longest_goes_first(cache, monkeypatch):
+    answer()
+    old, new = cache / ("0" * 40), cache / ("1" * 40)
+    for path, used in ((old, 1e9), (new, 2e9)):
+        path.write_bytes(bytes(10_000))
+        os.utime(path, (used, used))
+    monkeypatch.setattr(program_cache, "MOST_BYTES", sum(path.stat().st_size for path in cache.iterdir()) - 1)
+    left = cache / ".new-left"
+    left.touch()
+    os.utime(left, (1e9, 1e9))
+    program_cache._keep_within(cache)
+    assert not old.exists()
+    assert new.exists()
+    assert not left.exists()
+
+
+class Own:
+    """A class that this package does not know."""
+
+
+@pytest.mark.parametrize("value", [lambda x: x, Own, Own(), jax.tree.structure({"a": [jax.tree_util.Partial(answer)]})])
+def test_what_other_code_decides_is_not_kept(value):
+    assert program_cache.place_of(_larger, value) is None
+
+
+def test_what_makes_another_program_makes_another_name(cache):
+    shapes = [np.zeros(2), np.zeros(3), np.zeros(2, np.float32), np.zeros((2, 1))]
+    structures = [jax.tree.structure(tree) for tree in (FIRST, (0, 0), [0, 0], {"a": 0}, {"b": 0}, None)]
+    others = [1, 1.0, True, "1", None, ("a", "b"), ("ab",), Bounds, elementary.FAST]
+    places = [program_cache.place_of(_larger, value) for value in (*shapes, *structures, *others)]
+    places += [program_cache.place_of(elementary.computed, shapes[0])]
+    assert None not in places
+    assert len(set(places)) == len(places)
+
+
+def test_called_often_it_is_compiled_well_and_answers_the_same():
+    expected, found = answer(), []
+    for _ in range(1, programs.OFTEN):
+        found += [version.is_full for version in _larger._versions.values()]
+        with scope(by_programs=True):
+            for _ in range(2 * programs.OFTEN):  # as often as one answer likes
+                bounds, decides = _larger(FIRST, SECOND)
+        assert (float(bounds.upper), int(decides)) == expected
+    assert not any(found)
+    assert [version.is_full for version in _larger._versions.values()] == [True]
+    # From now on that is what is found.
+    assert answer() == expected
+    assert [version.is_full for version in _larger._versions.values()] == [True]
+
+
+def test_inside_a_trace_it_is_what_jax_makes_of_it():
+    with scope():
+        batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), FIRST, SECOND)
+        bounds, decides = jax.jit(jax.vmap(_larger, in_axes=(0, None)))(batch, SECOND)
+    np.testing.assert_array_equal(bounds.upper, [4.0, 4.0])
+    np.testing.assert_array_equal(decides, [1, 0])
+    assert not _larger._versions
+
+
+def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
+    monkeypatch.setattr(elementary, "_sound", {jax.default_backend()})
+    monkeypatch.setattr(elementary, "failures", lambda *_: ["exp(1.0) is off"])
+    for _ in range(2):
+        with (
+            pytest.raises(elementary.UnsoundBackendError, match=r"compiling fast.*exp\(1.0\) is off"),
+            scope(by_programs=True),
+        ):
+            _larger(FIRST, SECOND)
