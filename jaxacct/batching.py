@@ -26,7 +26,7 @@ def stack(*trees: Tree) -> Tree:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
 
 
-MANY = 4096
+MANY = 256
 """Entries from which on compiling a batch well takes less time than it saves."""
 
 
