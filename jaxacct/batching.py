@@ -38,7 +38,7 @@ def rows(values: Any, size: int) -> list[Any]:
     return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
 
 
-MANY = 4096
+MANY = 256
 """Entries from which on compiling a batch well takes less time than it saves."""
 
 
