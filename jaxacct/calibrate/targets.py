@@ -335,7 +335,7 @@ def _of_everyone(
     at_delta = certified.delta(*compose(value), given.epsilon, relation=config.relation)
     if not float(at_delta.upper) <= given.delta:
         return before
-    found = Calibrated(np.float64(value), at_delta, Status.LOOSE)
+    found = Calibrated(np.float64(value), at_delta, int(Status.LOOSE))
     if config.quantity == "delta":
         return found
     return outside(with_epsilon(found, certified.epsilon(*compose(value), given.delta, relation=config.relation),
@@ -349,7 +349,7 @@ def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: C
         config.unknown, value * (1 - PROBE * config.tolerance)
     )
     refuted = float(certified.delta(*compose(next_one), given.epsilon, relation=config.relation).lower) > given.delta
-    return dataclasses.replace(result, status=np.int32(Status.CONVERGED)) if refuted else result
+    return dataclasses.replace(result, status=int(Status.CONVERGED)) if refuted else result
 
 
 def _by_mesh(

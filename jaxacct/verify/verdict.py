@@ -231,7 +231,9 @@ class _Epsilon(_Question):
             return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
         self.narrows = False  # a narrow bracket asks for narrow balls
         guess = self._secant(max(wrong, 0.0))
-        for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9) if guess is not None else ():
+        if guess is None:
+            return low, high
+        for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9):
             left, right = guess * (1 - margin), guess * (1 + margin) + 5e-324
             if self.at_most(right) and self.at_least(left):
                 return max(low, left), min(high, right)
