@@ -304,7 +304,7 @@ def _of_everyone(
     at_delta = certified.delta(*compose(value), given.epsilon, relation=config.relation)
     if not float(at_delta.upper) <= given.delta:
         return before
-    found = Calibrated(np.float64(value), at_delta, Status.LOOSE)
+    found = Calibrated(np.float64(value), at_delta, int(Status.LOOSE))
     if config.budget is ForDelta:
         return found
     at_epsilon = certified.epsilon(*compose(value), given.delta, relation=config.relation)

@@ -16,8 +16,8 @@ REFINED = (2**8, "recursive"), (2**10, "two_stage"), (2**12, "fixed")
 def test_each_method_is_right(seed):
     random = np.random.default_rng(seed)
     for i in range(10):
-        mechanism = ja.PoissonSubsampledGaussian(10 ** random.uniform(np.log10(0.5), np.log10(20)),
-                                                 10 ** random.uniform(-5, 0))  # fmt: skip
+        mechanism = ja.PoissonSubsampledGaussian(10 ** random.uniform(np.log10(0.7), np.log10(20)),
+                                                 10 ** random.uniform(-3, 0))  # fmt: skip
         steps, delta = np.floor(10 ** random.uniform(0, 7)), 10 ** random.uniform(-12, -2)
         relation = "remove" if random.random() < 0.5 else "add"
         brackets = [

@@ -64,7 +64,7 @@ def test_brackets_are_right_by_the_referee():
     random = np.random.default_rng(11)
     converged = 0
     for i in range(30):
-        noise, rate = np.exp(random.uniform(np.log(0.5), np.log(8))), np.exp(random.uniform(np.log(1e-4), np.log(0.2)))
+        noise, rate = np.exp(random.uniform(np.log(0.7), np.log(8))), np.exp(random.uniform(np.log(1e-3), np.log(0.2)))
         steps = round(np.exp(random.uniform(0, np.log(1e6))))
         mechanism = ja.PoissonSubsampledGaussian(noise, rate)
         exact = saddlepoint.epsilon(mechanism, steps, 1e-5)
