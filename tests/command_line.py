@@ -18,7 +18,6 @@ def runner(capsys, monkeypatch):
     """Returns what runs the command in this process, in an environment without its variables."""
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "JAXACCT_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
 
     def run(*arguments, **environment):
         with monkeypatch.context() as patch:

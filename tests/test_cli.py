@@ -130,7 +130,7 @@ def test_what_is_no_bad_input_has_a_code_of_its_own(jaxacct, monkeypatch):
     assert "out of memory" in done.stderr
 
 
-def test_an_epsilon_imports_what_it_needs_and_keeps_what_it_compiled():
+def test_an_epsilon_imports_what_it_needs_and_keeps_what_it_compiled(tmp_path):
     heavy = "flax optax orbax matplotlib sklearn scipy rich jaxacct.train jaxacct.sweep jaxacct.calibrate jaxacct.rdp"
     script = (
         "import sys\n"
@@ -142,15 +142,17 @@ def test_an_epsilon_imports_what_it_needs_and_keeps_what_it_compiled():
         "sys.exit(code)\n"
     )
     environment = dict(os.environ)
-    folder = environment.pop("JAX_COMPILATION_CACHE_DIR")
-    environment["JAXACCT_CACHE_DIR"] = folder
+    del environment["JAX_COMPILATION_CACHE_DIR"]
+    tmp_path.chmod(0o700)
+    environment["JAXACCT_CACHE"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     record, imported, used = done.stdout.splitlines()
     assert json.loads(record)["quantity"] == "epsilon"
     assert imported == "[]"
-    assert used == folder
+    assert used == "None"
+    assert list(tmp_path.iterdir())
 
 
 def test_the_package_names_everything_before_it_is_imported():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import platform
 import sys
 import traceback
@@ -23,12 +22,16 @@ from jaxacct.cli.arguments import Parser
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one."""
 
+BY_THE_LIBRARY = ("epsilon", "delta", "calibrate", "verify")
+"""Commands all of whose programs the library keeps by itself (:mod:`jaxacct.program_cache`)."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
     parser = build_parser()
     parsed = parser.parse_args(arguments)
-    _keep_compilations()
+    if parsed.command not in BY_THE_LIBRARY:
+        _keep_compilations()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _say
@@ -65,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="jaxacct",
         description="Differential-privacy accounting and private training in JAX. "
         "jaxacct COMMAND --help has each command's arguments and examples.",
-        epilog="JAXACCT_CACHE_DIR sets where compiled programs are kept (empty: nowhere); JAX_PLATFORMS=cpu keeps off "
+        epilog="JAXACCT_CACHE sets where compiled programs are kept (off: nowhere); JAX_PLATFORMS=cpu keeps off "
         "a GPU or TPU; NO_COLOR=1 leaves colour out; JAXACCT_TRACEBACK=1 shows the trace of an error.",
     )
     parser.add_argument("--version", action=Version, nargs=0, help="versions and devices, for a report of a defect")
@@ -110,14 +113,15 @@ class Completion(argparse.Action):
 
 
 def _keep_compilations() -> None:
-    """Keeps compiled programs between runs of the command: the first call of a kind takes seconds, the next ones less.
+    """Lets JAX keep what it compiles between runs of the command, beside the library's own programs.
 
     Only here: a library must leave the process's JAX settings alone, an application may choose them.
     """
     import jax
 
-    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jaxacct"
-    folder = os.environ.get("JAXACCT_CACHE_DIR", str(default))
-    if folder and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", folder)
+    from jaxacct import program_cache
+
+    folder = program_cache.folder()
+    if folder is not None and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(folder / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -16,11 +16,6 @@ SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=10
 FEATURES, CLASSES = 6, 3
 
 
-@pytest.fixture(autouse=True)
-def _no_cache_folder(monkeypatch):
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
-
-
 def problem(size=150):
     rng = np.random.default_rng(0)
     data = rng.normal(size=(size, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, size).astype(np.int32)

@@ -36,7 +36,6 @@ def alone():
 def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
     from jaxacct.cli import main
 
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
     out = tmp_path / "sub" / "found.npz"
     assert main(["sweep", *AXES, "--out", str(out), "--json"]) == 0
     output, errors = capsys.readouterr()
@@ -57,7 +56,6 @@ def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
 def test_jobs_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp_path, capsys, monkeypatch):
     from jaxacct.cli import main
 
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
     arguments = [*AXES, "--out", tmp_path / "found.npz", "--chunk", 2]
     out, parts = tmp_path / "found-0-of-2.npz", tmp_path / "found-0-of-2.npz.parts"
     first = started(*arguments, "--shard", "0/2", **FOUR_DEVICES)
@@ -113,7 +111,6 @@ def test_jobs_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp
 def test_bad_input_exits_with_2_and_one_message(change, words, capsys, monkeypatch):
     from jaxacct.cli import main
 
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
     assert main(["sweep", *AXES, *change]) == 2
     output, errors = capsys.readouterr()
     assert "Traceback" not in errors
@@ -125,7 +122,6 @@ def test_bad_input_exits_with_2_and_one_message(change, words, capsys, monkeypat
 def test_what_is_looked_for_is_what_is_not_given(capsys, monkeypatch):
     from jaxacct.cli import main
 
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
     assert main(["sweep", "--steps", "10"]) == 2
     assert "--delta is missing" in capsys.readouterr().err
     assert main(["sweep", "--epsilon", "1", "--steps", "10", "--sampling-rate", "0.1"]) == 2

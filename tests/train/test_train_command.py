@@ -10,11 +10,6 @@ from jaxacct.train.checkpoints import SPENDS, Checkpoints
 from jaxacct.train.datasets import LOADERS
 
 
-@pytest.fixture(autouse=True)
-def _no_cache_folder(monkeypatch):
-    monkeypatch.setenv("JAXACCT_CACHE_DIR", "")
-
-
 def test_a_short_run_writes_its_report_and_picture(tmp_path, capsys):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
