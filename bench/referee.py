@@ -122,10 +122,10 @@ def setting(index: int) -> tuple[str, Any, Any, str, str, float]:
 def judged(index: int) -> dict[str, Any]:
     """Returns the record of one setting."""
     name, mechanisms, steps, relation, quantity, given = setting(index)
-    library = getattr(ja, quantity)(mechanisms, steps, given, relation=relation)
+    library = (ja.epsilon if quantity == "epsilon" else ja.delta)(mechanisms, steps, given, relation=relation)
     allocated = name == "allocation"
     lower, upper = 0.0 if allocated else float(library.lower), float(library.upper)
-    verify_it = getattr(verify, quantity)
+    verify_it = verify.epsilon if quantity == "epsilon" else verify.delta
 
     def ask(low: float, high: float) -> tuple[Any, float]:
         start = time.process_time()
@@ -142,7 +142,8 @@ def judged(index: int) -> dict[str, Any]:
     truth = float(library.estimate) if narrow else None
     most = float("inf") if quantity == "epsilon" else 1.0
     if truth is None:
-        ball, _ = ask(-1.0, -1.0)
+        # Refuted from near the truth, which the referee then looks for from there.
+        ball, _ = ask(1.001 * upper, most) if upper < most / 1.001 else ask(-1.0, -1.0)
         low, high = ball.truth
         truth = low if high - low <= 1e-9 * high else None
     if truth is not None and 1e-300 < truth < most:
