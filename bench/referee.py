@@ -5,7 +5,7 @@
 
 Each setting is judged three times: the library's bracket as it is, its upper bound moved below the truth by one part in
 10^8, and its lower bound above. The truth for this is the library's estimate where its bracket is narrower than 1e-9,
-and the referee's own ball elsewhere. Times are of the processor, for one bracket. Random allocation has one batch here,
+and the referee's own ball elsewhere, unless a bracket takes it longer than LONG. Times are of the processor, for one bracket. Random allocation has one batch here,
 and its upper bound alone is claimed: the accountants' pair is above the tight one. Users' own distribution functions
 are left out: there the referee says UNDECIDED always.
 """
@@ -26,6 +26,9 @@ import jaxacct as ja
 from jaxacct import strict_json, verify
 
 MOVED = 1e-8
+
+LONG = 3.0
+"""Seconds of one bracket beyond which a truth that no bracket gives is not looked for: that takes some dozens of them."""
 
 LAWS = (
     "gaussian", "poisson", "poisson replace", "mixture", "truncated", "gaussian without", "laplace without", "laplace",
@@ -141,7 +144,7 @@ def judged(index: int) -> dict[str, Any]:
     narrow = float(library.gap) < 1e-9 and bool(library.converged) and not allocated
     truth = float(library.estimate) if narrow else None
     most = float("inf") if quantity == "epsilon" else 1.0
-    if truth is None:
+    if truth is None and seconds < LONG:
         # Refuted from near the truth, which the referee then looks for from there.
         ball, _ = ask(1.001 * upper, most) if upper < most / 1.001 else ask(-1.0, -1.0)
         low, high = ball.truth
