@@ -5,9 +5,9 @@
 
 Each setting is judged three times: the library's bracket as it is, its upper bound moved below the truth by one part in
 10^8, and its lower bound above. The truth for this is the library's estimate where its bracket is narrower than 1e-9,
-and the referee's own ball elsewhere, unless a bracket takes it longer than LONG. Times are of the processor, for one bracket. Random allocation has one batch here,
-and its upper bound alone is claimed: the accountants' pair is above the tight one. Users' own distribution functions
-are left out: there the referee says UNDECIDED always.
+and the referee's own ball elsewhere, unless a bracket takes it longer than LONG. Times are of the processor, for one
+bracket. Random allocation has one batch here, and its upper bound alone is claimed: the accountants' pair is above the
+tight one. Users' own distribution functions are left out: there the referee says UNDECIDED always.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxacct import strict_json, verify
 MOVED = 1e-8
 
 LONG = 3.0
-"""Seconds of one bracket beyond which a truth that no bracket gives is not looked for: that takes some dozens of them."""
+"""Seconds of a bracket from which on a truth that none gives is not looked for: that takes some dozens of them."""
 
 LAWS = (
     "gaussian", "poisson", "poisson replace", "mixture", "truncated", "gaussian without", "laplace without", "laplace",
