@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +107,16 @@ def _bracket(lower: float, upper: float) -> str:
 def _rounded(value: float, spec: str, rounding: str) -> str:
     """Returns a number formatted, to its safe side."""
     if not math.isfinite(value) or value == 0:
-        return format(value, spec)
+        return format(abs(value), spec)
+    digits, kind = re.fullmatch(r".*?(\.\d+)?([eEfFgGn%]?)", spec, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not digits and not kind:
+        return format(value, spec)  # the shortest text that is read as this number
+    if not digits:  # six, as of any float
+        spec = f"{spec[:-1]}.6{kind}"
     with decimal.localcontext(rounding=rounding):
-        return format(decimal.Decimal(value), spec)
+        # Decimals know neither underscores between thousands nor the alternate form.
+        text = format(decimal.Decimal(value), spec.replace("_", ",").replace("#", ""))
+    return text.replace(",", "_") if "_" in spec else text
 
 
 def zero() -> Bounds:

@@ -22,7 +22,6 @@ import contextlib
 import enum
 import functools
 import hashlib
-import inspect
 import os
 import pathlib
 import pickle
@@ -55,6 +54,9 @@ KNOWN = ("builtins", "jaxacct", "jax", "numpy")
 
 _imported = time.time()
 
+_flags = os.environ.get("XLA_FLAGS", "")
+"""XLA reads them once, when it starts."""
+
 
 class _UnknownError(TypeError):
     """What a program depends on cannot be told from one process to the next."""
@@ -67,15 +69,17 @@ def folder() -> pathlib.Path | None:
 
 @functools.cache
 def _folder_of(named: str, xdg: str) -> pathlib.Path | None:
-    if named.lower() in ("off", "0", "false", "no"):
+    if named.lower() in ("off", "0", "false", "no", "none"):
         return None
+    if named.lower() in ("on", "1", "true", "yes"):
+        named = ""
     try:
-        path = pathlib.Path(named).expanduser() if named else _cache_home(xdg) / "jaxacct"
+        path = pathlib.Path(named).expanduser().absolute() if named else _cache_home(xdg) / "jaxacct"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_private(os.lstat(path) if not named else os.stat(path), stat.S_ISDIR):
             return path
     except (OSError, RuntimeError):  # no home, or nothing can be made in it
-        return None
+        pass
     if named:
         warnings.warn(
             f"JAXACCT_CACHE = {named!r} is not a folder that belongs to this user and that no one else can write to: "
@@ -119,17 +123,23 @@ def _first_cpu() -> Any:
     return first if first.platform == "cpu" else None
 
 
+def _are_told(flags: str) -> bool:
+    """Returns whether the flags that XLA was started with are known, and leave the arithmetic alone."""
+    in_a_file = bool(flags) and not flags.lstrip().startswith("--")
+    return flags == os.environ.get("XLA_FLAGS", "") and not in_a_file and "fast_math" not in flags
+
+
 def place_of(function: Any, *parts: Any) -> pathlib.Path | None:
     """Returns the file of a program, which need not be there; None where none can be told.
 
     ``parts`` are all that it depends on beside the ``function``: static values, and arrays for their shapes.
     """
     where = folder()
-    if where is None:
+    if where is None or not _are_told(_flags):
         return None
     try:
-        text = "\n".join(map(described, (inspect.unwrap(function), *parts)))
-        key = hashlib.sha256(f"{_surroundings(os.environ.get('XLA_FLAGS', ''))}\n{text}".encode())
+        text = "\n".join(map(described, (function, *parts)))
+        key = hashlib.sha256(f"{_surroundings(_flags)}\n{text}".encode())
     except (_UnknownError, OSError):
         return None
     return where / key.hexdigest()[:40]
@@ -235,15 +245,10 @@ def described(value: Any) -> str:
         if node is None:
             return f"leaves({value.num_leaves})"
         return f"{described(node)}[{','.join(map(described, value.children()))}]"
-    if callable(value) and hasattr(value, "__wrapped__"):
-        value = inspect.unwrap(value)
-    if isinstance(value, (type, types.FunctionType)):
-        module = value.__module__
-        if module.split(".")[0] not in KNOWN or "<" in value.__qualname__:
-            raise _UnknownError(f"{value} may be anything in another process")
-        return f"{module}.{value.__qualname__}"
     if isinstance(value, np.dtype):
         return value.str
+    if callable(value) and _is_named(value):
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, jax.Device):
         return f"{value.platform} {value.device_kind} {value.id}"
     if isinstance(value, enum.Enum):
@@ -253,6 +258,25 @@ def described(value: Any) -> str:
     if is_dataclass(value):
         return f"{described(kind)}({','.join(described(getattr(value, field.name)) for field in fields(value))})"
     raise _UnknownError(f"{kind} may be anything in another process")
+
+
+def _is_named(value: Any) -> bool:
+    """Returns whether a function or class is the one that goes by its name in a package whose version is in the hash.
+
+    What ``functools.wraps`` makes of one bears its name too: so it must be what is found there, and its code of there.
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module.split(".")[0] not in KNOWN:
+        return False
+    home = sys.modules.get(module)
+    found = functools.reduce(lambda part, step: getattr(part, step, None), name.split("."), home)
+    if not isinstance(value, types.FunctionType):
+        return found is value or value is types.NoneType
+    code, file = value.__code__, getattr(home, "__file__", None)
+    if value.__closure__ is None and code.co_filename == file and code.co_qualname == name:
+        return True  # whatever decorates it there
+    package = pathlib.Path(getattr(sys.modules.get(module.split(".")[0]), "__file__", None) or ".").parent
+    return found is value and package in pathlib.Path(code.co_filename).parents
 
 
 @functools.cache

@@ -130,8 +130,9 @@ def unknown(question: Question) -> Bounds:
 def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
     valid = valid & (idle | (lower <= upper))  # nor NaN
-    lower = jnp.where(valid & ~idle, lower, 0.0)
-    upper = jnp.where(valid, jnp.where(idle, 0.0, upper), worst)
+    # Nor is 0 given a sign.
+    lower = jnp.where(valid & ~idle & (lower != 0), lower, 0.0)
+    upper = jnp.where(valid, jnp.where(idle | (upper == 0), 0.0, upper), worst)
     narrow = (upper < jnp.inf) & (upper - lower <= NEGLIGIBLE * upper)
     closed = valid & ((lower == upper) | narrow | (upper <= TINY))
     middle = jnp.where(lower == upper, upper, lower + (upper - lower) / 2)

@@ -17,11 +17,13 @@ def bracket(lower: float, upper: float, converged: bool = True) -> ja.Bounds:
     return ja.Bounds(np.float64(lower), np.float64(lower), np.float64(upper), np.asarray(converged)[()])
 
 
-@pytest.mark.parametrize("spec", [".0f", ".4f", ".3e", ".5g", "12.2f"])
+@pytest.mark.parametrize("spec", [".0f", ".4f", ".3e", ".5g", "12.2f", "e", "g", "f", "12", "_.2f", "#.3g"])
 def test_a_formatted_bracket_is_its_upper_end_and_never_below_it(spec):
     for number in NUMBERS:
-        shown = decimal.Decimal(f"{bracket(0.0, number):{spec}}".strip())
-        assert shown >= decimal.Decimal(number)
+        text = f"{bracket(0.0, number):{spec}}"
+        shown = decimal.Decimal(text.strip().replace("_", ""))
+        assert shown >= decimal.Decimal(number) or (spec == "12" and float(shown) == number)
+        assert len(text) <= len(f"{number:{spec}}") + 3
         assert float(f"{number:{spec}}") <= float(shown)
 
 
@@ -40,6 +42,7 @@ def test_a_printed_bracket_holds_the_bracket_and_is_short():
     [
         (bracket(2.15340123, 2.15340127), "[2.153401, 2.153402]"),
         (bracket(0.0, 0.0), "[0, 0]"),
+        (bracket(-0.0, -0.0), "[0, 0]"),
         (bracket(2.0, math.inf, False), "[2, inf] not converged"),
         (ja.Bounds(np.array([1.0, 2.0]), np.zeros(2), np.array([3.0, 4.0]), np.array([True, False])),
          "(2,) within [1, 4], 1 not converged"),

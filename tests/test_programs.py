@@ -1,5 +1,6 @@
 """The library's own programs: one answer however they are compiled, and what is on the disk is never in the way."""
 
+import functools
 import hashlib
 import os
 import pathlib
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from jax.scipy.special import ndtr
 
 from jaxacct import elementary, program_cache, programs
 from jaxacct.bounds import Bounds
@@ -242,7 +244,7 @@ def test_inside_a_trace_it_is_what_jax_makes_of_it():
 
 
 def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
-    monkeypatch.setattr(elementary, "_sound", {jax.default_backend()})
+    monkeypatch.setattr(elementary, "_sound", {jax.default_backend(): {True}})
     monkeypatch.setattr(elementary, "failures", lambda *_: ["exp(1.0) is off"])
     for _ in range(2):
         with (
@@ -250,3 +252,38 @@ def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
             scope(by_programs=True),
         ):
             _larger(FIRST, SECOND)
+
+
+def of_another_name(function, scale):
+    """A user's function that bears the name of the library's, as ``functools.wraps`` has it."""
+
+    @functools.wraps(function)
+    def scaled(x):
+        return function(x / scale)
+
+    return scaled
+
+
+@pytest.mark.parametrize(
+    "function",
+    [of_another_name(ndtr, 2.0), jax.grad(ndtr), jax.jit(of_another_name(ndtr, 2.0)), functools.partial(ndtr)],
+    ids=["wraps", "grad", "jit of wraps", "partial"],
+)
+def test_what_only_bears_a_name_of_the_library_is_not_kept(cache, function):
+    assert program_cache.place_of(elementary.computed, ndtr) is not None
+    assert program_cache.place_of(elementary.computed, function) is None
+    assert program_cache.place_of(function, np.zeros(2)) is None
+
+
+def test_a_function_of_no_module_is_not_kept(cache):
+    made: dict = {"__name__": None}
+    exec("def tail(x):\n    return x", made)
+    assert program_cache.place_of(elementary.computed, made["tail"]) is None
+
+
+@pytest.mark.parametrize("flags", ["--xla_cpu_enable_fast_math=true", "--xla_dump_to=/nowhere", "flags.txt"])
+def test_nothing_is_kept_under_flags_that_came_later_or_relax_arithmetic(cache, monkeypatch, flags):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert program_cache.place_of(elementary.computed, np.zeros(2)) is None
+    monkeypatch.setattr(program_cache, "_flags", flags)
+    assert (program_cache.place_of(elementary.computed, np.zeros(2)) is not None) == ("dump" in flags)

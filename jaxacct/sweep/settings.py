@@ -87,7 +87,7 @@ class Settings:
         {'noise_multiplier': array([1., 4.])}
         """
         validation.check_whole(count, "count", 1, self.size, "a number of shards")
-        validation.check_whole(index, "index", 0, count - 1, f"the number of one of {count} shards, from 0")
+        validation.check_whole(index, "index", 0, count - 1, f"the number of one of {count} shards")
         columns = self.columns(np.arange(index, self.size, count))
         values = {name: columns[name] if value.ndim else value for name, value in self.values.items()}
         return Settings(self.mechanisms, values, "rows")

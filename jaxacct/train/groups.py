@@ -125,5 +125,5 @@ def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -
         return given
     needed = [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in found]
     if needed:
-        raise TypeError(f"{' and '.join(needed)} are missing: give them, or {name}={kind.__name__}(...).")
+        raise TypeError(f"{' and '.join(needed)} missing: give {name}={kind.__name__}(...), or by itself.")
     return kind(**found)

@@ -159,7 +159,7 @@ def test_groups_say_what_their_fields_say_by_themselves():
         ({"budget": Budget(1.0, 1e-3)}, ValueError, "budget and epsilon, delta are both given"),
         ({"batches": Batches(sampling_rate=0.1)}, ValueError, "batches and expected_batch_size are both given"),
         ({"placement": Placement(), "ghost": True}, ValueError, "placement and ghost are both given"),
-        ({"epsilon": None}, TypeError, "epsilon are missing: give them, or budget=Budget"),
+        ({"epsilon": None}, TypeError, "epsilon missing: give budget=Budget"),
         ({"epsilon": None, "delta": None, "budget": (1.0, 1e-3)}, TypeError, "budget is a tuple: .*Budget"),
         ({"epsilom": 1.0}, TypeError, "unexpected keyword argument 'epsilom'"),
         ({"ledger": "book"}, ValueError, "ledger = 'book'"),
