@@ -38,8 +38,8 @@ def rows(values: Any, size: int) -> list[Any]:
     return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
 
 
-MANY = 256
-"""Entries from which on compiling a batch well takes less time than it saves."""
+MANY, MOST = 256, 4096
+"""Entries from which on a batch's program is compiled well for its second batch, and from which on for its first."""
 
 
 def one_by_one(
@@ -64,9 +64,9 @@ def one_by_one(
     @single.def_vmap
     def batch(size: int, is_batched: list[Any], *args: Any) -> tuple[Any, Any]:
         which, concrete = tuple(jax.tree.leaves(is_batched)), is_concrete(args)
-        if settled is not None and concrete and np.all(settled(*args)):
+        if settled is not None and concrete and np.all(np.asarray(settled(*args))):
             return args[0], is_batched[0]
-        run = _run_well if size >= MANY else _run
+        run = _run_well if size >= MOST else _run_again if size >= MANY else _run
         found = (run if concrete else _map)(function, static, which, args)
         return found, jax.tree.map(lambda _: True, found)
 
@@ -85,4 +85,5 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
 
 
 _run = Program(_map, static=("function", "static", "which"))
-_run_well = Program(_map, static=("function", "static", "which"), well=True)
+_run_again = Program(_map, static=("function", "static", "which"), often=2)
+_run_well = Program(_map, static=("function", "static", "which"), often=0)

@@ -76,16 +76,16 @@ class Program(Generic[Result]):
         function: Callable[..., Result],
         static: tuple[str, ...] = (),
         *,
-        well: bool = False,
+        often: int = OFTEN,
         in_pieces: bool = False,
     ) -> None:
-        """``well``: it is never compiled fast."""
+        """``often``: with the answer of this number it is compiled well."""
         functools.update_wrapper(self, function)
         self.function = function
         self.jitted: Any = jax.jit(function, static_argnames=static)
         self._signature = inspect.signature(function)
         self._static = tuple(i for i, name in enumerate(self._signature.parameters) if name in static)
-        self._often, self._in_pieces = 0 if well else OFTEN, in_pieces
+        self._often, self._in_pieces = often, in_pieces
         self._versions: dict[Any, _Version] = {}
         _programs.add(self)
 

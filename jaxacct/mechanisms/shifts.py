@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct.dominating_pairs import ShiftedNoisePair
-from jaxacct.precision import as_float64, in_float64
+from jaxacct.precision import as_float64, in_float64, is_concrete, scope
 
 
 @in_float64
@@ -20,17 +21,23 @@ def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair
     return ShiftedNoisePair(s, shift * p, p, q, noise)
 
 
-@in_float64
 def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
     """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
-    s, q = jnp.broadcast_arrays(as_float64(scale), as_float64(rate))
-    none, one = jnp.zeros_like(q), jnp.ones_like(q)
+    if is_concrete(scale, rate):  # by NumPy: operations outside of programs are compiled one by one
+        return _subsampled_pair(np, np.asarray(scale, np.float64), np.asarray(rate, np.float64), direction, noise)
+    with scope():
+        return _subsampled_pair(jnp, as_float64(scale), as_float64(rate), direction, noise)
+
+
+def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str) -> ShiftedNoisePair:
+    s, q = xp.broadcast_arrays(scale, rate)
+    none, one = xp.zeros_like(q), xp.ones_like(q)
     chosen = {
         "remove": ((none, one), (1 - q, q), (one, none)),
         "add": ((none, -one), (one, none), (1 - q, q)),
         "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
     }[direction]
-    locations, p, q_weights = (jnp.stack(values, axis=-1) for values in chosen)
+    locations, p, q_weights = (xp.stack(values, axis=-1) for values in chosen)
     return ShiftedNoisePair(s, locations, p, q_weights, noise)
 
 

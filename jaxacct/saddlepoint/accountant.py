@@ -15,7 +15,7 @@ from jaxacct import validation
 from jaxacct.batching import one_by_one, rows, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
@@ -108,8 +108,21 @@ class Asked(NamedTuple):
 
     def has_closed_form(self, leaves: Any) -> bool:
         """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-        mechanism, steps, _ = self.arguments(leaves)
-        return bool(closed_forms(directed_parts(mechanism, steps, self.relation), single=self.single))
+        traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+        found: list[OneRun] = []
+
+        def look(moving: list[Any]) -> None:
+            every = iter(moving)
+            known = [next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True)]
+            mechanism, steps, _ = self.arguments(known)
+            found.extend(closed_forms(directed_parts(mechanism, steps, self.relation), single=self.single))
+
+        moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
+        if moving:  # traced, lest a tracer of concrete numbers (jax.grad, jax.vmap) compile every operation by itself
+            jax.eval_shape(look, moving)
+        else:
+            look(moving)
+        return bool(found)
 
 
 def answer(
@@ -229,36 +242,47 @@ def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
 @_answer.defjvp
 def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
-    with scope(x64=asked.precision == "float64"):
+    concrete = is_concrete(leaves)
+    with scope(x64=asked.precision == "float64", by_programs=concrete):
         bounds, decides = _decided(asked, leaves)
-        slopes = _slopes(asked, [as_real(leaf) for leaf in leaves], jnp.asarray(bounds.estimate), decides)
-        tangent = jnp.zeros_like(bounds.estimate)
-        for slope, move in zip(slopes, moves, strict=True):
-            # A tangent may be a Python number; one of a whole number is nothing at all.
-            if getattr(move, "dtype", None) != jax.dtypes.float0:
-                tangent = tangent + jnp.sum(slope * jnp.asarray(move, slope.dtype))
+        reals: list[Any] = [np.asarray(leaf, bounds.estimate.dtype) if concrete else as_real(leaf) for leaf in leaves]
+        slopes = _slopes(asked, reals, outside(bounds.estimate), outside(decides))
+        # A tangent may be a Python number; one of a whole number is nothing at all.
+        known = [i for i, move in enumerate(moves) if getattr(move, "dtype", None) != jax.dtypes.float0]
+        tangent = _moved([slopes[i] for i in known], [moves[i] for i in known])
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
     return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
 
 
-def _slopes(asked: Asked, reals: list[Array], answer: Array, decides: Array) -> list[Array]:
+@jax.jit
+def _moved(slopes: list[Array], moves: list[Array]) -> Array:
+    """Returns the sum of slopes times moves, at once: operation by operation each, and its transpose, is compiled."""
+    each = [jnp.sum(slope * move.astype(slope.dtype)) for slope, move in zip(slopes, moves, strict=True)]
+    return jnp.sum(jnp.stack(each))
+
+
+def _slopes(asked: Asked, reals: list[Any], answer: Any, decides: Any) -> list[Any]:
     """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function."""
     *run, question = asked.arguments(reals)
+    concrete = is_concrete(reals, answer)
     epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
-    by_leaves, by_epsilon = _log_slopes(asked.relation, asked.single, tuple(run), epsilon, decides)
-    if isinstance(question, ForEpsilon):
-        slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (question.delta * by_epsilon)]
-        is_bound = answer <= 0
-    else:
-        slopes = [slope * answer for slope in by_leaves] + [by_epsilon * answer]
-        is_bound = answer >= 1
-    return [jnp.where(is_bound, 0.0, slope) for slope in slopes]
+    in_pieces = concrete and not asked.has_closed_form(tuple(reals))
+    log_slopes = _log_slopes.function if in_pieces else _log_slopes
+    by_leaves, by_epsilon = log_slopes(asked.relation, asked.single, tuple(run), epsilon, decides)
+    with np.errstate(all="ignore"):
+        if isinstance(question, ForEpsilon):
+            slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (question.delta * by_epsilon)]
+            is_bound = answer <= 0
+        else:
+            slopes = [slope * answer for slope in by_leaves] + [by_epsilon * answer]
+            is_bound = answer >= 1
+    return [(np if concrete else jnp).where(is_bound, 0.0, slope) for slope in slopes]
 
 
 def _chosen(decides: Array, *directions: Any) -> Any:
     """Returns what belongs to the direction that decides."""
     return jax.tree.map(
-        lambda *both: both[0] if len(both) == 1 else jnp.where(decides == 1, both[1], both[0]), *directions
+        lambda *both: both[0] if len(both) == 1 else choose(decides == 1, both[1], both[0]), *directions
     )
 
 
@@ -269,9 +293,11 @@ def _log_slopes(
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
     In epsilon it is differentiated under the integral. In the parameters it is a central difference of the integral,
-    which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h.
+    which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h. As a program
+    it is one; as a function of NumPy's numbers it runs the programs that found the answer.
     """
-    step = DIFFERENCE[epsilon.dtype.name]
+    step, concrete = DIFFERENCE[epsilon.dtype.name], is_concrete(run, epsilon)
+    xp: Any = np if concrete else jnp
     reals, structure = jax.tree.flatten(run)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
@@ -286,16 +312,20 @@ def _log_slopes(
 
     sizes = [leaf.size for leaf in reals]
     # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
-    moves = jnp.concatenate([jnp.zeros((1, sum(sizes))), jnp.eye(sum(sizes)), -jnp.eye(sum(sizes))])
+    each = np.eye(sum(sizes), dtype=epsilon.dtype)
+    moves = np.concatenate([0 * each[:1], each, -each])
 
     def moved(move: Array) -> tuple[Array, Array]:
-        parts = jnp.split(move, np.cumsum(sizes)[:-1])
+        parts = xp.split(move, np.cumsum(sizes)[:-1])
         return log_delta([x * (1 + step * part.reshape(x.shape)) for x, part in zip(reals, parts, strict=True)])
 
-    values, by_epsilon = jax.lax.map(moved, moves.astype(epsilon.dtype))
+    if concrete:
+        values, by_epsilon = (np.asarray(found) for found in zip(*map(moved, moves), strict=True))
+    else:
+        values, by_epsilon = jax.lax.map(moved, moves)
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
     # At the end of a range only one side is there.
-    difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
-    pieces = jnp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
-    by_leaves = [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
+    difference = xp.where(xp.isnan(up), 2 * (value - down), xp.where(xp.isnan(down), 2 * (up - value), up - down))
+    pieces = xp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
+    by_leaves = [piece.reshape(x.shape) / xp.where(x == 0, np.inf, x) for piece, x in zip(pieces, reals, strict=True)]
     return by_leaves, by_epsilon[0]

@@ -13,7 +13,7 @@ quadrature's and the roundings' errors, each bounded where it arises, that makes
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,9 @@ are sums of positive terms, taken directly where they are above 1/4 only.
 """
 
 
+Tree = TypeVar("Tree")
+
+
 class Line(NamedTuple):
     """The integrand on the line, for all eps: at node m, amplitude[m] e^(i (phase[m] + w[m] (slope - eps)))."""
 
@@ -99,23 +102,28 @@ class Rungs(NamedTuple):
 
 def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
     """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
-    return total_and_error(parts, nodes, order)[0]
+    return _summed(parts, [jax.vmap(moments, in_axes=(0, None))(rows, order) for rows in nodes])
 
 
 def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array]:
     """Returns the moments of the sum, and a bound on the error of its K(order): rounding and quadrature."""
-    sums, error = [jnp.zeros_like(order)] * 3, jnp.zeros_like(order)
-    for (pairs, steps), rows in zip(parts, nodes, strict=True):
+    each = []
+    for (pairs, _), rows in zip(parts, nodes, strict=True):
         found = jax.vmap(moments, in_axes=(0, None))(rows, order)
         missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), _step(n)))(
             pairs, rows
         )
-        each = VALUE_ROUNDING * precision().roundoff * jnp.abs(found.value) + jnp.exp(missed)
-        *sums, error = (
-            s + jnp.sum(jnp.where(steps > 0, steps * m, 0.0))
-            for s, m in zip([*sums, error], [*found, each], strict=True)
-        )
-    return Moments(*sums), error
+        each.append((found, VALUE_ROUNDING * precision().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
+    return _summed(parts, each)
+
+
+def _summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
+    """Returns the sum of what each run of each row comes to."""
+
+    def summed(*rows: Array) -> Array:
+        return sum(jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for (_, steps), m in zip(parts, rows, strict=True))  # type: ignore[return-value]
+
+    return jax.tree.map(summed, *each)
 
 
 def _step(nodes: Nodes) -> Array:

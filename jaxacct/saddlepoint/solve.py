@@ -240,7 +240,11 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
 
 def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    on = opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_)
+    return _log_delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
+
+
+@compiled
+def _log_delta_on_line(on: Opened, epsilon: Array) -> tuple[Array, Array]:
     log_finite, slope = log_delta(on.line, epsilon)
     ratio = on.facts.infinite[1] * jnp.exp(-log_finite)
     return log_finite + jnp.log1p(ratio), slope / (1 + ratio)

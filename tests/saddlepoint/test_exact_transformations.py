@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct import saddlepoint
+from jaxacct import programs, saddlepoint
+from jaxacct.mechanisms.shifts import subsampled_pair
 
 
 def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, precision="float64"):
@@ -41,6 +42,30 @@ def test_derivatives_are_those_of_the_exact_value(argument):
         moved[argument] += sign * step
         sides.append(float(upper_and_estimate(*moved).estimate))
     assert float(found) == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5)
+
+
+def test_a_derivative_runs_the_programs_that_found_the_answer(monkeypatch):
+    prepared, prepare = [], programs.Program._prepare
+
+    def noted(self, *args):
+        prepared.append(self.function.__name__)
+        prepare(self, *args)
+
+    monkeypatch.setattr(programs.Program, "_prepare", noted)
+    programs.forget()
+    jax.grad(lambda s: upper_and_estimate(s, 0.01, 1000).estimate)(1.0)
+    assert prepared.count("opened") == 1
+    assert "_log_slopes" not in prepared
+
+
+@pytest.mark.parametrize("direction", ["remove", "add", "replace"])
+def test_a_sampled_pair_of_numbers_is_what_a_traced_one_is(direction):
+    with jax.enable_x64(True):
+        found = subsampled_pair(0.7, np.float64(0.1), direction, "laplace")
+        traced = jax.jit(lambda s, q: subsampled_pair(s, q, direction, "laplace"))(0.7, 0.1)
+    for number, array in zip(jax.tree.leaves(found), jax.tree.leaves(traced), strict=True):
+        assert isinstance(number, np.ndarray)  # no operation was compiled for it
+        np.testing.assert_array_equal(number, array)
 
 
 def test_delta_falls_with_epsilon_at_the_rate_it_says():
