@@ -54,7 +54,7 @@ class Fields:
 
     def check_numbers(self) -> None:
         """Raises TypeError where a field is no number; only what is called asks, for JAX puts what it likes there."""
-        if jax.tree.structure(self) == jax.tree.structure(0):
+        if jax.tree_util.all_leaves([self]):
             name = type(self).__name__
             raise TypeError(f"{name} is no pytree: put @jax.tree_util.register_dataclass above its @dataclass.")
         for path, leaf in jax.tree_util.tree_leaves_with_path(self, is_leaf=lambda value: value is None):
