@@ -106,7 +106,7 @@ class Mechanism(Fields, abc.ABC):
         """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
         return False
 
-    def apart(self, steps: Any) -> list[tuple[Mechanism, Any]]:
+    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; mostly itself, so often."""
         return [(self, steps)]
 

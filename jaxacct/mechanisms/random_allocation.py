@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -78,7 +78,7 @@ class RandomAllocation(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def apart(self, steps: Any) -> list[tuple[Mechanism, Any]]:
+    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that together are ``steps`` runs of this one.
 
         Of a single batch they are the Gaussian mechanism's, whose own pair is tight. Traced numbers, and several with a

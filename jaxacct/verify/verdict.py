@@ -7,20 +7,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from flint import arb, ctx
 
-from jaxacct.bounds import Bounds
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.verify.routes import BITS, Direction
 from jaxacct.verify.statements import Unstated, composition, exact
+
+if TYPE_CHECKING:
+    from jaxacct.bounds import Bounds
+    from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 
 LARGEST = arb(2) ** 1024
 """Above every float64 but infinity."""
 
 
-Claim: TypeAlias = Bounds | tuple[float | None, float]
+Claim: TypeAlias = "Bounds | tuple[float | None, float]"
 """A bracket that is claimed, or its two ends; a lower one of None is 0."""
 
 

@@ -20,7 +20,7 @@ from jaxacct import saddlepoint
 from jaxacct.dominating_pairs.law import BEYOND, RULE, Nodes, TrapezoidLaw, in_float64_only, log_left_out, precision
 from jaxacct.dominating_pairs.normal import normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.mechanisms.mechanism import ScalarFields, directions
+from jaxacct.mechanisms.mechanism import directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 
@@ -134,7 +134,7 @@ class VarianceLaw(TrapezoidLaw):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LoweredVariance(ScalarFields):
+class LoweredVariance(ja.Mechanism):
     variance: ArrayLike
 
     relations: ClassVar[tuple[str, ...]] = ("remove",)

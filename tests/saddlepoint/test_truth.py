@@ -63,13 +63,13 @@ def test_brackets_are_right_by_the_referee():
     """The integral's are a million times narrower than the mesh's where it converges: both at once are."""
     random = np.random.default_rng(11)
     converged = 0
-    for i in range(30):
-        noise, rate = np.exp(random.uniform(np.log(0.7), np.log(8))), np.exp(random.uniform(np.log(1e-3), np.log(0.2)))
-        steps = round(np.exp(random.uniform(0, np.log(1e6))))
+    for i in range(16):
+        noise, rate = np.exp(random.uniform(np.log(0.7), np.log(8))), np.exp(random.uniform(np.log(1e-2), np.log(0.2)))
+        steps = round(np.exp(random.uniform(np.log(20), np.log(1e6))))
         mechanism = ja.PoissonSubsampledGaussian(noise, rate)
         exact = saddlepoint.epsilon(mechanism, steps, 1e-5)
         mesh = ja.prv.epsilon(mechanism, steps, 1e-5, points=1024)
-        assert_judged("epsilon", mechanism, steps, 1e-5, exact, mesh, refutes=not i % 10)
+        assert_judged("epsilon", mechanism, steps, 1e-5, exact, mesh, refutes=not i % 8)
         if exact.converged:
             converged += 1
             assert exact.upper - exact.lower <= 1e-7 * exact.upper + 1e-9

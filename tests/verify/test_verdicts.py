@@ -161,7 +161,8 @@ def test_every_mechanism_has_a_statement():
     from jaxacct import mechanisms
     from jaxacct.verify.statements import STATEMENTS
 
-    assert {kind.__name__ for kind in STATEMENTS} == set(mechanisms.__all__) - {"DIRECTIONS", "Mechanism"}
+    named = {name for name in mechanisms.__all__ if isinstance(getattr(mechanisms, name), type)}
+    assert {kind.__name__ for kind in STATEMENTS} == named - {"Mechanism"}
 
 
 def test_no_numerical_code_is_shared():
@@ -170,7 +171,11 @@ def test_no_numerical_code_is_shared():
     folder = pathlib.Path(verify.__file__).parent
     used = set()
     for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        # What only type checkers import computes nothing.
+        guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        tree.body = [node for node in tree.body if node not in guarded]
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("jaxacct"):
                 used.add(".".join(node.module.split(".")[:2]))
     assert used == {"jaxacct", "jaxacct.verify"}
