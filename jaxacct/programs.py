@@ -76,10 +76,10 @@ class Program(Generic[Result]):
         function: Callable[..., Result],
         static: tuple[str, ...] = (),
         *,
-        often: int = OFTEN,
+        often: int | None = None,
         in_pieces: bool = False,
     ) -> None:
-        """``often``: with the answer of this number it is compiled well."""
+        """``often``: with the answer of this number it is compiled well, in place of :data:`OFTEN`."""
         functools.update_wrapper(self, function)
         self.function = function
         self.jitted: Any = jax.jit(function, static_argnames=static)
@@ -121,8 +121,9 @@ class Program(Generic[Result]):
         if version.answer != _answers["begun"]:
             version.answer = _answers["begun"]
             version.answers += 1
-        if version.run is None or (version.answers >= self._often and not version.is_full):
-            self._prepare(version, args, numbers, key, device)
+        often = OFTEN if self._often is None else self._often
+        if version.run is None or (version.answers >= often and not version.is_full):
+            self._prepare(version, version.answers >= often, args, numbers, key, device)
         if config.jax_enable_x64 and (version.is_full or version.is_fast):  # pieces do so themselves
             elementary.check(fast=version.is_fast)
         run: Any = version.run
@@ -133,7 +134,7 @@ class Program(Generic[Result]):
             elementary.check()
         return self.jitted(*args, **kwargs)
 
-    def _prepare(self, version: _Version, args: Any, numbers: Any, key: Any, device: Any) -> None:
+    def _prepare(self, version: _Version, is_full: bool, args: Any, numbers: Any, key: Any, device: Any) -> None:
         """Finds or compiles the better program that there is reason to have."""
         structure = jax.tree.structure((numbers, {}))
 
@@ -141,7 +142,6 @@ class Program(Generic[Result]):
             return self.jitted.lower(*args).compile(options)
 
         well, fast = (program_cache.place_of(self.function, *key, how) for how in (None, elementary.FAST))
-        is_full = version.answers >= self._often
         run = None if well is None else program_cache.load(well, structure, device)
         if run is None and self._in_pieces and not is_full:
             version.run = functools.partial(self.function, *key[1])

@@ -21,6 +21,15 @@ os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
+
+@pytest.fixture(autouse=True, scope="session")
+def compile_once() -> None:
+    """What tests ask again is not compiled again, well; what they trace is, and what tests/test_programs.py asks."""
+    from jaxacct import programs
+
+    programs.OFTEN = 10**9
+
+
 MAPPINGS = pathlib.Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
 """A process may hold 65,530 by default, and each compiled program takes about ten: one too many ends the process."""

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 def cache(tmp_path, monkeypatch):
     """An empty cache, and no program in memory."""
     where = tmp_path / "programs"
+    monkeypatch.setattr(programs, "OFTEN", 4)
     monkeypatch.setenv("JAXACCT_CACHE", str(where))
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     jax.config.update("jax_enable_compilation_cache", False)
