@@ -30,6 +30,9 @@ def compile_once() -> None:
     programs.OFTEN = 10**9
 
 
+collect_ignore_glob = ["typed/*"]
+"""Programs for type checkers: tests/test_typed.py runs what runs."""
+
 MAPPINGS = pathlib.Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
 """A process may hold 65,530 by default, and each compiled program takes about ten: one too many ends the process."""

@@ -259,7 +259,9 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     in_range = (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
     valid = in_range & (k >= 0) & (is_noise | (s >= 0)) & (~is_steps | (k >= 1))
     value = jnp.where(is_noise, 0.0, jnp.where(is_rate, q, k))
-    covered = valid & (sampled <= given.delta) & (is_noise | ~result.satisfied)
+    # Of rates and steps the larger, where the search ended far from the largest.
+    surpasses = (result.status != Status.CONVERGED) & (value > result.value)
+    covered = valid & (sampled <= given.delta) & (is_noise | ~result.satisfied | surpasses)
     level = jnp.where(budget is ForEpsilon, 0.0, jnp.maximum(sampled, TINY * (k > 0)))
     bounds = Bounds(lower=0.0 * level, estimate=level, upper=level, converged=covered)
     status = jnp.where(is_noise, Status.NOT_BINDING, jnp.where(s == 0, Status.CONVERGED, Status.LOOSE))
