@@ -145,18 +145,6 @@ def place_of(function: Any, *parts: Any) -> pathlib.Path | None:
     return where / key.hexdigest()[:40]
 
 
-def built(
-    place: pathlib.Path | None, structure: PyTreeDef, device: Any, compile_: Callable[[], Any], numbers: Any
-) -> Any:
-    """Returns the program that is kept there, else what ``compile_`` makes, which is kept if it runs on ``numbers``."""
-    found = None if place is None else load(place, structure, device)
-    if found is None:
-        found = compile_()
-        if place is not None:
-            save(place, found, device, numbers)
-    return found
-
-
 def load(place: pathlib.Path, structure: PyTreeDef, device: Any) -> Callable[..., Any] | None:
     """Returns the program in a file, None where there is none that may be used."""
     try:

@@ -245,7 +245,7 @@ def test_inside_a_trace_it_is_what_jax_makes_of_it():
 
 
 def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
-    monkeypatch.setattr(elementary, "_sound", {jax.default_backend(): {True}})
+    monkeypatch.setattr(elementary, "_sound", {jax.default_backend(): True})
     monkeypatch.setattr(elementary, "failures", lambda *_: ["exp(1.0) is off"])
     for _ in range(2):
         with (

@@ -22,8 +22,6 @@ KINDS = "biufU"
 FREE_BYTES, MOST_EXPANSION = 2**30, 100
 """An archive unpacks to at most so many bytes and that many times its own size."""
 
-MOST_HEADER = 2**16
-
 
 class Archive:
     """The arrays of a .npz file by name; a context. Raises ValueError for all that is none, OSError as files do."""
