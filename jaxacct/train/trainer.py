@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
-from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
@@ -22,14 +21,15 @@ from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
+from jaxacct.train.loop import Loop
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
-from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
-from jaxacct.train.sources import ArraySource, IndexedSource, stream
-from jaxacct.train.state import Evaluation, Keeper, Plan, TrainState
+from jaxacct.train.owned import fixed_setting, owned, owned_settings
+from jaxacct.train.sources import ArraySource, IndexedSource
+from jaxacct.train.state import Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
 
-class DPTrainer(Sealed):
+class DPTrainer(Loop):
     """Trains a Flax module on one data set by DP-SGD until a step would exceed the budget.
 
     Args:
@@ -231,11 +231,6 @@ class DPTrainer(Sealed):
         return self._plan
 
     @property
-    def steps(self) -> int:
-        """Noisy updates so far."""
-        return int(self._state.step)
-
-    @property
     def remaining_steps(self) -> int:
         """How many more updates the budget pays for, at the present setting."""
         limit = () if self.ledger_kind == "filter" else (self.epsilon,)
@@ -257,142 +252,3 @@ class DPTrainer(Sealed):
         again and went to the same end was not, unless updates were lost on the way.
         """
         return not self.policy.adaptive and self._plan.kept and self._plan.ended
-
-    def fit(
-        self,
-        steps: int | None = None,
-        *,
-        every: int | None = None,
-        evaluate: Callable[[nnx.Module], float] | None = None,
-        on_evaluation: Callable[[Evaluation], None] | None = None,
-        keeper: Keeper | None = None,
-    ) -> list[Evaluation]:
-        """Trains from the present state for ``steps`` updates, or until the budget refuses the next one.
-
-        Args:
-            steps: most updates of this call, for runs that are to end before their budget; None: what that pays for.
-            every: updates between evaluations; None: one expected pass over the data. Compiled loops end there: raise
-                it where steps are short.
-            evaluate: gets a copy of the module, returns a number to record. Called outside the compiled step.
-            on_evaluation: called with each record, for progress bars.
-            keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
-
-        Returns:
-            The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
-            granted.
-
-        A later call goes on with keys that no earlier one used. Interrupted between two evaluations, the state is that
-        of the last one; what was computed since has been seen by nobody.
-
-        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran.
-        """
-        validation.check_steps(0 if steps is None else steps)
-        every = self._pass if every is None else every
-        if every < 1:
-            raise ValueError(f"every = {every} is not a number of updates between evaluations: give at least 1.")
-        check_not_forked()
-        if self._fitting:
-            raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
-        self._fitting = True
-        try:
-            return self._fit(steps, every, evaluate, on_evaluation, keeper)
-        finally:
-            self._fitting = False
-
-    def _fit(
-        self,
-        steps: int | None,
-        every: int,
-        evaluate: Callable[[nnx.Module], float] | None,
-        on_evaluation: Callable[[Evaluation], None] | None,
-        keeper: Keeper | None,
-    ) -> list[Evaluation]:
-        left = self.horizon - self.steps - self._plan.lost_steps
-        left = left if steps is None else min(int(steps), left)
-        goal = self.steps + left
-        kept = self._plan.kept and self._plan.goal in (None, goal)
-        self._plan = self._plan._replace(goal=goal, kept=kept, ended=False)
-        history: list[Evaluation] = []
-        granted = True
-        while granted and left > 0 and not bool(self.policy.stopped(self._state.policy)):
-            before = self.steps
-            granted = self._advance(min(every - before % every, left), keeper)
-            done = self.steps - before
-            left -= done
-            if done:
-                accuracy = None if evaluate is None else float(evaluate(self.model))
-                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon))
-                if on_evaluation is not None:
-                    on_evaluation(history[-1])
-        self._plan = self._plan._replace(ended=True)
-        if keeper is not None:
-            keeper.end(self)
-        return history
-
-    @property
-    def _pass(self) -> int:
-        return max(1, round(self.sampler.num_examples / self.sampler.expected_batch_size))
-
-    def _advance(self, steps: int, keeper: Keeper | None) -> bool:
-        """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
-        while steps > 0 and not bool(self.policy.stopped(self._state.policy)):
-            period = self.policy.period
-            chunk = min(steps, period - self.steps % period) if period else steps
-            if keeper is not None:
-                chunk = keeper.begin(self, chunk)
-            before = self.steps
-            state, granted = self._compute(self._state, chunk)
-            done = int(state.step) - before
-            adapts = bool(period) and done > 0 and int(state.step) % period == 0
-            if adapts:
-                state = self._adapt(state, self._constants, self.data)
-            self._state = state
-            if adapts and not self.policy.every_step:
-                self._curve = self.program.curve(state)
-            if keeper is not None:
-                keeper.finish(self)
-            if not granted:
-                return False
-            steps -= done
-        return True
-
-    def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
-        curve = self._present_curve()
-        if isinstance(self.source, ArraySource):
-            state, refused = self._run(state, curve, self._constants, self.data, steps)
-            return state, not bool(refused)
-        key = self.program.sample_key(state)
-        for batch in stream(self.source, self.sampler, key, steps, start=int(state.step)):
-            granted, state = self._step_on(state, curve, self._constants, batch.examples, batch.mask)
-            if not bool(granted):
-                return state, False
-        return state, True
-
-    def step(self, state: TrainState) -> tuple[Bool[Array, ""], TrainState]:
-        """Returns whether one update was granted, and the state after it: the old one, bit for bit, if refused.
-
-        A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not adapt a policy, needs data in
-        memory, and does not change :attr:`state`: what it returns is paid for in the ledger of the state that it
-        returns, and not in this trainer's.
-        """
-        return self.program.step(state, self._present_curve(), self._constants, self.data)
-
-    def foreseen(self, steps: int) -> tuple[Any, int]:
-        """Returns the ledger after up to ``steps`` more updates and an adaptation that follows them, and how many.
-
-        Spends nothing and looks at no data: what the updates will have cost is known before they are made.
-        """
-        ledger, step = self._foresee(self._state, self._present_curve(), steps)
-        return ledger, int(step) - self.steps
-
-    def _restore(self, state: TrainState, plan: Plan, constants: Any = None) -> None:
-        """Goes on from a state that this trainer's program made; ``constants`` replace what does not train.
-
-        For what takes a run up and answers for what was spent before (:class:`~jaxacct.train.checkpoints.Checkpoints`).
-        """
-        self._state, self._plan = owned(state), plan
-        self._constants = self._constants if constants is None else owned(constants)
-        self._curve = None if self.policy.every_step else self.program.curve(self._state)
-
-    def _present_curve(self) -> Array:
-        return jnp.zeros(len(self._state.ledger.orders)) if self._curve is None else self._curve
