@@ -70,7 +70,7 @@ def live(folder: pathlib.Path, log: pathlib.Path, steps: int) -> None:
         keeper = Checkpoints(folder, every=CHECKPOINT_EVERY)
         left = keeper.resume(trainer) if keeper.holds_run else steps
         kernel = lambda model: float(model.kernel[0, 0])  # noqa: E731
-        say(resumed=trainer.steps, epsilon=trainer.spent_epsilon, lost=trainer.plan.lost_steps)
+        say(resumed=trainer.steps, epsilon=trainer.spent_epsilon, lost=trainer.progress.lost_steps)
         trainer.fit(
             left, every=EVALUATE_EVERY, evaluate=kernel, keeper=keeper,
             on_evaluation=lambda entry: say(step=entry.step, result=entry.accuracy, epsilon=entry.epsilon),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +12,19 @@ from flax import nnx
 from jaxtyping import Array, Bool
 
 from jaxacct import validation
-from jaxacct.processes import check_not_forked
+from jaxacct.processes import Interrupts, check_not_forked
 from jaxacct.train.owned import Sealed, owned
+from jaxacct.train.planned import Plan
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
-from jaxacct.train.state import Evaluation, Keeper, Plan, TrainState
+from jaxacct.train.state import Evaluation, Keeper, Progress, TrainState
 from jaxacct.train.step import Program
+
+PATIENCE = 0.5
+"""Seconds that compiled steps may take in one piece: within about as many Ctrl-C is heard, or within a step."""
+
+
+class ShortRunWarning(UserWarning):
+    """A call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
 
 
 class Loop(Sealed):
@@ -31,8 +41,12 @@ class Loop(Sealed):
     _state: TrainState
     _constants: nnx.State
     _curve: Array | None
-    _plan: Plan
+    _progress: Progress
     _fitting: bool
+    _interrupts: Interrupts
+    _at_once: int
+    ledger_kind: str | None
+    plan: Plan | None
     _run: Callable[..., Any]
     _step_on: Callable[..., Any]
     _adapt: Callable[..., Any]
@@ -81,8 +95,11 @@ class Loop(Sealed):
             The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
             granted.
 
-        A later call goes on with keys that no earlier one used. Interrupted between two evaluations, the state is that
-        of the last one; what was computed since has been seen by nobody.
+        A later call goes on with keys that no earlier one used. Ctrl-C ends it at the next step, if it is the main
+        thread that fits: the state is that of the steps made and is written down, then KeyboardInterrupt is raised. A
+        second one raises at once; what was being computed has then been seen by nobody.
+
+        Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
 
         Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran.
         """
@@ -95,7 +112,8 @@ class Loop(Sealed):
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
         self._fitting = True
         try:
-            return self._fit(steps, every, evaluate, on_evaluation, keeper)
+            with Interrupts(deferred=True) as self._interrupts:
+                return self._fit(steps, every, evaluate, on_evaluation, keeper)
         finally:
             self._fitting = False
 
@@ -107,27 +125,47 @@ class Loop(Sealed):
         on_evaluation: Callable[[Evaluation], None] | None,
         keeper: Keeper | None,
     ) -> list[Evaluation]:
-        left = self.horizon - self.steps - self._plan.lost_steps
+        left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
         left = left if steps is None else min(int(steps), left)
+        start = self.steps
         goal = self.steps + left
-        kept = self._plan.kept and self._plan.goal in (None, goal)
-        self._plan = self._plan._replace(goal=goal, kept=kept, ended=False)
+        kept = self._progress.kept and self._progress.goal in (None, goal)
+        self._progress = self._progress._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
         granted = True
-        while granted and left > 0 and not bool(self.policy.stopped(self._state.policy)):
+        while granted and left > 0 and not (self._interrupts.asked or bool(self.policy.stopped(self._state.policy))):
             before = self.steps
             granted = self._advance(min(every - before % every, left), keeper)
             done = self.steps - before
             left -= done
-            if done:
+            if done and not (self._interrupts.asked and left > 0):
                 accuracy = None if evaluate is None else float(evaluate(self.model))
                 history.append(Evaluation(self.steps, accuracy, self.spent_epsilon))
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
-        self._plan = self._plan._replace(ended=True)
+        if self._interrupts.asked and granted and left > 0:
+            if keeper is not None:
+                keeper.end(self)
+            raise KeyboardInterrupt
+        if steps is not None and self.steps < start + int(steps) and not bool(self.policy.stopped(self._state.policy)):
+            self._warn(self.steps - start, int(steps))
+        self._progress = self._progress._replace(ended=True)
         if keeper is not None:
             keeper.end(self)
         return history
+
+    def _warn(self, made: int, asked: int) -> None:
+        if self.plan is not None:
+            lost = self._progress.lost_steps
+            why = f"its plan is of {self.plan.steps}" + (f", of which an interruption lost {lost}" if lost else "")
+            remedy = "a trainer made with more steps= or epochs= gives each of them more noise"
+        else:
+            why = f"the {self.ledger_kind} pays for no more"
+            remedy = "raise noise_multiplier or epsilon; for constant settings ledger='planned' pays for more"
+        warnings.warn(
+            f"fit made {made} of the {asked} steps it was asked for, {self.steps} in all: {why}. To go on: {remedy}.",
+            ShortRunWarning, stacklevel=4,
+        )  # fmt: skip
 
     @property
     def _pass(self) -> int:
@@ -153,19 +191,32 @@ class Loop(Sealed):
                 keeper.finish(self)
             if not granted:
                 return False
+            if self._interrupts.asked:
+                return True
             steps -= done
         return True
 
     def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
         curve = self._present_curve()
         if isinstance(self.source, ArraySource):
-            state, refused = self._run(state, curve, self._constants, self.data, steps)
-            return state, not bool(refused)
+            while steps > 0 and not self._interrupts.asked:
+                begun, count = time.monotonic(), min(steps, self._at_once)
+                state, refused = self._run(state, curve, self._constants, self.data, count)
+                if bool(refused):
+                    return state, False
+                took, steps = time.monotonic() - begun, steps - count
+                if count == self._at_once and took < PATIENCE / 2:
+                    self._at_once *= 2
+                elif took > PATIENCE:
+                    self._at_once = max(count // 2, 1)
+            return state, True
         key = self.program.sample_key(state)
         for batch in stream(self.source, self.sampler, key, steps, start=int(state.step)):
             granted, state = self._step_on(state, curve, self._constants, batch.examples, batch.mask)
             if not bool(granted):
                 return state, False
+            if self._interrupts.asked:
+                break
         return state, True
 
     def step(self, state: TrainState) -> tuple[Bool[Array, ""], TrainState]:
@@ -185,12 +236,12 @@ class Loop(Sealed):
         ledger, step = self._foresee(self._state, self._present_curve(), steps)
         return ledger, int(step) - self.steps
 
-    def _restore(self, state: TrainState, plan: Plan, constants: Any = None) -> None:
+    def _restore(self, state: TrainState, progress: Progress, constants: Any = None) -> None:
         """Goes on from a state that this trainer's program made; ``constants`` replace what does not train.
 
         For what takes a run up and answers for what was spent before (:class:`~jaxacct.train.checkpoints.Checkpoints`).
         """
-        self._state, self._plan = owned(state), plan
+        self._state, self._progress = owned(state), progress
         self._constants = self._constants if constants is None else owned(constants)
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
 

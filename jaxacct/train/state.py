@@ -52,7 +52,7 @@ class Evaluation(NamedTuple):
     epsilon: float
 
 
-class Plan(NamedTuple):
+class Progress(NamedTuple):
     """Where a run is to end, and whether it kept to that.
 
     Attributes:

@@ -22,6 +22,7 @@ from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import privatize, standard_normal
+from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 
@@ -66,8 +67,13 @@ class Program:
     ghost: bool
     sharding: jax.sharding.NamedSharding | None
 
-    def curve(self, state: TrainState) -> Float64[Array, " orders"]:
-        """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger."""
+    def curve(self, state: TrainState) -> Float64[Array, "*orders"]:
+        """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
+
+        A planned ledger, which knows already, gets nothing to look at.
+        """
+        if isinstance(state.ledger, PlannedLedger):
+            return jnp.zeros(())
         return state.ledger.curve(self.mechanism(state), relation=self.sampler.relation)
 
     def mechanism(self, state: TrainState) -> Any:
@@ -87,6 +93,8 @@ class Program:
 
     def spend(self, ledger: Any, curve: Array, count: Any = 1) -> tuple[Bool[Array, ""], Any]:
         """Returns whether the ledger grants runs of that curve, and the ledger after them."""
+        if isinstance(ledger, PlannedLedger):
+            return ledger.spend(count)
         granted, after = ledger.spend_curve(curve, count)
         if isinstance(ledger, RenyiFilter):
             return granted, after

@@ -24,8 +24,10 @@ from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.loop import Loop
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
+from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sources import ArraySource, IndexedSource
-from jaxacct.train.state import Plan, TrainState
+from jaxacct.train.spending import spending
+from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
 
@@ -102,7 +104,7 @@ class DPTrainer(Loop):
         check_not_forked()
         check_module(model)
         given: dict[str, Any] = {**short}
-        self.budget = budget = group_of(Budget, budget, "budget", given)
+        budget = group_of(Budget, budget, "budget", given)
         batches = group_of(Batches, batches, "batches", given)
         self.placement = placement = group_of(Placement, placement, "placement", given)
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
@@ -110,15 +112,17 @@ class DPTrainer(Loop):
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
         self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
         arrays: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
-        self.epsilon, self.delta, self.ledger_kind = budget.epsilon, budget.delta, budget.ledger
+        # What is released of the data beside the steps belongs into ``queries`` of this call: a plan pays for it.
+        self.budget, self.policy, self.sampler, self.plan = spending(
+            budget, policy, noise_multiplier, batches, len(self.source)
+        )
+        assert self.budget.epsilon is not None
+        self.epsilon: float = self.budget.epsilon
+        self.delta, self.ledger_kind = self.budget.delta, self.budget.ledger
         self.microbatch_size, self.ghost, self.clipping = placement.microbatch_size, placement.ghost, rule
         self.seed = describe_seed(seed)
-        self.policy = settings.policy_of(policy, noise_multiplier, batches, len(self.source))
         if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
-        self.sampler: Any = owned_settings(batches.sampler, "sampler") or settings.poisson_sampler(
-            len(self.source), self.policy, self.epsilon, self.delta, known_length=budget.ledger == "filter"
-        )
         if len(self.source) != self.sampler.num_examples:
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
         self._graph, params, self._constants = split_params(model, trainable)
@@ -152,7 +156,7 @@ class DPTrainer(Loop):
             self._state, self._constants = jax.device_put((self._state, self._constants), everywhere)
             arrays = jax.device_put(arrays, everywhere)
         self.data = arrays
-        self._plan, self._fitting = Plan(), False
+        self._progress, self._fitting, self._at_once = Progress(), False, 8
         self._run = jax.jit(self.program.run)
         self._step_on = jax.jit(self.program.step_on)
         self._adapt = jax.jit(self.program.adapt)
@@ -161,8 +165,8 @@ class DPTrainer(Loop):
         if self.remaining_steps == 0:
             raise ValueError(
                 f"noise_multiplier = {self.noise_multiplier:g} at an expected batch size of "
-                f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {budget.epsilon}, delta = "
-                f"{budget.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
+                f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {self.epsilon}, delta = "
+                f"{self.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
 
     def __repr__(self) -> str:
@@ -170,11 +174,15 @@ class DPTrainer(Loop):
         return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
 
     def _ledger(self, delta: float) -> Any:
+        if self.plan is not None:
+            return PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
         return RenyiFilter(self.epsilon, delta) if self.ledger_kind == "filter" else VilleOdometer(delta)
 
     @property
     def horizon(self) -> int:
         """The most steps of the run: cut batches are paid for over that many."""
+        if self.plan is not None:
+            return self.plan.steps
         if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
             runs = int(self._ledger(self.delta).remaining(self.mechanism, relation=self.sampler.relation))
             return runs * self.sampler.steps_per_run
@@ -183,6 +191,8 @@ class DPTrainer(Loop):
     @property
     def delta_after_overflow(self) -> float:
         """What is left of delta once batches cut at capacity are paid for, over the longest run the budget allows."""
+        if self.plan is not None:
+            return self.plan.delta_after_overflow
         left = math.nextafter(self.delta - self.sampler.overflow_delta(self.horizon, self.epsilon), 0.0)
         if left <= 0:
             raise ValueError(
@@ -226,21 +236,28 @@ class DPTrainer(Loop):
         return owned(self._constants)
 
     @property
-    def plan(self) -> Plan:
+    def progress(self) -> Progress:
         """Where the run is to end, and whether it kept to that."""
-        return self._plan
+        return self._progress
 
     @property
     def remaining_steps(self) -> int:
         """How many more updates the budget pays for, at the present setting."""
-        limit = () if self.ledger_kind == "filter" else (self.epsilon,)
-        runs = int(self._state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
+        if self.plan is not None:
+            runs = int(self._state.ledger.remaining())
+        else:
+            limit = () if self.ledger_kind == "filter" else (self.epsilon,)
+            runs = int(self._state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
         paid = -self.steps % self.sampler.steps_per_run
-        return min(runs * self.sampler.steps_per_run + paid, max(self.horizon - self.steps - self._plan.lost_steps, 0))
+        left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
+        return min(runs * self.sampler.steps_per_run + paid, left)
 
     @property
     def spent_epsilon(self) -> float:
-        """The ledger's epsilon of the updates so far: an upper bound; an odometer's holds if the run stops here."""
+        """The ledger's epsilon of the updates so far, an upper bound.
+
+        An odometer's holds if the run stops here. A planned ledger gives that of the whole plan, wherever it stops.
+        """
         return float(self._state.ledger.epsilon())
 
     @property
@@ -251,4 +268,4 @@ class DPTrainer(Loop):
         was interrupted, or continued to another end, may have been so by looking at the model. One that was taken up
         again and went to the same end was not, unless updates were lost on the way.
         """
-        return not self.policy.adaptive and self._plan.kept and self._plan.ended
+        return not self.policy.adaptive and self._progress.kept and self._progress.ended

@@ -219,7 +219,7 @@ def test_numbers_of_a_policy_are_copied():
 
 SEALED = (
     "epsilon", "delta", "seed", "policy", "sampler", "source", "data", "program", "ledger_kind", "clipping",
-    "state", "plan", "constants", "steps", "spent_epsilon", "stopping_was_planned", "delta_after_overflow",
+    "state", "plan", "progress", "constants", "steps", "spent_epsilon", "stopping_was_planned", "delta_after_overflow",
 )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_a_state_from_elsewhere_does_not_get_in():
     rewound = dataclasses.replace(state, step=jnp.zeros((), jnp.int32))
     with pytest.raises(AttributeError):
         trainer.state = rewound
-    trainer.plan._replace(lost_steps=0, kept=True)
+    trainer.progress._replace(lost_steps=0, kept=True)
     state.params["head"]["kernel"][...] = jnp.zeros((WIDTH, 1))
     report = build_report(trainer, [])
     assert report["final"]["steps"] == 2
