@@ -21,9 +21,11 @@ from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, 
 from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.groups import Batches, Budget, Placement
 from jaxacct.train.keys import run_key
+from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import split_params
 from jaxacct.train.noise import privatize
+from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
 from jaxacct.train.report import build_report, write_report
 from jaxacct.train.sampling import (
@@ -54,9 +56,12 @@ __all__ = [
     "PatchCNN",
     "PerLayer",
     "Placement",
+    "Plan",
     "PoissonSampler",
     "RandomAllocationSampler",
     "Recipe",
+    "ShortRunWarning",
+    "SideQuery",
     "TrainState",
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",

@@ -61,6 +61,9 @@ class Checkpoints:
             are dear to lose; each checkpoint writes the whole state.
         keep: how many of the last checkpoints stay. Raise it where the disk may damage files.
 
+    Attributes:
+        resumed: in a line, where :meth:`resume` took the run up and what was lost; None before.
+
     Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time.
 
     Formal guarantee: at every moment the epsilon in ``spends.json`` is an upper bound, in the ledger's sense, for all
@@ -96,6 +99,7 @@ class Checkpoints:
         self._digests: tuple[tuple[int, str], ...] = ()
         self._lock: Any = None
         self._manager: Any = None
+        self.resumed: str | None = None
 
     @property
     def holds_run(self) -> bool:
@@ -190,10 +194,12 @@ class Checkpoints:
         shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
         state, constants, progress = self._read(trainer)
         trainer._restore(state, progress, constants)
-        if not self._repeat(trainer, record):
+        repeated, begun = self._repeat(trainer, record), int(state.step)
+        if not repeated:
             trainer._restore(state, progress, constants)
             trainer._restore(*_charged(trainer, record))
         self._save(trainer)
+        self.resumed = _told(trainer, begun, trainer.progress.lost_steps - progress.lost_steps)
 
     def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
@@ -345,6 +351,21 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     for _ in range(2):  # 64 bits: what a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
     return state, progress
+
+
+def _told(trainer: DPTrainer, checkpoint: int, lost: int) -> str:
+    """Returns what became of a run that was taken up at a checkpoint, in a line."""
+    goal = trainer.progress.goal
+    where = f"resumed at step {trainer.steps}" + ("" if goal is None else f" of {goal}")
+    if lost:
+        why = (
+            "no seed was given to make them again"
+            if trainer.seed == ENTROPY
+            else "they did not give the same bits again"
+        )
+        return f"{where}: {lost} steps begun after step {checkpoint} are lost and stay paid for, as {why}."
+    again = trainer.steps - checkpoint
+    return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 
 
 def _stored(arrays: Arrays) -> Arrays:

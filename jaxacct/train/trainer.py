@@ -32,55 +32,66 @@ from jaxacct.train.step import Program, strongly_typed
 
 
 class DPTrainer(Loop):
-    """Trains a Flax module on one data set by DP-SGD until a step would exceed the budget.
+    """Trains a Flax module on one data set by DP-SGD, within a budget.
+
+    Of ``epsilon``, ``noise_multiplier`` and a length (``epochs`` or ``steps``) two are given, and :attr:`plan` says
+    what the third is: the run spends all of its budget. A policy that chooses on the way has epsilon, and no length.
 
     Args:
         model: an ``nnx.Module``; called by ``loss`` on one example at a time. BatchNorm and modules with random state
             (Dropout) are refused. Not modified: read :attr:`model`.
         loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis. What it writes into the
             model's state is dropped.
-        optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype.
+        optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype. Lower
+            its rate where noise moves the loss more than learning does; a falling one averages the last steps' noise.
         data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
             :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
-        budget: epsilon and delta for ``data``, of this trainer, and the ledger that keeps to them; another trainer on
-            the same data costs another budget. Short: ``epsilon``, ``delta``, ``ledger``.
-        noise_multiplier: standard deviation of the noise over the sensitivity, for all steps. Raise it for more steps,
-            lower it for better ones; :func:`jaxacct.calibrate.noise_multiplier` finds the least for a number of steps.
+        budget: epsilon and delta for ``data``, of this trainer, the length that is planned, and the ledger that keeps
+        to
+            them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
+            ``steps``, ``ledger``. Plan a longer run where training has not converged at its end.
+        noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; None where epsilon and a
+            length say what it is. Give it to reproduce a run: raise it for more steps, lower it for better ones.
         policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and
             ``batches``: for schedules, and for noise that follows what was released.
         batches: how large they are and how they are drawn. Short: ``sampling_rate``, ``expected_batch_size`` or
-            ``sampler``.
+            ``sampler``. Raise the size, with the learning rate, as far as time allows: noise is added once a batch.
         clipping: a rule of :mod:`jaxacct.train.clipping`, where one norm for all is not wanted. Short: ``clip_norm``,
             bound on the L2 norm of each example's gradient: lower it where noise drowns the gradients, raise it where
             most of them are cut.
-        placement: microbatches, devices: time and memory alone. Short: ``microbatch_size``, ``ghost``, ``devices``.
-        trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it, for fine-tuning;
-            None: all.
+        placement: microbatches, devices: time and memory alone; where one of them runs out. Short:
+            ``microbatch_size``, ``ghost``, ``devices``.
+        trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all. Fewer,
+            for fine-tuning: noise grows with the number of parameters.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
+        Needed
+            by those alone.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
         **short: fields of the groups, by themselves.
 
     Formal guarantee: the parameters after any number of :meth:`fit` calls, with all those in between, are (epsilon,
     delta)-DP for the sampler's relation (adding or removing one example, or replacing one), however the policy chose
-    its settings. The ledger shows it, at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
+    its settings. A planned run has it from the certified accountant, wherever it stops (:mod:`jaxacct.train.planned`),
+    others from their ledger, both at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
-    certified accountant at the realized number of steps holds as well, and is tighter
+    certified epsilon of the steps made holds as well, and is smaller
     (:func:`~jaxacct.train.claims.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
     must not see ``data``.
 
     The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper
     (:class:`~jaxacct.train.checkpoints.Checkpoints`) it is on disk before.
 
-    Raises ValueError or TypeError where an argument is out of range, or the budget pays for no step at all.
+    Raises ValueError or TypeError where an argument is out of range, the budget pays for no step at all, or too few or
+    too many of epsilon, noise and length are given.
 
     >>> from jaxacct.train import DPTrainer
     >>> x, y = np.ones((100, 2), np.float32), np.ones(100, np.float32)
     >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
     >>> trainer = DPTrainer(model, lambda m, x, y: jnp.sum((m(x) - y) ** 2), optax.sgd(0.1), (x, y), epsilon=2.0,
-    ...                     delta=1e-3, noise_multiplier=2.0, expected_batch_size=20, clip_norm=1.0)
-    >>> [entry.step for entry in trainer.fit(steps=3)], trainer.steps
-    ([3], 3)
+    ...                     delta=1e-3, epochs=2, expected_batch_size=20, clip_norm=1.0)
+    >>> [entry.step for entry in trainer.fit()], trainer.plan.steps, trainer.plan.certified.upper > 1.999
+    ([5, 10], 10, True)
     """
 
     def __init__(

@@ -199,7 +199,7 @@ def test_a_schedule_is_what_it_was_when_the_trainer_was_made():
     after.fit(2)
     assert_same(before, after)
     assert certified == certified_epsilon(after).upper
-    constant = make()
+    constant = make(ledger="filter")
     constant.fit(4)
     assert certified == pytest.approx(
         float(certified_epsilon(constant).upper), rel=1e-4
@@ -247,7 +247,7 @@ def test_a_state_from_elsewhere_does_not_get_in():
 
 
 def test_a_run_whose_length_a_callback_chooses_was_not_planned():
-    trainer = fine_tuning()
+    trainer = fine_tuning(ledger="filter")
     with pytest.raises(RuntimeError, match="while it runs"):
         trainer.fit(4, every=2, evaluate=lambda model: len(trainer.fit(2)))
     assert not trainer.stopping_was_planned

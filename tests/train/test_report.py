@@ -81,7 +81,7 @@ def test_a_given_seed_limits_the_guarantee():
 
 
 def test_a_length_that_may_depend_on_results_is_not_certified():
-    continued, interrupted = make(), make()
+    continued, interrupted = make(ledger="filter"), make(ledger="filter")
     continued.fit(steps=2)
     assert continued.stopping_was_planned
     history = continued.fit(steps=2)
