@@ -20,7 +20,8 @@ from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule
-from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
+from jaxacct.train.example_loss import ExampleLoss
+from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
@@ -33,10 +34,12 @@ class DPTrainer(Sealed):
     """Trains a Flax module on one data set by DP-SGD until a step would exceed the budget.
 
     Args:
-        model: an ``nnx.Module``; called by ``loss`` on one example at a time. BatchNorm and modules with random state
-            (Dropout) are refused. Not modified: read :attr:`model`.
-        loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis. What it writes into the
-            model's state is dropped.
+        model: an ``nnx.Module``; called by ``loss`` on one example at a time. Its random streams (``nnx.Dropout``) get
+            new keys for each example and step. BatchNorm is refused unless its averages are frozen
+            (:func:`~jaxacct.train.to_group_norm`). Not modified: read :attr:`model`, and ``eval()`` it.
+        loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis; where it is
+            ``loss(model, *example, key)``, with a typed key for that example and step. What it writes into the model's
+            state is dropped; what it sows, :func:`~jaxacct.train.unprotected_intermediates` gives.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype.
         data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
             :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
@@ -52,9 +55,12 @@ class DPTrainer(Sealed):
             bound on the L2 norm of each example's gradient: lower it where noise drowns the gradients, raise it where
             most of them are cut.
         placement: microbatches, devices: time and memory alone. Short: ``microbatch_size``, ``ghost``, ``devices``.
+        augmentation: views of an example whose gradients are averaged before they are clipped. Short: ``augment``,
+            ``views``.
         trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it, for fine-tuning;
             None: all.
-        correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
+        correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
+            let it ``eval()`` a model with dropout.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
         **short: fields of the groups, by themselves.
@@ -94,6 +100,7 @@ class DPTrainer(Sealed):
         batches: Batches | None = None,
         clipping: ClippingRule | None = None,
         placement: Placement | None = None,
+        augmentation: Augmentation | None = None,
         trainable: Trainable = None,
         correct: Callable[..., Array] | None = None,
         seed: int | jax.Array | DerivedKey | None = None,
@@ -105,6 +112,7 @@ class DPTrainer(Sealed):
         self.budget = budget = group_of(Budget, budget, "budget", given)
         batches = group_of(Batches, batches, "batches", given)
         self.placement = placement = group_of(Placement, placement, "placement", given)
+        self.augmentation = augmentation = group_of(Augmentation, augmentation, "augmentation", given)
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
         if given:
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
@@ -123,11 +131,11 @@ class DPTrainer(Sealed):
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
-        settings.check_loss(loss, self._graph, params, self._constants, self.source.example)
+        of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augmentation)
         book = self._ledger(self.delta_after_overflow)
         policy_state = owned(self.policy.start(book))
         self.program = Program(
-            loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
+            loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
             gradient_noise=settings.gradient_noise(self.policy, rule),
             microbatch_size=placement.microbatch_size, ghost=placement.ghost,
