@@ -223,8 +223,7 @@ def test_a_step_is_the_one_by_hand(name):
 
 def test_equinox_through_the_parts():
     equinox = pytest.importorskip("equinox")
-    make = functools.partial(equinox.nn.MLP, 4, 3, 4, 1, key=jax.random.key(0))
-    params, static = equinox.partition(make(), equinox.is_inexact_array)
+    params, static = equinox.partition(equinox.nn.MLP(4, 3, 4, 1, key=jax.random.key(0)), equinox.is_inexact_array)
     dropout = equinox.nn.Dropout(0.3)
 
     def loss(params, example, key):
@@ -235,10 +234,8 @@ def test_equinox_through_the_parts():
     sample, noise, of_loss = (jax.random.fold_in(jax.random.fold_in(key, purpose), 0) for purpose in (0, 1, 4))
     indices, mask = SAMPLER.sample(sample)
     keys = jax.vmap(functools.partial(jax.random.fold_in, of_loss))(indices)
-    total, _ = jax.jit(
-        lambda params, examples: clip_and_sum(
-            lambda p, row: loss(p, *row), params, examples, mask, rule=Flat(CLIP_NORM)
-        )
-    )(params, ((VECTORS[indices], LABELS[indices]), keys))
+    rows = ((VECTORS[indices], LABELS[indices]), keys)
+    query = functools.partial(clip_and_sum, lambda params, row: loss(params, *row), rule=Flat(CLIP_NORM), ghost=True)
+    total, _ = jax.jit(query)(params, rows, mask)
     taken = privatize(noise, total, noise_multiplier=NOISE, clip_norm=CLIP_NORM, expected_batch_size=EXPECTED)
     assert_equal(taken, by_hand(loss, params, (VECTORS, LABELS), lambda key: key), 1e-5)
