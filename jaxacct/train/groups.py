@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 import jax
+from jaxtyping import PyTree
 
 from jaxacct import validation
 from jaxacct.train.sampling import Sampler
@@ -112,7 +113,7 @@ class Augmentation:
     8
     """
 
-    augment: Callable[[jax.Array, tuple[Any, ...]], tuple[Any, ...]] | None = None
+    augment: Callable[[jax.Array, PyTree], PyTree] | None = None
     views: int = 1
 
     def __post_init__(self) -> None:
@@ -133,7 +134,7 @@ class Short(TypedDict, total=False):
     microbatch_size: int | None
     ghost: bool
     devices: Sequence[jax.Device] | None
-    augment: Callable[[jax.Array, tuple[Any, ...]], tuple[Any, ...]] | None
+    augment: Callable[[jax.Array, PyTree], PyTree] | None
     views: int
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from jaxacct.train.owned import fresh
 
 
 def unprotected_intermediates(
-    model: nnx.Module, loss: Callable[..., Array], examples: tuple[Any, ...], *, key: jax.Array | None = None
+    model: nnx.Module, loss: Callable[..., Array], examples: tuple[PyTree, ...], *, key: jax.Array | None = None
 ) -> PyTree:
     """Returns what ``loss`` sows into ``model`` as ``nnx.Intermediate``, for each example.
 
@@ -44,7 +43,7 @@ def unprotected_intermediates(
     graph, state = nnx.split(model)
     wants_key = takes_key(loss, len(examples))
 
-    def of_one(index: Array, example: tuple[Any, ...]) -> PyTree:
+    def of_one(index: Array, example: tuple[PyTree, ...]) -> PyTree:
         own = None if key is None else jax.random.split(jax.random.fold_in(key, index))
         copied = nnx.merge(graph, fresh(state if own is None else reseeded(state, own[0])))
         more = {"key": own[1]} if wants_key and own is not None else {}

@@ -85,14 +85,14 @@ def test_a_key_is_that_of_step_and_example_wherever_it_stands_in_the_batch(noisy
 
 
 def test_a_run_is_the_same_in_pieces_and_from_data_read_by_index(noisy):
-    whole, parts, by_index = make(), make(microbatch_size=2), make(data=IndexedSource((INPUTS,)))
-    whole.fit(4)
+    parts, by_index = make(microbatch_size=2), make(data=IndexedSource((INPUTS,)))
+    noisy.fit(4)
     parts.fit(1)
     parts.fit(3)
     by_index.fit(4)
     for other in (parts, by_index):
         np.testing.assert_allclose(
-            jax.tree.leaves(other.state.params)[0], jax.tree.leaves(whole.state.params)[0], rtol=1e-5
+            jax.tree.leaves(other.state.params)[0], jax.tree.leaves(noisy.state.params)[0], rtol=1e-5
         )
 
 
@@ -121,10 +121,8 @@ def flipped(key, example):
     return (jnp.where(jax.random.bernoulli(key), x[::-1], x),)
 
 
-@pytest.mark.parametrize("ghost", [True, False])
-@pytest.mark.parametrize("clip_norm", [1.0, 1e6])
-def test_views_are_averaged_before_clipping(ghost, clip_norm):
-    trainer = make(augmentation=Augmentation(flipped, views=4), ghost=ghost, clip_norm=clip_norm)
+def test_views_are_averaged_before_clipping():
+    trainer = make(augmentation=Augmentation(flipped, views=4), clip_norm=1.0)
     total = np.zeros(WIDTH)
     for index in (0, 3):
         views = [
@@ -133,8 +131,8 @@ def test_views_are_averaged_before_clipping(ghost, clip_norm):
             for view in range(4)
         ]
         mean = np.mean(views, axis=0)
-        total += mean * min(1.0, clip_norm / np.linalg.norm(mean))
-    np.testing.assert_allclose(gradients(trainer, [0, 3], step=2), total, rtol=3e-3 if ghost else 1e-5, atol=1e-5)
+        total += mean / max(1.0, np.linalg.norm(mean))
+    np.testing.assert_allclose(gradients(trainer, [0, 3], step=2), total, rtol=1e-4, atol=1e-5)
 
 
 def image_loss(model, image, *, key):
@@ -233,15 +231,3 @@ def test_intermediates_of_each_example():
     assert len({tuple(row) for row in dropped}) > 3
     alike = np.asarray(intermediates(Counts(), plain, (INPUTS,))["kept"][0]) == 0
     assert np.all(alike == alike[0])
-
-
-class Normalized(nnx.Module):
-    def __init__(self, **options):
-        shared = nnx.BatchNorm(6, rngs=nnx.Rngs(0), **options)
-        self.embedding = nnx.Embed(4, 6, rngs=nnx.Rngs(0))
-        self.blocks = nnx.List([nnx.Sequential(nnx.Linear(6, 6, rngs=nnx.Rngs(0)), shared), shared])
-
-    def __call__(self, image):
-        for block in self.blocks:
-            image = block(image)
-        return image
