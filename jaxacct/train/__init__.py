@@ -19,7 +19,9 @@ from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
-from jaxacct.train.groups import Batches, Budget, Placement
+from jaxacct.train.group_norm import to_group_norm
+from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
+from jaxacct.train.intermediates import unprotected_intermediates
 from jaxacct.train.keys import run_key
 from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
@@ -43,6 +45,7 @@ __all__ = [
     "MLP",
     "RECIPES",
     "AdaptiveQuantile",
+    "Augmentation",
     "Automatic",
     "Batches",
     "Budget",
@@ -79,5 +82,7 @@ __all__ = [
     "privatize",
     "run_key",
     "split_params",
+    "to_group_norm",
+    "unprotected_intermediates",
     "write_report",
 ]

@@ -72,6 +72,19 @@ def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
 
 
+def threefry(key: jax.Array) -> jax.Array:
+    """Returns a Threefry key made from a typed key of any generator: the same under ``vmap`` as alone.
+
+    Of some generators (``rbg``) a batch's draws all follow from its first key: one example would change the others'.
+
+    >>> str(jax.random.key_impl(threefry(jax.random.key(0, impl="rbg"))))
+    'threefry2x32'
+    """
+    if jax.random.key_impl(key) == IMPLEMENTATION:
+        return key
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl=IMPLEMENTATION)
+
+
 def describe_seed(seed: int | jax.Array | DerivedKey | None) -> int | str:
     """Returns what a report may say of the seed: an entropy-made key is never shown, or its noise could be redone.
 

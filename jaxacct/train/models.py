@@ -19,6 +19,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.train.owned import fresh
+
 EVALUATION_BATCH = 1000
 """Examples evaluated at a time: bounds the memory, changes no result."""
 
@@ -134,7 +136,7 @@ def accuracy(model: nnx.Module, inputs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def outputs(model: nnx.Module, inputs: ArrayLike) -> Float[Array, "examples classes"]:
-    """Returns a module's outputs of many examples, some at a time.
+    """Returns a module's outputs of many examples, some at a time, as it is in evaluation: without dropout.
 
     >>> outputs(Linear((2,), 3, rngs=nnx.Rngs(0)), jnp.zeros((4, 2))).shape
     (4, 3)
@@ -145,4 +147,9 @@ def outputs(model: nnx.Module, inputs: ArrayLike) -> Float[Array, "examples clas
 
 @functools.partial(jax.jit, static_argnames="graph")
 def _run(graph: Any, state: Any, inputs: Array) -> Array:
-    return jax.lax.map(nnx.merge(graph, state), inputs, batch_size=EVALUATION_BATCH)
+    def one(row: Array) -> Array:
+        model = nnx.merge(graph, fresh(state))  # here, where what it writes is dropped
+        model.eval()
+        return model(row)
+
+    return jax.lax.map(one, inputs, batch_size=EVALUATION_BATCH)

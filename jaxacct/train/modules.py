@@ -25,9 +25,9 @@ def check_module(model: nnx.Module) -> None:
 
     Raises:
         TypeError: not a Flax ``nnx`` module.
-        ValueError: it holds BatchNorm or running statistics, or random state.
+        ValueError: it holds BatchNorm or other running statistics that are not frozen.
 
-    >>> check_module(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    >>> check_module(nnx.BatchNorm(2, use_running_average=True, rngs=nnx.Rngs(0)))
     >>> check_module(nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
     Traceback (most recent call last):
         ...
@@ -35,26 +35,25 @@ def check_module(model: nnx.Module) -> None:
     """
     if not isinstance(model, nnx.Module):
         raise TypeError(f"model is a {type(model).__name__}: give a flax.nnx module.")
+    frozen: set[int] = set()
     for path, module in nnx.iter_modules(model):
-        where = "/".join(map(str, path)) or "the top"
-        if isinstance(module, nnx.BatchNorm):
+        if not isinstance(module, nnx.BatchNorm):
+            continue
+        if not module.use_running_average:
+            where = "/".join(map(str, path)) or "the top"
             raise ValueError(
                 f"model has nnx.BatchNorm at {where}: it mixes the examples of a batch, so that one example moves the "
                 "gradients of all others and clipping bounds nothing, and its running statistics are released without "
-                "noise. Use nnx.GroupNorm or nnx.LayerNorm."
+                "noise. Use nnx.GroupNorm: model = jaxacct.train.to_group_norm(model). Or freeze averages that come "
+                "from public data: model.eval(), or use_running_average=True."
             )
-    state = nnx.state(model)
-    for path, variable in nnx.to_flat_state(state):
-        where = "/".join(map(str, path))
-        if isinstance(variable, nnx.BatchStat):
+        frozen.update((id(module.mean), id(module.var)))
+    for path, variable in nnx.iter_graph(model):
+        if isinstance(variable, nnx.BatchStat) and id(variable) not in frozen:
             raise ValueError(
-                f"model keeps running statistics at {where} (nnx.BatchStat): they would be made from private data "
-                "without noise. Remove them."
-            )
-        if isinstance(variable, nnx.RngState):
-            raise ValueError(
-                f"model keeps random state at {where} (nnx.Dropout, or a stored nnx.Rngs): this trainer gives modules "
-                "no keys. Remove it; the noise of DP-SGD regularizes already."
+                f"model keeps running statistics at {'/'.join(map(str, path))} (nnx.BatchStat): they would be made "
+                "from private data without noise. Remove them, or keep them in an nnx.Variable of another type if they "
+                "are public and stay as they are."
             )
     if not jax.tree.leaves(nnx.state(model, nnx.Param)):
         raise ValueError("model has no nnx.Param: there is nothing to train.")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.groups import Batches
-from jaxacct.train.modules import merged
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.sampling import PoissonSampler
 
@@ -136,18 +134,4 @@ def check_params(params: Any) -> None:
         raise ValueError(
             f"model has parameters of dtypes {sorted({str(leaf.dtype) for leaf in leaves})}: it needs nnx.Param "
             "leaves, all of a real floating-point dtype."
-        )
-
-
-def check_loss(loss: Callable[..., Array], graph: Any, params: Any, constants: Any, example: tuple[Any, ...]) -> None:
-    """Raises where the loss of one example of these shapes and dtypes is not a real scalar."""
-
-    def one(params: Any, example: tuple[Array, ...]) -> Array:
-        return loss(merged(graph, params, constants), *example)
-
-    value = jax.eval_shape(one, params, example)
-    if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise ValueError(
-            f"loss returned {value} for one example: it must return a floating-point scalar, of one example without a "
-            "batch axis."
         )

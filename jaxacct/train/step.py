@@ -20,13 +20,15 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.example_loss import ExampleLoss
+from jaxacct.train.keys import threefry
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import privatize, standard_normal
 from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 
-SAMPLE, NOISE, ANSWER, RULE = range(4)
+SAMPLE, NOISE, ANSWER, RULE, LOSS = range(5)
 """What a key is for: the first number folded into that of the run."""
 
 BLOCK = 512
@@ -40,9 +42,8 @@ class Program:
     """The parts of a training step that do not change.
 
     Attributes:
-        loss: ``loss(model, *example)``.
+        loss: of one example.
         correct: what an adaptive policy counts: ``correct(model, *example)``, between 0 and 1. None without one.
-        graph: the module's structure.
         optimizer: an Optax transformation.
         sampler: draws the batches.
         policy: chooses noise and rate.
@@ -54,9 +55,8 @@ class Program:
         sharding: how a batch's rows lie on the devices; None for one device.
     """
 
-    loss: Callable[..., Array]
+    loss: ExampleLoss
     correct: Callable[..., Array] | None
-    graph: Any
     optimizer: optax.GradientTransformation
     sampler: Any
     policy: Policy
@@ -117,9 +117,9 @@ class Program:
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
 
-        def batch(state: TrainState) -> tuple[Data, Array]:
+        def batch(state: TrainState) -> tuple[Data, Array, Array]:
             indices, mask = self.draw(state)
-            return tuple(part[indices] for part in data), mask
+            return tuple(part[indices] for part in data), mask, indices
 
         return self._step(state, curve, constants, batch)
 
@@ -130,7 +130,7 @@ class Program:
         return self._step(state, curve, constants, lambda _: (examples, mask))
 
     def _step(
-        self, state: TrainState, curve: Array, constants: PyTree, batch: Callable[[TrainState], tuple[Data, Array]]
+        self, state: TrainState, curve: Array, constants: PyTree, batch: Callable[[TrainState], tuple[Any, ...]]
     ) -> tuple[Array, TrainState]:
         granted, paid = self.pay(state, curve)
         update = lambda state: self.update(state, constants, *batch(state))  # noqa: E731
@@ -147,14 +147,28 @@ class Program:
             return self.sampler.sample_at(self.sample_key(state), state.step, rate)
         return self.sampler.sample(self.sample_key(state), state.step)
 
-    def update(self, state: TrainState, constants: PyTree, examples: Data, mask: Array) -> TrainState:
-        """Returns the state after the noisy update on a batch; the step has been paid for."""
+    def update(
+        self, state: TrainState, constants: PyTree, examples: Data, mask: Array, indices: Array | None = None
+    ) -> TrainState:
+        """Returns the state after the noisy update on a batch; the step has been paid for.
+
+        ``indices``: of the batch's examples in the data, from which their keys are made; None: the sampler's.
+        """
+        rows: tuple[Data, Any] = (examples, None)
+        if self.loss.random:
+            key = threefry(_key(state, LOSS))
+            rows = (examples, self.draw(state)[0] if indices is None else indices)
         if self.sharding is not None:
-            examples, mask = jax.tree.map(self._spread, (examples, mask))
+            rows, mask = jax.tree.map(self._spread, (rows, mask))
+
+        def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
+            example, index = row
+            return self.loss(params, constants, example, None if index is None else jax.random.fold_in(key, index))
+
         total, unclipped = clip_and_sum(
-            lambda params, example: self.loss(merged(self.graph, params, constants), *example),
+            loss,
             state.params,
-            examples,
+            rows,
             mask,
             rule=state.rule,
             microbatch_size=self.microbatch_size,
@@ -241,7 +255,7 @@ class Program:
 
         def one(example: Data) -> Array:
             assert self.correct is not None
-            value = jnp.asarray(self.correct(merged(self.graph, state.params, constants), *example), jnp.float32)
+            value = jnp.asarray(self.correct(merged(self.loss.graph, state.params, constants), *example), jnp.float32)
             return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
 
         return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))

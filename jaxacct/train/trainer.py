@@ -19,7 +19,8 @@ from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule
-from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
+from jaxacct.train.example_loss import ExampleLoss
+from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.loop import Loop
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
@@ -38,17 +39,18 @@ class DPTrainer(Loop):
     what the third is: the run spends all of its budget. A policy that chooses on the way has epsilon, and no length.
 
     Args:
-        model: an ``nnx.Module``; called by ``loss`` on one example at a time. BatchNorm and modules with random state
-            (Dropout) are refused. Not modified: read :attr:`model`.
-        loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis. What it writes into the
-            model's state is dropped.
+        model: an ``nnx.Module``; called by ``loss`` on one example at a time. Its random streams (``nnx.Dropout``) get
+            new keys for each example and step. BatchNorm is refused unless its averages are frozen
+            (:func:`~jaxacct.train.to_group_norm`). Not modified: read :attr:`model`, and ``eval()`` it.
+        loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis; where it is
+            ``loss(model, *example, key)``, with a typed key for that example and step. What it writes into the model's
+            state is dropped; what it sows, :func:`~jaxacct.train.unprotected_intermediates` gives.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype. Lower
             its rate where noise moves the loss more than learning does; a falling one averages the last steps' noise.
         data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
             :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
         budget: epsilon and delta for ``data``, of this trainer, the length that is planned, and the ledger that keeps
-        to
-            them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
+            to them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
             ``steps``, ``ledger``. Plan a longer run where training has not converged at its end.
         noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; None where epsilon and a
             length say what it is. Give it to reproduce a run: raise it for more steps, lower it for better ones.
@@ -61,11 +63,12 @@ class DPTrainer(Loop):
             most of them are cut.
         placement: microbatches, devices: time and memory alone; where one of them runs out. Short:
             ``microbatch_size``, ``ghost``, ``devices``.
+        augmentation: views of an example whose gradients are averaged before they are clipped. Short: ``augment``,
+            ``views``.
         trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all. Fewer,
             for fine-tuning: noise grows with the number of parameters.
-        correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
-        Needed
-            by those alone.
+        correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
+            let it ``eval()`` a model with dropout. Needed by those alone.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
         **short: fields of the groups, by themselves.
@@ -107,6 +110,7 @@ class DPTrainer(Loop):
         batches: Batches | None = None,
         clipping: ClippingRule | None = None,
         placement: Placement | None = None,
+        augmentation: Augmentation | None = None,
         trainable: Trainable = None,
         correct: Callable[..., Array] | None = None,
         seed: int | jax.Array | DerivedKey | None = None,
@@ -118,6 +122,7 @@ class DPTrainer(Loop):
         budget = group_of(Budget, budget, "budget", given)
         batches = group_of(Batches, batches, "batches", given)
         self.placement = placement = group_of(Placement, placement, "placement", given)
+        self.augmentation = augmentation = group_of(Augmentation, augmentation, "augmentation", given)
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
         if given:
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
@@ -138,11 +143,11 @@ class DPTrainer(Loop):
             raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
-        settings.check_loss(loss, self._graph, params, self._constants, self.source.example)
+        of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augmentation)
         book = self._ledger(self.delta_after_overflow)
         policy_state = owned(self.policy.start(book))
         self.program = Program(
-            loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
+            loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
             gradient_noise=settings.gradient_noise(self.policy, rule),
             microbatch_size=placement.microbatch_size, ghost=placement.ghost,

@@ -9,6 +9,7 @@ from flax import nnx
 from bench.papers.convolution import TwoConvolutions, convolve_by_patches
 from bench.papers.networks import CollaborativeFilter, PooledEmbedding, root_mean_squared_error
 from bench.papers.residual import ConvolutionBlock, ResNet9
+from jaxacct.train.group_norm import to_group_norm
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import check_module, split_params
 
@@ -154,6 +155,52 @@ def test_batch_norm_is_refused_wherever_it_stands():
         check_module(Deep())
     with pytest.raises(TypeError, match=r"give a flax\.nnx module"):
         check_module(lambda x: x)
+
+
+class Normalized(nnx.Module):
+    """A norm that is shared, one of its own, and an embedding that is tied."""
+
+    def __init__(self, **options):
+        self.first = nnx.BatchNorm(6, epsilon=1e-3, rngs=nnx.Rngs(0), **options)
+        self.blocks = nnx.List([self.first, nnx.Sequential(nnx.BatchNorm(6, use_bias=False, rngs=nnx.Rngs(0)))])
+        self.embedding = nnx.Embed(4, 6, rngs=nnx.Rngs(0))
+        self.tied = self.embedding
+
+
+def test_group_norm_takes_the_place_of_batch_norm_and_nothing_else():
+    model = Normalized()
+    model.first.scale[...] = 1 + jnp.arange(6.0)
+    model.first.bias[...] = jnp.arange(6.0)
+    found = to_group_norm(model, 4)  # 4 does not divide 6: 2 groups
+    check_module(found)
+    assert isinstance(model.first, nnx.BatchNorm)
+    assert found.blocks[0] is found.first
+    assert found.tied is found.embedding is not model.embedding
+    assert found.blocks[1].layers[0].bias is None
+    np.testing.assert_array_equal(found.embedding.embedding[...], model.embedding.embedding[...])
+    images = np.random.default_rng(0).normal(2, 3, size=(3, 4, 5, 6)).astype(np.float32)
+    grouped = images.reshape(3, 4, 5, 2, 3).astype(np.float64)
+    mean, variance = (statistic(grouped, axis=(1, 2, 4), keepdims=True) for statistic in (np.mean, np.var))
+    expected = ((grouped - mean) / np.sqrt(variance + 1e-3)).reshape(images.shape) * (1 + np.arange(6)) + np.arange(6)
+    np.testing.assert_allclose(found.first(jnp.asarray(images)), expected, atol=1e-4)
+    np.testing.assert_allclose(found.first(jnp.asarray(images[1])), expected[1], atol=1e-4)  # without a batch axis
+    with pytest.raises(ValueError, match="examples have 3 axes"):
+        found.first(jnp.ones(6))
+    with pytest.raises(ValueError, match="axis = 1"):
+        to_group_norm(nnx.BatchNorm(6, axis=1, rngs=nnx.Rngs(0)))
+
+
+def test_frozen_averages_are_constants_and_others_are_refused():
+    model = Normalized(use_running_average=True)
+    with pytest.raises(ValueError, match=r"BatchNorm at blocks/1/layers/0.*to_group_norm\(model\).*model\.eval\(\)"):
+        check_module(model)
+    model.eval()
+    check_module(model)
+    _, _, rest = split_params(model)
+    assert sum(isinstance(leaf, nnx.BatchStat) for _, leaf in nnx.to_flat_state(rest)) == 4
+    model.average = nnx.BatchStat(jnp.zeros(2))
+    with pytest.raises(ValueError, match="running statistics at average"):
+        check_module(model)
 
 
 def paths(state):
