@@ -31,7 +31,8 @@ SAMPLE, NOISE, ANSWER, RULE = range(4)
 BLOCK = 512
 """Examples that a count looks at together."""
 
-Data = tuple[Array, ...]
+Data = tuple[Any, ...]
+"""A pytree of arrays with a leading axis; the tuple's entries are the loss's arguments."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Program:
 
         def batch(state: TrainState) -> tuple[Data, Array]:
             indices, mask = self.draw(state)
-            return tuple(part[indices] for part in data), mask
+            return jax.tree.map(lambda part: part[indices], data), mask
 
         return self._step(state, curve, constants, batch)
 

@@ -24,7 +24,7 @@ from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
-from jaxacct.train.sources import ArraySource, IndexedSource, stream
+from jaxacct.train.sources import ArraySource, source_of, stream
 from jaxacct.train.state import Evaluation, Keeper, Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
@@ -38,8 +38,10 @@ class DPTrainer(Sealed):
         loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis. What it writes into the
             model's state is dropped.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype.
-        data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
-            :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
+        data: arrays with a common leading axis, the examples: a tuple such as ``(inputs, labels)``, which is spread
+            over the loss's arguments, or a dict or any other pytree, which is one. Arrays in memory stay on the device;
+            memory-mapped ones and objects that are read by index (data sets of PyTorch, Hugging Face, Grain, h5py) are
+            read batch by batch, as by :class:`~jaxacct.train.sources.IndexedSource`.
         budget: epsilon and delta for ``data``, of this trainer, and the ledger that keeps to them; another trainer on
             the same data costs another budget. Short: ``epsilon``, ``delta``, ``ledger``.
         noise_multiplier: standard deviation of the noise over the sensitivity, for all steps. Raise it for more steps,
@@ -86,7 +88,7 @@ class DPTrainer(Sealed):
         model: nnx.Module,
         loss: Callable[..., Array],
         optimizer: optax.GradientTransformation,
-        data: tuple[Any, ...] | IndexedSource,
+        data: Any,
         *,
         budget: Budget | None = None,
         noise_multiplier: float | None = None,
@@ -108,8 +110,8 @@ class DPTrainer(Sealed):
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
         if given:
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
-        self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
-        arrays: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
+        self.source = source_of(data)
+        arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.epsilon, self.delta, self.ledger_kind = budget.epsilon, budget.delta, budget.ledger
         self.microbatch_size, self.ghost, self.clipping = placement.microbatch_size, placement.ghost, rule
         self.seed = describe_seed(seed)
