@@ -86,10 +86,10 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
 
     from jaxacct.train import RECIPES
 
-    found, epochs = (
-        (RECIPES[dataset.name], arguments.epochs) if arguments.data is None else _for_table(arguments, dataset)
-    )
-    return found if arguments.model is None else dataclasses.replace(found, module=_factory(arguments.model)), epochs
+    own = {} if arguments.model is None else {"module": _factory(arguments.model)}
+    named = arguments.data is None
+    found, epochs = (RECIPES[dataset.name], arguments.epochs) if named else _for_table(arguments, dataset)
+    return dataclasses.replace(found, **own), epochs
 
 
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:

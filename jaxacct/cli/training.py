@@ -179,9 +179,9 @@ def _write_model(trainer: Any, dataset: Any, folder: pathlib.Path) -> None:
     """Writes the model, and its function of a batch."""
     import jax
 
-    from jaxacct.train import export_inference, save_model
+    from jaxacct.train import export_inference
 
-    save_model(trainer.model, folder / MODEL, overwrite=True)
+    trainer.save(folder / MODEL, overwrite=True)
     example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
     try:
         write_whole(folder / INFERENCE, export_inference(trainer.model, example))

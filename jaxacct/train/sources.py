@@ -201,16 +201,19 @@ def stream(
 def _stream(source: Source, sampler: Sampler, key: jax.Array, steps: range, prefetch: bool) -> Iterator[StepBatch]:
     sample = jax.jit(sampler.sample)
 
-    def load(step: int) -> StepBatch:
-        indices, mask = sample(key, step)
+    def load(step: int, drawn: tuple[Array, Array]) -> StepBatch:
+        indices, mask = drawn
         return StepBatch(step, source.fetch(indices), mask)
 
     if not prefetch:
-        yield from map(load, steps)
+        yield from (load(step, sample(key, step)) for step in steps)
         return
     with ThreadPoolExecutor(max_workers=1) as pool:
         ahead: Future[StepBatch] | None = None
         for step in steps:
-            batch = (pool.submit(load, step) if ahead is None else ahead).result()
-            ahead = pool.submit(load, step + 1) if step + 1 in steps else None
+            ahead = pool.submit(load, step, sample(key, step)) if ahead is None else ahead
+            # Before the step that the caller makes of this batch, behind which a device would have it wait.
+            drawn = sample(key, step + 1) if step + 1 in steps else None
+            batch = ahead.result()
+            ahead = None if drawn is None else pool.submit(load, step + 1, drawn)
             yield batch

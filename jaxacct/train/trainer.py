@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -24,6 +25,7 @@ from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
+from jaxacct.train.saving import save_model
 from jaxacct.train.sources import ArraySource, source_of, stream
 from jaxacct.train.state import Evaluation, Keeper, Plan, TrainState
 from jaxacct.train.step import Program, strongly_typed
@@ -38,10 +40,8 @@ class DPTrainer(Sealed):
         loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis. What it writes into the
             model's state is dropped.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype.
-        data: arrays with a common leading axis, the examples: a tuple such as ``(inputs, labels)``, which is spread
-            over the loss's arguments, or a dict or any other pytree, which is one. Arrays in memory stay on the device;
-            memory-mapped ones and objects that are read by index (data sets of PyTorch, Hugging Face, Grain, h5py) are
-            read batch by batch, as by :class:`~jaxacct.train.sources.IndexedSource`.
+        data: the examples: a pytree of arrays with a common leading axis, or what is read by index, batch by batch
+            (:class:`~jaxacct.train.sources.IndexedSource`). A tuple is the loss's arguments, anything else is one.
         budget: epsilon and delta for ``data``, of this trainer, and the ledger that keeps to them; another trainer on
             the same data costs another budget. Short: ``epsilon``, ``delta``, ``ledger``.
         noise_multiplier: standard deviation of the noise over the sensitivity, for all steps. Raise it for more steps,
@@ -216,6 +216,10 @@ class DPTrainer(Sealed):
     def model(self) -> nnx.Module:
         """The module as trained so far: a copy, to do with as one likes."""
         return merged(self._graph, owned(self._state.params), owned(self._constants))
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes :attr:`model`, as :func:`~jaxacct.train.saving.save_model` does; ``load_model`` reads it again."""
+        save_model(self.model, folder, overwrite=overwrite)
 
     @property
     def state(self) -> TrainState:
