@@ -38,8 +38,7 @@ def add_parser(commands: Any) -> None:
         "report.json and training.png.",
         epilog=examples(
             "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
-            "jaxacct train --epochs 20 --checkpoint-every 10 --out runs/kept",
-            "jaxacct train --dataset mnist --data-dir data/mnist --json",
+            "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
             "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
         ),
     )

@@ -66,7 +66,6 @@ for rows in (1, 5):
 
 
 def test_an_exported_function_needs_neither_jaxacct_nor_flax(tmp_path):
-    pytest.importorskip("flatbuffers")
     model = Mixed(0)
     path = tmp_path / "inference"
     path.write_bytes(export_inference(
