@@ -1,15 +1,17 @@
-"""``jaxacct train``: DP-SGD on a public data set until its budget is spent, and a report of what that bought."""
+"""``jaxacct train``: DP-SGD on a data set until its budget is spent; the model, and a report of what that bought."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from jaxacct import strict_json
+from jaxacct.cli import tables
 from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
 from jaxacct.cli.shown import print_facts
 from jaxacct.whole_file import PRIVATE, write_whole
@@ -18,6 +20,7 @@ DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
 EPSILON = 3.0
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
+MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
 
 INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
 """Adaptive noise relative to where it starts: the step of a level and its bounds, as in bench/adaptive.py."""
@@ -31,15 +34,16 @@ def add_parser(commands: Any) -> None:
     command = commands.add_parser(
         "train",
         help="train a model by DP-SGD within a privacy budget",
-        description="Trains a Flax model with differential privacy until the next step would exceed the budget, "
-        "and writes report.json and training.png.",
+        description="Trains a Flax model with differential privacy until the next step would exceed the budget, and "
+        "writes the model (by Orbax), inference.jax_export (a function of a batch, for jax.export.deserialize), "
+        "report.json and training.png.",
         epilog=examples(
             "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
-            "jaxacct train --epochs 20 --checkpoint-every 10 --out runs/kept",
-            "jaxacct train --dataset mnist --data-dir data/mnist --json",
+            "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
+            "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
         ),
     )
-    command.add_argument("--dataset", choices=DATASETS, default="digits", help="default: digits, which needs no files")
+    command.add_argument("--dataset", choices=DATASETS, help="default: digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
     command.add_argument(
         "--recipe", action=Elsewhere, const="published settings are trained by python -m bench.papers.train"
@@ -75,7 +79,12 @@ def add_parser(commands: Any) -> None:
         help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
     )  # fmt: skip
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
+    command.add_argument(
+        "--overwrite", action="store_true",
+        help="delete the run that DIR holds; what it released of the same data stays spent, and both budgets add up",
+    )  # fmt: skip
     add_json(command, "print the report as one JSON object instead of a table")
+    tables.add_arguments(command)
     _add_policies(command.add_argument_group("what the steps spend"))
     kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
     kept.add_argument("--checkpoint-every", type=int, metavar="N", help="most updates between two (default: none)")
@@ -106,18 +115,27 @@ def _add_policies(group: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
     from jaxacct import plot
-    from jaxacct.train import Checkpoints, build_report, load, write_report
+    from jaxacct.train import Checkpoints, build_report, write_report
 
     if arguments.resume and arguments.checkpoint_every is None:
         raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
-    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / arguments.dataset)
+    if arguments.resume and arguments.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it: give one of them.")
+    name = arguments.dataset or "digits" if arguments.data is None else pathlib.Path(arguments.data).stem
+    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
     keeper = None
     if arguments.checkpoint_every is not None:
         keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
-        keeper.check(resume=arguments.resume)
+    if not arguments.overwrite:
+        if keeper is not None:
+            keeper.check(resume=arguments.resume)
+        _check_free(folder, arguments.resume)
     folder.mkdir(parents=True, exist_ok=True)  # a bad path should fail before the training, not after it
-    dataset = load(arguments.dataset, arguments.data_dir)
+    dataset, told = tables.load(arguments)
     trainer, steps, config = _trainer(arguments, dataset)
+    config |= told
+    if arguments.overwrite:
+        _delete(folder)
     try:
         record = None if keeper is None else _History(keeper.folder / HISTORY, config)
         history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
@@ -129,9 +147,10 @@ def run(arguments: argparse.Namespace) -> int:
         if keeper is not None:
             keeper.close()
     report = build_report(trainer, history, config)
-    write_report(report, folder / "report.json")
+    _write_model(trainer, dataset, folder)
+    write_report(report, folder / REPORT)
     try:
-        plot.training(report, folder / "training.png")
+        plot.training(report, folder / PICTURE)
     except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
         print(f"jaxacct train: no picture: {error}", file=sys.stderr)
     if arguments.json:
@@ -141,11 +160,46 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_free(folder: pathlib.Path, resume: bool) -> None:
+    """Raises where the folder has a run's results, and they are not of the run that goes on."""
+    there = [name for name in (REPORT, MODEL, INFERENCE, CHECKPOINTS) if (folder / name).exists()]
+    if there and not resume:
+        raise ValueError(
+            f"--out {folder} holds a run ({', '.join(there)}): go on with it by --resume if it keeps checkpoints, "
+            "delete it by --overwrite, or name another folder."
+        )
+
+
+def _delete(folder: pathlib.Path) -> None:
+    """Deletes a run's results and checkpoints."""
+    from jaxacct.train import Checkpoints
+
+    Checkpoints(folder / CHECKPOINTS, every=1).delete()
+    shutil.rmtree(folder / MODEL, ignore_errors=True)
+    for name in (REPORT, INFERENCE, PICTURE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write_model(trainer: Any, dataset: Any, folder: pathlib.Path) -> None:
+    """Writes the model, and its function of a batch."""
+    import jax
+
+    from jaxacct.train import export_inference
+
+    trainer.save(folder / MODEL, overwrite=True)
+    example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
+    try:
+        write_whole(folder / INFERENCE, export_inference(trainer.model, example))
+    except ModuleNotFoundError as error:  # as for the picture
+        print(f"jaxacct train: no {INFERENCE}: {error}", file=sys.stderr)
+
+
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
     """Returns the trainer, for how many steps to fit it, and what the report says of both."""
-    from jaxacct.train import RECIPES, make_trainer
+    from jaxacct.train import make_trainer
 
-    given, recipe = dict(vars(arguments)), RECIPES[dataset.name]
+    recipe, epochs = tables.recipe(arguments, dataset)
+    given = vars(arguments) | {"epochs": epochs}
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
     costs_follow = arguments.policy == "constant" and None not in (given["noise_multiplier"], given["epochs"])
@@ -154,16 +208,17 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
     optional = {name: given[name] for name in ("trainable", "microbatch_size", "ghost") if given[name] is not None}
     policy = _policy(arguments, len(dataset.train_labels))
-    trainer, steps = make_trainer(dataset, policy=policy, **settings, **optional)
+    trainer, steps = make_trainer(dataset, recipe=recipe, policy=policy, **settings, **optional)
     config = {
         "dataset": dataset.name,
-        "recipe": dataset.name,
+        "recipe": dataset.name if arguments.data is None else "table",
         "source": recipe.source,
         "metric": "accuracy",
         "optimizer": recipe.optimizer_name,
         "learning_rate": rate,
-        "epochs": arguments.epochs,
+        "epochs": epochs,
         "trainable": arguments.trainable or "all",
+        "model": arguments.model or "the recipe's",
     }
     return trainer, steps, config
 
@@ -256,9 +311,10 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History |
 
     from jaxacct.train import Evaluation, accuracy
 
-    def reached(model: Any) -> float:
+    def measured(model: Any) -> float:
         return accuracy(model, dataset.test_inputs, dataset.test_labels)
 
+    reached = measured if len(dataset.test_labels) else None
     planned = min(steps, trainer.remaining_steps)
     every = max(1, min(round(trainer.sampler.num_examples / trainer.sampler.expected_batch_size), planned // 20))
     history: list[Evaluation] = []
@@ -276,7 +332,8 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History |
         task = progress.add_task(dataset.name, total=planned, reached="-", epsilon="0.00")
 
         def show(entry: Evaluation) -> None:
-            progress.update(task, completed=entry.step, reached=f"{entry.accuracy:.3f}", epsilon=f"{entry.epsilon:.2f}")
+            shown = "-" if entry.accuracy is None else f"{entry.accuracy:.3f}"
+            progress.update(task, completed=entry.step, reached=shown, epsilon=f"{entry.epsilon:.2f}")
 
         def keep(entry: Evaluation) -> None:
             history.append(entry)
@@ -289,7 +346,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History |
 
         unseen = trainer.steps > (history[-1].step if history else 0)
         if unseen and (trainer.steps % every == 0 or left == 0):  # interrupted between a checkpoint and its evaluation
-            keep(Evaluation(trainer.steps, reached(trainer.model), trainer.spent_epsilon))
+            keep(Evaluation(trainer.steps, reached and reached(trainer.model), trainer.spent_epsilon))
         trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper)
     return history
 
@@ -300,13 +357,17 @@ def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
     proved = "does not apply: see the guarantee"
     if certified is not None:
         proved = f"{certified['lower']:.4f} to {certified['upper']:.4f} of {budget:g}; report the upper"
+    reached = "not measured: there is no test set"
+    if final["test_accuracy"] is not None:
+        held_out = config.get("table", {}).get("test_size")
+        reached = f"{final['test_accuracy']:.4f} ({'rows held out as public' if held_out else 'public test set'})"
     facts = [
         (
             "steps",
             f"{final['steps']}, each on about {config['expected_batch_size']:.6g} of {config['num_examples']} examples",
         ),
         ("noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"),
-        ("test accuracy", f"{final['test_accuracy']:.4f} (public test set)"),
+        ("test accuracy", reached),
         ("epsilon, certified", proved),
         (
             "epsilon, Rényi" if config["ledger"] == "planned" else f"epsilon, Rényi {config['ledger']}",

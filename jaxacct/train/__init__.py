@@ -36,6 +36,7 @@ from jaxacct.train.sampling import (
     TruncatedPoissonSampler,
     WithoutReplacementSampler,
 )
+from jaxacct.train.saving import export_inference, load_model, save_model
 from jaxacct.train.sources import IndexedSource
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
@@ -75,12 +76,15 @@ __all__ = [
     "clip_and_sum",
     "clipped_sum",
     "cross_entropy",
+    "export_inference",
     "guarantee",
     "load",
+    "load_model",
     "make_trainer",
     "planned_epsilon",
     "privatize",
     "run_key",
+    "save_model",
     "split_params",
     "to_group_norm",
     "unprotected_intermediates",

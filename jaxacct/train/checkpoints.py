@@ -150,6 +150,16 @@ class Checkpoints:
             self._lock.close()
         self._manager = self._lock = self._trainer = None
 
+    def delete(self) -> None:
+        """Deletes the run in the folder, if there is one, with the record of what it spent: that stays spent.
+
+        Raises ValueError where another process is at it.
+        """
+        if self.holds_run:
+            self._open()
+            shutil.rmtree(self.folder)
+            self.close()
+
     def resume(self, trainer: DPTrainer) -> int | None:
         """Puts ``trainer`` where the run in the folder was, and returns how many updates its ``fit`` had left.
 

@@ -32,7 +32,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     """
     entries = {
         "examples": len(trainer.source),
-        "an example": ", ".join(_shape(part) for part in trainer.source.example),
+        "an example": ", ".join(_shape(part) for part in jax.tree.leaves(trainer.source.example)),
         "epsilon": trainer.epsilon,
         "delta": trainer.delta,
         "ledger": trainer.ledger_kind,

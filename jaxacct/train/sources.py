@@ -15,33 +15,56 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, PyTree
 
 from jaxacct import validation
 from jaxacct.train.owned import owned_array
+from jaxacct.train.readers import arguments, arrays_in, common_size, is_no_tree, is_object, reader_of
 from jaxacct.train.sampling import Sampler
-
-Example = tuple[jax.ShapeDtypeStruct, ...]
-"""Shape and dtype of each part of one example, as the device sees them."""
 
 
 class Source(Protocol):
     """Examples, numbered from 0."""
 
     @property
-    def example(self) -> Example:
-        """What one example looks like."""
+    def example(self) -> tuple[PyTree, ...]:
+        """Shapes and dtypes of one example, as the device sees them: a tuple pytree, the loss's arguments."""
         ...
 
     def __len__(self) -> int: ...
 
-    def fetch(self, indices: Any) -> tuple[Array, ...]:
-        """Returns the examples at ``indices`` (rows,), each part with the leading axis (rows,)."""
+    def fetch(self, indices: Any) -> tuple[PyTree, ...]:
+        """Returns the examples at ``indices`` (rows,), each array with the leading axis (rows,)."""
         ...
+
+
+def source_of(data: Any) -> ArraySource | IndexedSource:
+    """Returns the source that ``data`` are: on the device where all are arrays in memory, else read by index.
+
+    >>> type(source_of({"x": np.ones((3, 2)), "y": np.ones(3)})).__name__, type(source_of(range(3))).__name__
+    ('ArraySource', 'IndexedSource')
+    """
+    if isinstance(data, (ArraySource, IndexedSource)):
+        return data
+    if isinstance(data, list) and not is_no_tree(data):
+        data = tuple(data)
+    if isinstance(data, list):
+        raise TypeError("data is a list: give arrays as a tuple or a dict, a list of examples as IndexedSource(list).")
+    if is_object(data):
+        return IndexedSource(data)
+    data = arrays_in(data)
+    return ArraySource(data) if all(map(_in_memory, jax.tree.leaves(data))) else IndexedSource(data)
+
+
+def _in_memory(part: Any) -> bool:
+    return hasattr(part, "__dlpack__") and not isinstance(part, np.memmap)
 
 
 class ArraySource:
     """Arrays on the device with a common leading axis, the examples; :meth:`fetch` is traceable.
+
+    Args:
+        data: a pytree of arrays. A tuple is spread over the loss's arguments, any other is one argument.
 
     The arrays given are copied, once: they may be written to, deleted or donated afterwards. Data of which the device
     has no room for a second copy are to be given as NumPy arrays; data that memory has no room for, as an
@@ -54,79 +77,65 @@ class ArraySource:
     (3, [(4, 2), (4,)])
     """
 
-    def __init__(self, data: tuple[Any, ...]) -> None:
-        self.data: tuple[Array, ...] = tuple(owned_array(part) for part in data)
-        self._size = _common_size(self.data)
+    def __init__(self, data: Any) -> None:
+        self.data: tuple[PyTree, ...] = jax.tree.map(owned_array, arguments(data))
+        self._size = common_size(jax.tree.leaves(self.data))
 
     def __len__(self) -> int:
         return self._size
 
     @property
-    def example(self) -> Example:
-        """Shape and dtype of each part of one example."""
-        return tuple(jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for part in self.data)
+    def example(self) -> tuple[PyTree, ...]:
+        """Shapes and dtypes of one example."""
+        return jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), self.data)
 
-    def fetch(self, indices: Int32[Array, " rows"]) -> tuple[Array, ...]:
+    def fetch(self, indices: Int32[Array, " rows"]) -> tuple[PyTree, ...]:
         """Returns the examples at ``indices``; inside ``jit`` a gather."""
-        return tuple(part[indices] for part in self.data)
+        return jax.tree.map(lambda part: part[indices], self.data)
 
 
 class IndexedSource:
     """Examples read by index: memory-mapped arrays, or any object with ``__len__`` and ``__getitem__``.
 
     Args:
-        data: a tuple of arrays with a common leading axis, such as ``numpy.memmap``, of which the rows asked for are
-            read together; or an object whose ``__getitem__`` takes a whole number and returns one example, a tuple of
-            arrays or numbers (or a single one), and whose examples are read one after the other. All examples have the
-            shapes and dtypes of the first.
+        data: an array or a pytree of arrays with a common leading axis, such as ``numpy.memmap`` or those of h5py and
+            zarr, of which the rows asked for are read together; or an object whose ``__getitem__`` takes a whole number
+            and returns one example, a pytree of arrays or numbers: a list, a data set of PyTorch, Hugging Face or
+            Grain. Its examples are read by ``__getitems__`` where it has that, else one after the other. All have the
+            shapes and dtypes of the first. A tuple (an item that is a list, too) is spread over the loss's arguments,
+            anything else is one argument.
 
     Nothing is copied but the rows of a batch, when it is drawn, and what is read is not compared with what was there
     before: that would mean to read all of it again. So do not change the data during a run. If they change by
-    something other than the examples themselves, a guarantee is one for the example at an index, in all its versions.
+    something other than the examples themselves (random augmentation), a guarantee is one for the example at an index,
+    in all its versions. An item that is made of several records is protected as one, and a record in several items is
+    not protected as one.
 
     :meth:`fetch` runs outside of ``jit``; what it returns has a static shape and the dtypes that ``jax.numpy.asarray``
     gives, as if the data had been put on the device whole.
 
     Raises ValueError where there are no examples or the parts' lengths differ; TypeError where ``data`` has no length
-    or cannot be read by index.
+    or cannot be read by index, as a stream cannot, or has parts that are not numbers.
 
     >>> source = IndexedSource((np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(3)))
     >>> [part.tolist() for part in source.fetch(np.array([2, 0]))]
     [[[4.0, 5.0], [0.0, 1.0]], [2, 0]]
+    >>> IndexedSource([{"x": [1, 2], "y": 0}, {"x": [3, 4], "y": 1}]).fetch(np.array([1]))[0]["x"].tolist()
+    [[3, 4]]
     """
 
     def __init__(self, data: Any) -> None:
-        self._parts = data if isinstance(data, tuple) else None
-        if self._parts is not None:
-            for place, part in enumerate(self._parts):
-                if not hasattr(part, "shape") or not hasattr(part, "dtype"):
-                    raise TypeError(
-                        f"part {place} of data is a {type(part).__name__}: give arrays with shape and dtype, or one "
-                        "object whose items are examples."
-                    )
-            self._size = _common_size(self._parts)
-        elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            self._size = len(data)
-            if self._size == 0:
-                raise ValueError("data has no examples.")
-        else:
-            raise TypeError(
-                f"data of type {type(data).__name__} cannot be read by index: give arrays, or an object with __len__ "
-                "and __getitem__."
-            )
-        self._data = data
-        first = [np.asarray(part[0]) for part in self._parts] if self._parts is not None else _as_example(data[0])
-        self._example = tuple((part.shape, part.dtype) for part in first)
+        self._reader = reader_of(data)
 
     def __len__(self) -> int:
-        return self._size
+        return self._reader.size
 
     @property
-    def example(self) -> Example:
-        """Shape and dtype of each part of one example."""
-        return tuple(jax.ShapeDtypeStruct(s, jax.dtypes.canonicalize_dtype(dtype)) for s, dtype in self._example)
+    def example(self) -> tuple[PyTree, ...]:
+        """Shapes and dtypes of one example."""
+        return self._reader.example
 
-    def fetch(self, indices: Any) -> tuple[Array, ...]:
+    def fetch(self, indices: Any) -> tuple[PyTree, ...]:
         """Returns the examples at concrete ``indices`` (rows,), on the device.
 
         Raises IndexError for an index that is none, and ValueError for an example unlike the first; both name it.
@@ -136,29 +145,10 @@ class IndexedSource:
         rows = np.asarray(indices)
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
             raise ValueError(f"indices of shape {rows.shape} and dtype {rows.dtype}: give whole numbers, one a row.")
-        outside = rows[(rows < 0) | (rows >= self._size)]
+        outside = rows[(rows < 0) | (rows >= len(self))]
         if outside.size:
-            raise IndexError(f"index {outside[0]} is outside of the {self._size} examples of this source.")
-        if self._parts is not None:
-            # Copied at once: the next batch is fetched early, and may come in the same memory.
-            return tuple(owned_array(part[rows]) for part in self._parts)
-        examples = [self._checked(int(row)) for row in rows]
-        return tuple(
-            jnp.asarray(np.stack([example[i] for example in examples]) if examples else np.zeros((0, *shape), dtype))
-            for i, (shape, dtype) in enumerate(self._example)
-        )
-
-    def _checked(self, index: int) -> list[np.ndarray]:
-        example = _as_example(self._data[index])
-        if len(example) != len(self._example):
-            raise ValueError(f"example {index} has {len(example)} parts, the first one {len(self._example)}.")
-        for place, (part, (shape, dtype)) in enumerate(zip(example, self._example, strict=True)):
-            if part.shape != shape or part.dtype != dtype:
-                raise ValueError(
-                    f"example {index} has a part {place} of shape {part.shape} and dtype {part.dtype}, the first one "
-                    f"of shape {shape} and dtype {dtype}: a compiled step needs the same for all."
-                )
-        return example
+            raise IndexError(f"index {outside[0]} is outside of the {len(self)} examples of this source.")
+        return jax.tree.map(jnp.asarray, self._reader.read(rows))
 
 
 class StepBatch(NamedTuple):
@@ -166,12 +156,12 @@ class StepBatch(NamedTuple):
 
     Attributes:
         step: number of the step.
-        examples: each part (capacity, ...).
+        examples: tuple pytree of arrays (capacity, ...).
         mask (capacity,): which rows are real.
     """
 
     step: int
-    examples: tuple[Array, ...]
+    examples: tuple[PyTree, ...]
     mask: Bool[Array, " capacity"]
 
 
@@ -211,29 +201,19 @@ def stream(
 def _stream(source: Source, sampler: Sampler, key: jax.Array, steps: range, prefetch: bool) -> Iterator[StepBatch]:
     sample = jax.jit(sampler.sample)
 
-    def load(step: int) -> StepBatch:
-        indices, mask = sample(key, step)
+    def load(step: int, drawn: tuple[Array, Array]) -> StepBatch:
+        indices, mask = drawn
         return StepBatch(step, source.fetch(indices), mask)
 
     if not prefetch:
-        yield from map(load, steps)
+        yield from (load(step, sample(key, step)) for step in steps)
         return
     with ThreadPoolExecutor(max_workers=1) as pool:
         ahead: Future[StepBatch] | None = None
         for step in steps:
-            batch = (pool.submit(load, step) if ahead is None else ahead).result()
-            ahead = pool.submit(load, step + 1) if step + 1 in steps else None
+            ahead = pool.submit(load, step, sample(key, step)) if ahead is None else ahead
+            # Before the step that the caller makes of this batch, behind which a device would have it wait.
+            drawn = sample(key, step + 1) if step + 1 in steps else None
+            batch = ahead.result()
+            ahead = None if drawn is None else pool.submit(load, step + 1, drawn)
             yield batch
-
-
-def _as_example(item: Any) -> list[np.ndarray]:
-    return [np.asarray(part) for part in (item if isinstance(item, (tuple, list)) else (item,))]
-
-
-def _common_size(parts: tuple[Any, ...]) -> int:
-    shapes = [tuple(part.shape) for part in parts]
-    if not shapes or any(len(shape) == 0 for shape in shapes) or len({shape[0] for shape in shapes}) != 1:
-        raise ValueError(f"data has parts of shapes {shapes}: give arrays with one common leading axis, the examples.")
-    if shapes[0][0] == 0:
-        raise ValueError("data has no examples.")
-    return int(shapes[0][0])

@@ -34,7 +34,8 @@ SAMPLE, NOISE, ANSWER, RULE, LOSS = range(5)
 BLOCK = 512
 """Examples that a count looks at together."""
 
-Data = tuple[Array, ...]
+Data = tuple[Any, ...]
+"""A pytree of arrays with a leading axis; the tuple's entries are the loss's arguments."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Program:
 
         def batch(state: TrainState) -> tuple[Data, Array, Array]:
             indices, mask = self.draw(state)
-            return tuple(part[indices] for part in data), mask, indices
+            return jax.tree.map(lambda part: part[indices], data), mask, indices
 
         return self._step(state, curve, constants, batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -26,7 +27,8 @@ from jaxacct.train.loop import Loop
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
 from jaxacct.train.planned import PlannedLedger
-from jaxacct.train.sources import ArraySource, IndexedSource
+from jaxacct.train.saving import save_model
+from jaxacct.train.sources import ArraySource, source_of
 from jaxacct.train.spending import spending
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.step import Program, strongly_typed
@@ -47,8 +49,8 @@ class DPTrainer(Loop):
             state is dropped; what it sows, :func:`~jaxacct.train.unprotected_intermediates` gives.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype. Lower
             its rate where noise moves the loss more than learning does; a falling one averages the last steps' noise.
-        data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
-            :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
+        data: the examples: a pytree of arrays with a common leading axis, or what is read by index, batch by batch
+            (:class:`~jaxacct.train.sources.IndexedSource`). A tuple is the loss's arguments, anything else is one.
         budget: epsilon and delta for ``data``, of this trainer, the length that is planned, and the ledger that keeps
             to them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
             ``steps``, ``ledger``. Plan a longer run where training has not converged at its end.
@@ -102,7 +104,7 @@ class DPTrainer(Loop):
         model: nnx.Module,
         loss: Callable[..., Array],
         optimizer: optax.GradientTransformation,
-        data: tuple[Any, ...] | IndexedSource,
+        data: Any,
         *,
         budget: Budget | None = None,
         noise_multiplier: float | None = None,
@@ -126,8 +128,8 @@ class DPTrainer(Loop):
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
         if given:
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
-        self.source = data if isinstance(data, IndexedSource) else ArraySource(data)
-        arrays: tuple[Array, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
+        self.source = source_of(data)
+        arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         # What is released of the data beside the steps belongs into ``queries`` of this call: a plan pays for it.
         self.budget, self.policy, self.sampler, self.plan = spending(
             budget, policy, noise_multiplier, batches, len(self.source)
@@ -240,6 +242,10 @@ class DPTrainer(Loop):
     def model(self) -> nnx.Module:
         """The module as trained so far: a copy, to do with as one likes."""
         return merged(self._graph, owned(self._state.params), owned(self._constants))
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes :attr:`model`, as :func:`~jaxacct.train.saving.save_model` does; ``load_model`` reads it again."""
+        save_model(self.model, folder, overwrite=overwrite)
 
     @property
     def state(self) -> TrainState:

@@ -1,13 +1,17 @@
 """Examples from the device and from storage: the same batches for the same key, and a run that is the same."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
-from jaxacct.train import clipped_sum, privatize
+from jaxacct.train import DPTrainer, clipped_sum, privatize
 from jaxacct.train.sampling import PoissonSampler, RandomAllocationSampler
-from jaxacct.train.sources import ArraySource, IndexedSource, stream
+from jaxacct.train.sources import ArraySource, IndexedSource, source_of, stream
 
 N, ROWS = 50, 30
 
@@ -170,3 +174,181 @@ def test_bad_data_are_named(arrays):
 def test_a_sampler_of_another_size_is_refused(mapped):
     with pytest.raises(ValueError, match="50 examples and the sampler 49"):
         stream(IndexedSource(mapped), PoissonSampler(49, 0.3, ROWS), jax.random.key(0), 1)
+
+
+# What users have. Stand-ins in the shapes of other libraries, which are no dependencies.
+
+
+class HuggingFace:
+    """``datasets.Dataset``: a dict of columns for a list, and a single item in other dtypes than a batch's."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns["y"])
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return self.columns[key]
+        if isinstance(key, list):
+            return {name: column[key] for name, column in self.columns.items()}
+        return {name: column[key].tolist() for name, column in self.columns.items()}
+
+    def __getitems__(self, keys):
+        batch = self[keys]
+        return [{name: column[i] for name, column in batch.items()} for i in range(len(keys))]
+
+
+class Grain(HuggingFace):
+    """A random-access source of Grain: items by whole numbers, one at a time."""
+
+    __getitems__ = property()
+
+    def __getitem__(self, key):
+        return {name: column[int(key)] for name, column in self.columns.items()}
+
+
+class PyTorch:
+    """A ``Dataset``: items that are lists of what NumPy reads."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns["y"])
+
+    def __getitem__(self, key):
+        return [column[key] for column in self.columns.values()]
+
+
+class PyTorchStream(PyTorch):
+    """An ``IterableDataset`` with a length: it inherits a ``__getitem__`` that is not implemented."""
+
+    def __getitem__(self, key):
+        raise NotImplementedError
+
+    def __iter__(self):
+        return iter(())
+
+
+class OnDisk:
+    """An array of h5py: rows in increasing order, each once."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __getitem__(self, rows):
+        if np.ndim(rows) and not (np.diff(rows) > 0).all():
+            raise TypeError("Indexing elements must be in increasing order")
+        return self.array[rows]
+
+
+class Frame:
+    """A series or frame of pandas: its ``[]`` goes by labels."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __getitem__(self, label):
+        raise KeyError(label)
+
+    def to_numpy(self):
+        return self.array
+
+
+COLUMNS = {
+    "x": np.random.default_rng(1).normal(size=(N, 3)).astype(np.float32),
+    "y": np.random.default_rng(2).integers(0, 2, N).astype(np.int32),
+}
+
+
+def spread(model, x, y):
+    return optax.losses.softmax_cross_entropy_with_integer_labels(model(x), y)
+
+
+def whole(model, example):
+    return spread(model, **example)
+
+
+def trained(data, loss):
+    trainer = DPTrainer(
+        nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, optax.sgd(0.1), data,
+        epsilon=2.0, delta=1e-3, noise_multiplier=2.0, expected_batch_size=15, clip_norm=1.0, seed=0,
+    )  # fmt: skip
+    trainer.fit(steps=2)
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(trainer.state.params)])
+
+
+def mapped_columns(folder):
+    for name, column in COLUMNS.items():
+        np.save(folder / f"{name}.npy", column)
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "in_order"),
+    [
+        (COLUMNS, ArraySource, "xy"),
+        ({name: jnp.asarray(column) for name, column in COLUMNS.items()}, ArraySource, "xy"),
+        (({"label": [COLUMNS["y"]]}, COLUMNS["x"]), ArraySource, "yx"),
+        (list(COLUMNS.values()), ArraySource, "xy"),
+        ((Frame(COLUMNS["x"]), Frame(COLUMNS["y"])), ArraySource, "xy"),
+        (COLUMNS["x"], ArraySource, "x"),
+        (mapped_columns, IndexedSource, "xy"),
+        ({name: OnDisk(column) for name, column in COLUMNS.items()}, IndexedSource, "xy"),
+        ((OnDisk(COLUMNS["y"]), COLUMNS["x"]), IndexedSource, "yx"),
+        (HuggingFace(COLUMNS), IndexedSource, "xy"),
+        (Grain(COLUMNS), IndexedSource, "xy"),
+        (PyTorch(COLUMNS), IndexedSource, "xy"),
+        (IndexedSource([{"x": x, "y": y} for x, y in zip(*COLUMNS.values(), strict=True)]), IndexedSource, "xy"),
+    ],
+)
+def test_examples_are_the_same_whatever_they_are_in(data, kind, in_order, tmp_path):
+    source = source_of(data(tmp_path) if callable(data) else data)
+    assert isinstance(source, kind)
+    assert len(source) == N
+    rows = np.array([7, 0, 7, 49])
+    fetched = source.fetch(rows)
+    assert jax.tree.structure(fetched) == jax.tree.structure(source.example)
+    for part, like, name in zip(*map(jax.tree.leaves, (fetched, source.example)), in_order, strict=True):
+        assert np.array_equal(part, COLUMNS[name][rows])
+        assert (part.shape[1:], part.dtype) == (like.shape, like.dtype)
+
+
+def test_a_dict_is_one_argument_of_the_loss_and_a_tuple_several(tmp_path):
+    expected = trained(tuple(COLUMNS.values()), spread)
+    assert np.array_equal(trained(mapped_columns(tmp_path), whole), expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ((example for example in ()), TypeError, "generator cannot be read by index, it is a stream.*Poisson"),
+        (PyTorchStream(COLUMNS), TypeError, "PyTorchStream cannot be read by index, it is a stream.*Poisson"),
+        (types.MappingProxyType(COLUMNS), TypeError, "entries have names.*a dict of arrays"),
+        (object(), TypeError, "object cannot be read by index: give arrays"),
+        ([COLUMNS], TypeError, r"IndexedSource\(list\)"),
+        ({"x": COLUMNS["x"], "y": [0, 1]}, TypeError, "part y of data is a list"),
+        ({"x": COLUMNS["x"], "y": OnDisk(np.array(["a"] * N))}, TypeError, "part y of data is of dtype <U1"),
+        (IndexedSource, TypeError, "cannot be read by index"),
+    ],
+)
+def test_data_that_cannot_be_sampled_are_refused_with_the_reason(data, error, words):
+    with pytest.raises(error, match=words):
+        source_of(data)
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ([{"x": None}], "part x of data is of dtype object"),
+        ([{"x": [[1], [1, 2]]}], "part x of data is of dtype object"),
+        ([{"x": 1}, {"z": 1}], "example 1 is .*'z'.*the first one .*'x'"),
+        ([{"x": [1]}, {"x": [1, 2]}], r"example 1 has a part x of shape \(2,\).*pad or cut"),
+        (range(2**31), "2147483648 examples.*without repetitions"),
+    ],
+)
+def test_items_that_do_not_fit_are_named(items, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        IndexedSource(items).fetch(np.array([0, 1]))

@@ -25,7 +25,10 @@ class Dataset:
         train_labels, test_labels (examples,): int32, in [0, num_classes).
         num_classes: number of classes.
 
-    Raises ValueError where a part is empty, sizes do not match, an input is infinite or NaN, or a label out of range.
+    The test part may be empty: nothing is measured then.
+
+    Raises ValueError where there is nothing to train on, sizes do not match, an input is infinite or NaN, or a label
+    out of range.
 
     >>> x, y = np.zeros((3, 2), np.float32), np.array([0, 1, 1], np.int32)
     >>> Dataset("mine", x, y, x[:1], y[:1], num_classes=2).train_inputs.shape
@@ -42,12 +45,12 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             inputs, labels = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_labels")
-            if len(inputs) == 0 or labels.shape != (len(inputs),):
+            if (part == "train" and len(inputs) == 0) or labels.shape != (len(inputs),):
                 raise ValueError(
                     f"{self.name}: {part}_inputs has {len(inputs)} examples and {part}_labels has shape "
-                    f"{labels.shape}: give one label for each example, and at least one example."
+                    f"{labels.shape}: give one label for each example, and at least one example to train on."
                 )
-            bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
+            bad = ~np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
             if bad.any():
                 raise ValueError(
                     f"{self.name}: {part}_inputs has an infinite or NaN value in example {int(np.argmax(bad))} "

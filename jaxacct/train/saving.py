@@ -1,0 +1,133 @@
+"""What of a run may be given away: the model's arrays on disk, and a function that needs nothing but JAX to be called.
+
+Neither holds a key of the run, nor its ledger: for going on with a run there is
+:class:`~jaxacct.train.checkpoints.Checkpoints`. A model that goes on with training on the same data by another trainer
+has spent what both spend, and no report of either says so.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import export
+from jaxtyping import PyTree
+
+from jaxacct.train.owned import owned
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def save_model(model: nnx.Module, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Writes a module's arrays into ``folder`` by Orbax: all there or none of it.
+
+    They lie there under their paths, such as ``hidden/kernel``: ``StandardCheckpointer().restore(folder)`` of
+    ``orbax.checkpoint`` returns a dict of them. Random state is left out: its keys may be derived from the run's.
+
+    Raises FileExistsError where ``folder`` exists, unless ``overwrite`` is True: then it is replaced.
+
+    >>> import orbax.checkpoint, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_model(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), f"{folder}/model")
+    ...     sorted(orbax.checkpoint.StandardCheckpointer().restore(f"{folder}/model"))
+    ['bias', 'kernel']
+    """
+    import orbax.checkpoint  # seconds, which a trainer that saves nothing need not wait
+
+    path = pathlib.Path(folder).absolute()
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists: name another folder, or overwrite it.")
+    arrays = {name: variable[...] for name, variable in _variables(model).items()}
+    with orbax.checkpoint.StandardCheckpointer() as writer:
+        writer.save(path, {name: array for name, array in arrays.items() if array.size}, force=overwrite)
+
+
+def load_model(folder: str | os.PathLike[str], model: nnx.Module) -> nnx.Module:
+    """Returns a module like ``model`` with the arrays that :func:`save_model` or :meth:`.DPTrainer.save` wrote.
+
+    Args:
+        folder: that was given to one of them.
+        model: made as the saved one was, with any first values; not modified.
+
+    Raises FileNotFoundError where there is none; ValueError where the arrays have other names, shapes or dtypes.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_model(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), f"{folder}/model")
+    ...     load_model(f"{folder}/model", nnx.Linear(2, 1, rngs=nnx.Rngs(1))).kernel.shape
+    (2, 1)
+    """
+    import orbax.checkpoint
+
+    path = pathlib.Path(folder).absolute()
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path} holds no model.")
+    graph, state = nnx.split(model)
+    loaded = nnx.merge(graph, owned(state))
+    variables = {name: variable for name, variable in _variables(loaded).items() if variable[...].size}
+    with orbax.checkpoint.StandardCheckpointer() as reader:
+        there = _described(reader.metadata(path).item_metadata.tree)
+        here = _described({name: variable[...] for name, variable in variables.items()})
+        differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+        if differing:
+            told = "; ".join(
+                f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differing
+            )
+            raise ValueError(f"{path} is of another model ({told}): give one that is made as that was.")
+        arrays = reader.restore(path, {name: jax.eval_shape(lambda v=v: v[...]) for name, v in variables.items()})
+    for name, variable in variables.items():
+        variable[...] = arrays[name]
+    return loaded
+
+
+def export_inference(
+    model: nnx.Module,
+    inputs: PyTree,
+    predict: Callable[..., PyTree] | None = None,
+    *,
+    platforms: Sequence[str] = PLATFORMS,
+) -> bytes:
+    """Returns the model as a function of a batch, serialized: JAX alone deserializes and calls it.
+
+    Args:
+        model: as in evaluation (Dropout off, BatchNorm by running averages); not modified.
+        inputs: shapes and dtypes, or arrays, of what it takes for one example, without a batch axis: any pytree, which
+            is one argument.
+        predict: ``predict(model, inputs)`` for one example; None: ``model(inputs)``.
+        platforms: on which it is to run, as :mod:`jax.export` calls them.
+
+    The function takes a pytree like ``inputs`` whose arrays have a leading axis of any length, the same for all, and
+    returns what ``predict`` does with that axis in front. The model's arrays are part of it.
+
+    Raises ModuleNotFoundError without flatbuffers, by which JAX serializes.
+
+    >>> blob = export_inference(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), jax.ShapeDtypeStruct((2,), np.float32))
+    >>> [export.deserialize(bytearray(blob)).call(np.ones((rows, 2), np.float32)).shape for rows in (1, 5)]
+    [(1, 1), (5, 1)]
+    """
+    graph, state = nnx.split(model)
+    still = nnx.merge(graph, owned(state))
+    still.eval()
+    one = (lambda example: still(example)) if predict is None else (lambda example: predict(still, example))
+    (batch,) = export.symbolic_shape("batch")
+    shapes = jax.tree.map(lambda part: jax.ShapeDtypeStruct((batch, *part.shape), part.dtype), inputs)
+    lowered = export.export(jax.jit(jax.vmap(one)), platforms=tuple(platforms))(shapes)
+    try:
+        return bytes(lowered.serialize())
+    except ImportError:
+        raise ModuleNotFoundError("jax.export needs flatbuffers, which is missing: pip install flatbuffers.") from None
+
+
+def _variables(model: nnx.Module) -> dict[str, Any]:
+    """Returns a module's variables by their paths, without random state."""
+    state = nnx.state(model, nnx.Not(nnx.RngState))
+    return {"/".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
+
+
+def _described(arrays: Any) -> dict[str, str]:
+    return {name: f"{np.dtype(array.dtype)} {tuple(array.shape)}" for name, array in arrays.items()}
