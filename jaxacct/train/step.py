@@ -50,7 +50,7 @@ class Program:
         epsilon: at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
-        sharding: how a batch's rows lie on the devices; None for one device.
+        sharding: over which devices a batch's rows are dealt; None for one device.
     """
 
     loss: Callable[..., Array]
@@ -141,8 +141,6 @@ class Program:
 
     def update(self, state: TrainState, constants: PyTree, examples: Data, mask: Array) -> TrainState:
         """Returns the state after the noisy update on a batch; the step has been paid for."""
-        if self.sharding is not None:
-            examples, mask = jax.tree.map(self._spread, (examples, mask))
         total, unclipped = clip_and_sum(
             lambda params, example: self.loss(merged(self.graph, params, constants), *example),
             state.params,
@@ -151,6 +149,7 @@ class Program:
             rule=state.rule,
             microbatch_size=self.microbatch_size,
             ghost=self.ghost,
+            sharding=self.sharding,
         )
         noise, size = self._noise_and_size(state)
         gradient = privatize(
@@ -174,13 +173,6 @@ class Program:
         if self.rate_varies:
             return setting.noise_multiplier, setting.sampling_rate * self.sampler.num_examples
         return setting.noise_multiplier, self.sampler.expected_batch_size
-
-    def _spread(self, rows: Array) -> Array:
-        """Returns rows filled up to a multiple of the devices, on which they then lie."""
-        assert self.sharding is not None
-        missing = -rows.shape[0] % self.sharding.mesh.size
-        padded = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
-        return jax.lax.with_sharding_constraint(padded, self.sharding)
 
     def run(
         self, state: TrainState, curve: Array, constants: PyTree, data: Data, steps: Array
