@@ -196,6 +196,41 @@ class Looked(NamedTuple):
         return double_margin(rows, rows)
 
 
+class Tied(NamedTuple):
+    """Gradients of a table whose rows are looked up and which is a matrix, too, as of words that are read and written.
+
+    The sum of e_i b_p^T over lookups p of row i, and of c_t d_t^T over positions t: outer products all, as of
+    :class:`Summed`, and norms and margins are those of that, with (e_i . c_t)(b_p . d_t) between the two kinds.
+
+    Attributes:
+        indices (batch, lookups), looked (batch, lookups, width): i and b.
+        left (batch, positions, rows), right (batch, positions, width): c and d.
+    """
+
+    indices: Int32[Array, "batch lookups"]
+    looked: Float32[Array, "batch lookups width"]
+    left: Float32[Array, "batch positions rows"]
+    right: Float32[Array, "batch positions width"]
+
+    def squares(self) -> Float64[Array, " batch"]:
+        looked, left, right = (part.astype(jnp.float64) for part in self[1:])
+        same = self.indices[:, :, None] == self.indices[:, None, :]
+        chosen = jnp.take_along_axis(left, self.indices[:, None, :], axis=2)
+        crossed = jax.lax.dot_general(right, looked, (((2,), (2,)), ((0,), (0,))), precision=HIGHEST)
+        total = jnp.where(same, _gram(looked), 0.0).sum(axis=(1, 2)) + (_gram(left) * _gram(right)).sum(axis=(1, 2))
+        lengths = [jnp.sqrt(jnp.square(part).sum(axis=-1)) for part in (looked, left, right)]
+        most = jnp.square(lengths[0].sum(axis=-1) + (lengths[1] * lengths[2]).sum(axis=-1))
+        return jnp.maximum(total + 2 * (chosen * crossed).sum(axis=(1, 2)), 0.0) + 2 * CANCELLING * most
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, "v w"]:
+        dense = Summed(self.left, self.right).sum(kept, factor, rows)
+        terms = jnp.where(kept[:, None, None], self.looked * factor[:, None, None], 0.0)
+        return dense.at[self.indices.reshape(-1)].add(terms.reshape(-1, terms.shape[-1]))
+
+    def margin(self, rows: int) -> float:
+        return double_margin(rows * (self.looked.shape[1] + self.left.shape[1]), rows) / math.sqrt(CANCELLING)
+
+
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:
     """Inside the float64 scope: returns the squared norm of each row, at most NORM_MARGIN too small."""
     sums = jnp.square(rows.reshape(rows.shape[0], -1).astype(jnp.float32))
