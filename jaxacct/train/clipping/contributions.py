@@ -30,6 +30,9 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 LANES = 128
 """Sums left to float64: few enough to take no time, and enough to keep the halves wide."""
 
+LONG_ROW = 2048
+"""Entries of a gradient above which a CPU squares one after the other."""
+
 NORM_MARGIN = 2.0**-18
 """A squared norm has 1 + log2(d / LANES) < 28 float32 roundoffs, a norm half of them, and a product of two norms twice
 that, 1.7e-6. The rest, as much again, is for scaling in float32, for the roundings in float64, and for what products of
@@ -233,12 +236,25 @@ class Tied(NamedTuple):
 
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:
     """Inside the float64 scope: returns the squared norm of each row, at most NORM_MARGIN too small."""
-    sums = jnp.square(rows.reshape(rows.shape[0], -1).astype(jnp.float32))
-    entries = sums.shape[1]
-    while sums.shape[1] > LANES:
-        half = sums.shape[1] // 2
-        sums = jnp.concatenate([sums[:, :half] + sums[:, half : 2 * half], sums[:, 2 * half :]], axis=1)
-    return sums.astype(jnp.float64).sum(axis=1) + entries * FLUSHED
+    rows = rows.reshape(rows.shape[0], -1).astype(jnp.float32)
+    entries = rows.shape[1]
+    if entries <= LONG_ROW:
+        return _sums_of_squares(rows) + entries * FLUSHED
+
+    def one_by_one(rows: Array) -> Array:
+        return jax.lax.map(_sums_of_squares, rows)
+
+    # Halves of all rows at once would leave a CPU's caches, and are as much memory again.
+    return jax.lax.platform_dependent(rows, cpu=one_by_one, default=_sums_of_squares) + entries * FLUSHED
+
+
+def _sums_of_squares(rows: Array) -> Float64[Array, ...]:
+    """Returns the sums over the last axis of squares, by halves."""
+    sums = jnp.square(rows)
+    while sums.shape[-1] > LANES:
+        half = sums.shape[-1] // 2
+        sums = jnp.concatenate([sums[..., :half] + sums[..., half : 2 * half], sums[..., 2 * half :]], axis=-1)
+    return sums.astype(jnp.float64).sum(axis=-1)
 
 
 def double_margin(terms: int, rows: int) -> float:

@@ -8,6 +8,7 @@ positions t of a_t b_t^T, where a_t is what the kernel is applied to there, and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,6 +105,7 @@ class Convolution:
             ``lhs_spec``, ``rhs_spec`` and ``out_spec``.
         strides, padding, dilation: of each spatial axis; the dilation is the kernel's.
         weight_shape: the weight's.
+        precision: of the products.
     """
 
     input_axes: Shape
@@ -113,6 +115,36 @@ class Convolution:
     padding: tuple[tuple[int, int], ...]
     dilation: Shape
     weight_shape: Shape
+    precision: Any
+
+    def applied(self, forward: Callable[[Array], Array], image: Array, weight: Array) -> Array:
+        """Returns ``forward(image)``, the convolution by ``weight``, whose derivative by the image is written out.
+
+        XLA's CPU compiler brings convolutions into the form that it has fast code for, but not those inside of a loop,
+        as those of microbatches and of many steps are. The derivative as JAX makes it has the kernel's two feature axes
+        exchanged, and is several times slower there; here the kernel itself is turned.
+        """
+        convolve = jax.custom_vjp(forward)
+        convolve.defvjp(
+            lambda image: (forward(image), None), lambda _, cotangent: (self._backward(cotangent, image, weight),)
+        )
+        return convolve(image)
+
+    def _backward(self, cotangent: Array, image: Array, weight: Array) -> Array:
+        outputs, inputs, *space = self.weight_axes
+        reaches = [(weight.shape[axis] - 1) * by + 1 for axis, by in zip(space, self.dilation, strict=True)]
+        padding = [
+            (reach - 1 - first, image.shape[before] + first - (cotangent.shape[after] - 1) * stride - 1)
+            for reach, (first, _), before, after, stride in zip(
+                reaches, self.padding, self.input_axes[2:], self.output_axes[2:], self.strides, strict=True
+            )
+        ]
+        return jax.lax.conv_general_dilated(
+            cotangent, jnp.flip(weight.swapaxes(outputs, inputs), space), (1,) * len(space), padding,
+            lhs_dilation=self.strides, rhs_dilation=self.dilation, precision=self.precision,
+            preferred_element_type=image.dtype,
+            dimension_numbers=jax.lax.ConvDimensionNumbers(self.output_axes, self.weight_axes, self.input_axes),
+        )  # fmt: skip
 
     @property
     def rows(self) -> Shape:
@@ -242,6 +274,7 @@ def find_layer(primitive: str, params: dict[str, Any], shapes: list[Shape], plac
             padding=tuple(tuple(ends) for ends in params["padding"]),
             dilation=tuple(params["rhs_dilation"]),
             weight_shape=shapes[1],
+            precision=params["precision"],
         )
     if primitive == "gather" and place == 0 and len(shapes[0]) == 2:
         numbers, indices = params["dimension_numbers"], shapes[1]

@@ -7,6 +7,7 @@ a step: what is added, and what went into the map, get an axis of steps in front
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from jaxtyping import Array
 
-from jaxacct.train.clipping.layers import Layer, Shape, find_layer, weight_shaped
+from jaxacct.train.clipping.layers import Convolution, Layer, Shape, find_layer, weight_shaped
 
 INLINED = ("jit", "pjit")
 """Operations that only group others."""
@@ -173,7 +174,12 @@ class Uses:
                 weight, activation, output = given[place], plain[1 - place], results[0]
                 inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
                 self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps)
-                return ([output + shifts[path]], {path: activation}) if path in shifts else ([output], {})
+                if path not in shifts:
+                    return [output], {}
+                if isinstance(layer, Convolution):
+                    run = functools.partial(_convolved, jaxpr, step, weight.value)
+                    output = layer.applied(run, activation, weight.value)
+                return [output + shifts[path]], {path: activation}
         self._opened(given, name)
         return results, {}
 
@@ -235,6 +241,10 @@ def _closed(given: list[Any], plain: list[Any]) -> list[Any]:
 
 def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
     return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
+
+
+def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, kernel: Array, image: Array) -> Array:
+    return _run(jaxpr, step, [image, kernel])[0]
 
 
 def _run(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
