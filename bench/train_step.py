@@ -142,7 +142,7 @@ def calls_of(network: Network, params: Any, steps: dict[str, Callable[..., Any]]
 
 
 def interleaved(steps: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Returns the mean seconds of each step, the slowest tenth left out, taken in turns, so that what else the machine does hits all alike.
+    """Returns the mean seconds of each step, the slowest tenth left out, in turns: what else runs hits all alike.
 
     The first call of a turn is not counted: it finds the caches as another step left them.
     """

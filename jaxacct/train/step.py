@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
-from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import privatize, standard_normal
 from jaxacct.train.sampling import PoissonSampler
@@ -165,6 +165,14 @@ class Program:
             rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
         )
+
+    def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
+        """Returns in which form the gradients by each parameter are held, and why."""
+
+        def loss(params: PyTree, example: Data) -> Array:
+            return self.loss(merged(self.graph, params, constants), *example)
+
+        return routes(loss, state.params, example, ghost=self.ghost)
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         if self.gradient_noise is not None:

@@ -15,15 +15,15 @@ second backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from jaxacct.train.clipping.contributions import Contributions, Looked, Stored, Tied
+from jaxacct.train.clipping.contributions import Contributions, Looked, Outer, Stored, Summed, Tied
 from jaxacct.train.clipping.layers import (
     Table,
     looked_up,
@@ -32,6 +32,12 @@ from jaxacct.train.clipping.layers import (
     matrix_shape,
 )
 from jaxacct.train.clipping.uses import Path, Use, Uses
+
+WHY: dict[type[Contributions], str] = {
+    Outer: "an outer product",
+    Stored: "cheaper than inner products of positions",
+    Summed: "inner products of positions are cheaper",
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,18 @@ class Route:
 class Routes(tuple[Route, ...]):
     """A :class:`Route` for each parameter, in their order; prints as a table."""
 
+    @classmethod
+    def of(cls, params: PyTree, forms: Iterable[type[Contributions]], reasons: Iterable[str]) -> Self:
+        """Returns the routes of the parameters of a pytree, whose names it gives."""
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+        return cls(map(Route, names, forms, reasons))
+
     def __str__(self) -> str:
-        widths = [max((len(text) for text in column), default=0) for column in zip(*map(_cells, self), strict=True)]
-        return "\n".join(
-            "  ".join(text.ljust(width) for text, width in zip(_cells(row), widths, strict=True)).rstrip()
-            for row in self
-        )
+        rows = [(route.parameter, route.form.__name__, route.reason) for route in self]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
 
 
 class GhostLoss:
@@ -143,9 +155,9 @@ class GhostLoss:
         if not sides <= {uses[0][1].sides, uses[0][1].sides[::-1]} or len({use.sides for use in tables}) > 1:
             return Stored, "used by maps of different matrices", ()
         positions = sum(use.positions for _, use in uses)
-        size = f"{shape.size:,} entries, used at {positions:,} positions"
+        size = f"{shape.size:,} entries, used at {positions:,} position{'s' * (positions > 1)}"
         if not dense:
-            return Looked, f"{size}, which look up rows", tuple(uses)
+            return Looked, f"{size}: rows that are looked up", tuple(uses)
         if tables:
             cost = sum(use.positions for use in dense) * sum(matrix_shape(dense[0].layer))
             form: type[Contributions] = Tied if shape.size > cost else Stored
@@ -154,15 +166,13 @@ class GhostLoss:
         form = matrix_form(positions, rows, columns)
         # A loop would add up gradients of its own step by step, which pays where they are small.
         if form is Stored and (len(uses) > 1 or dense[0].steps) and shape.size <= positions * (rows + columns):
-            return Stored, f"{size}, fewer than go in and out of its maps there", ()
-        return form, size, tuple(uses)
+            return Stored, f"{size}: fewer than go in and out of its maps there", ()
+        return form, f"{size}: {WHY[form]}", tuple(uses)
 
     def routes(self) -> Routes:
         """Returns how the gradients of each parameter are held, and why."""
-        named = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(self._params, range(self._count)))
-        names = (jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named)
-        forms = (self.taps[leaf].form if leaf in self.taps else Stored for leaf in range(self._count))
-        return Routes(map(Route, names, forms, self.reasons))
+        forms = [self.taps[leaf].form if leaf in self.taps else Stored for leaf in range(self._count)]
+        return Routes.of(jax.tree.unflatten(self._params, range(self._count)), forms, self.reasons)
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
         """Returns, for each parameter, the gradients of all examples in some form."""
@@ -192,7 +202,3 @@ def _joined(parts: list[tuple[Array, Array]]) -> Any:
     if len(parts) < 2:
         return parts[0] if parts else (None, None)
     return tuple(jnp.concatenate(column, axis=1) for column in zip(*parts, strict=True))
-
-
-def _cells(route: Route) -> tuple[str, str, str]:
-    return route.parameter, route.form.__name__, route.reason

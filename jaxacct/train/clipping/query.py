@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Array, Bool, Float64, PyTree
 
 from jaxacct.precision import in_float64, is_concrete
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stored
-from jaxacct.train.clipping.ghost import GhostLoss
+from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 
 Loss = Callable[[PyTree, Any], Array]
@@ -108,6 +109,19 @@ def clip_and_sum(
     if sharding is None:
         return summed(params, rule, examples, mask)
     return _over_devices(summed, sharding)(params, rule, examples, mask)
+
+
+def routes(loss: Loss, params: PyTree, example: PyTree, *, ghost: bool = True) -> Routes:
+    """Returns in which form :func:`clip_and_sum` holds the gradients by each parameter, and why; prints as a table.
+
+    Arguments are as there, but for ``example``: one example, or its shapes.
+
+    >>> print(routes(lambda w, x: (x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros(3)))
+      Outer  6 entries, used at 1 position: an outer product
+    """
+    if ghost:
+        return GhostLoss(loss, params, example).routes()
+    return Routes.of(params, itertools.repeat(Stored), itertools.repeat("ghost = False"))
 
 
 Summing = Callable[[PyTree, ClippingRule, PyTree, Array], tuple[PyTree, Array]]
