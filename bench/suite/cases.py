@@ -7,6 +7,7 @@ are coarser, and say little of a peer's best.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -242,29 +243,16 @@ def mu(quick: bool) -> Case:
     return Case(title, "mu", contenders, "mus")
 
 
-def step(quick: bool) -> Case:
-    setting = {"model": "MLP", "batch": 64 if quick else 256, "seconds": 2.0 if quick else 20.0}
-    contenders = [
-        Contender("jaxacct, ghost", "jaxacct", [setting | {"kind": "ghost"}]),
-        *([] if quick else [Contender("jaxacct, per example", "jaxacct", [setting | {"kind": "vmap"}])]),
-        *([] if quick else [Contender("jax-privacy", "jax-privacy", [setting | {"kind": "jax-privacy"}])]),
-        Contender("jax-privacy by 16", "jax-privacy", [setting | {"kind": "jax-privacy by 16"}]),
-        Contender("opacus", "opacus", [setting]),
-    ]
-    title = f"a private step of an MLP (784-128-10), batch {setting['batch']}, beside the same library's plain one"
-    return Case(title, "step", contenders, "none")
-
-
-def step_cnn(quick: bool) -> Case:
-    setting = {"model": "CNN", "batch": 16 if quick else 256, "seconds": 2.0 if quick else 20.0}
-    kinds = {"jaxacct, ghost": "ghost", "jax-privacy": "jax-privacy", "jax-privacy by 16": "jax-privacy by 16"}
+def step(model: str, quick: bool) -> Case:
+    setting = {"model": model, "batch": 256, "seconds": 2.0 if quick else 20.0}
+    kinds = {"jaxacct, ghost": "ghost", "jaxacct, ghost by 64": "ghost by 64", "jaxacct, per example": "vmap"}
+    kinds |= {"jax-privacy": "jax-privacy", "jax-privacy by 16": "jax-privacy by 16"}
     contenders = [
         Contender(name, "jaxacct" if "jaxacct" in name else "jax-privacy", [setting | {"kind": kind}])
         for name, kind in kinds.items()
     ]
-    title = (
-        f"a private step of a CNN of 26,010 parameters, batch {setting['batch']}, beside the same library's plain one"
-    )
+    contenders.append(Contender("opacus", "opacus", [setting]))
+    title = f"a private step, {model}, batches of 256 expected, ours padded, beside the same library's plain one"
     return Case(title, "step", contenders, "none")
 
 
@@ -295,8 +283,12 @@ CASES: dict[str, Callable[[bool], Case]] = {
     "heterogeneous": heterogeneous,
     "small-delta": small_delta,
     "mu": mu,
-    "step": step,
-    "step-cnn": step_cnn,
+    "step": functools.partial(step, "MLP"),
+    "step-mlp-670k": functools.partial(step, "MLP 670k"),
+    "step-cnn": functools.partial(step, "CNN"),
+    "step-resnet": functools.partial(step, "ResNet"),
+    "step-transformer": functools.partial(step, "transformer"),
+    "step-lstm": functools.partial(step, "LSTM"),
     "in-loop": in_loop,
     "roofline": roofline,
 }

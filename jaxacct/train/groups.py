@@ -98,12 +98,13 @@ class Placement:
     """Where and in which order a batch's gradients are computed: changes time and memory, and no guarantee.
 
     Attributes:
-        microbatch_size: examples whose gradients are held in memory at a time. Lower it, from None, the whole batch,
-            where memory runs out.
+        microbatch_size: examples whose gradients are held in memory at a time, on each device. Lower it, from None, the
+            whole batch, where memory runs out, or padding costs time: blocks of padding alone are left out. A step's
+            time then tells how many examples were drawn, in blocks; the guarantee does not speak of time.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
             to rounding, in less time and memory (:func:`~jaxacct.train.clip_and_sum`). False where a layer's rule is
             doubted, to compare.
-        devices: over which a batch's rows are spread. None: one. Noise is added once, to the sum over all of them.
+        devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
 
     >>> Placement(microbatch_size=64)
     Placement(microbatch_size=64, ghost=True, devices=None)

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
-from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.keys import threefry
 from jaxacct.train.modules import merged
@@ -53,7 +53,7 @@ class Program:
         epsilon: at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
-        sharding: how a batch's rows lie on the devices; None for one device.
+        sharding: over which devices a batch's rows are dealt; None for one device.
     """
 
     loss: ExampleLoss
@@ -159,8 +159,6 @@ class Program:
         if self.loss.random:
             key = threefry(_key(state, LOSS))
             rows = (examples, self.draw(state)[0] if indices is None else indices)
-        if self.sharding is not None:
-            rows, mask = jax.tree.map(self._spread, (rows, mask))
 
         def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
             example, index = row
@@ -174,6 +172,7 @@ class Program:
             rule=state.rule,
             microbatch_size=self.microbatch_size,
             ghost=self.ghost,
+            sharding=self.sharding,
         )
         noise, size = self._noise_and_size(state)
         gradient = privatize(
@@ -190,6 +189,14 @@ class Program:
             step=state.step + 1,
         )
 
+    def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
+        """Returns in which form the gradients by each parameter are held, and why."""
+
+        def loss(params: PyTree, example: Data) -> Array:
+            return self.loss(params, constants, example, threefry(_key(state, LOSS)) if self.loss.random else None)
+
+        return routes(loss, state.params, example, ghost=self.ghost)
+
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         if self.gradient_noise is not None:
             return self.gradient_noise, self.sampler.expected_batch_size
@@ -197,13 +204,6 @@ class Program:
         if self.rate_varies:
             return setting.noise_multiplier, setting.sampling_rate * self.sampler.num_examples
         return setting.noise_multiplier, self.sampler.expected_batch_size
-
-    def _spread(self, rows: Array) -> Array:
-        """Returns rows filled up to a multiple of the devices, on which they then lie."""
-        assert self.sharding is not None
-        missing = -rows.shape[0] % self.sharding.mesh.size
-        padded = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
-        return jax.lax.with_sharding_constraint(padded, self.sharding)
 
     def run(
         self, state: TrainState, curve: Array, constants: PyTree, data: Data, steps: Array

@@ -19,7 +19,7 @@ from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.train import settings
-from jaxacct.train.clipping import ClippingRule
+from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
@@ -256,6 +256,11 @@ class DPTrainer(Loop):
     def constants(self) -> nnx.State:
         """What of the module does not train: a copy."""
         return owned(self._constants)
+
+    @property
+    def routes(self) -> Routes:
+        """In which form the gradients by each parameter are held, and why; prints as a table."""
+        return self.program.routes(self._state, self._constants, self.source.example)
 
     @property
     def progress(self) -> Progress:

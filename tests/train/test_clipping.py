@@ -71,6 +71,23 @@ def test_microbatches_change_nothing_but_memory(microbatch_size):
     assert np.abs(whole).max() > 0.1
 
 
+@pytest.mark.parametrize("counting", [0, 1, 4, 5, 9])
+def test_blocks_of_padding_are_not_computed(counting):
+    seen = []
+
+    def loss(weights, row):
+        jax.debug.callback(lambda: seen.append(1))
+        return weights @ row
+
+    rows = np.random.default_rng(2).standard_normal((10, 3)).astype(np.float32)
+    rows[counting:] = np.nan
+    mask = np.arange(10) < counting
+    result = clipped_sum(loss, jnp.zeros(3), jnp.asarray(rows), jnp.asarray(mask), clip_norm=9.0, microbatch_size=4)
+    jax.effects_barrier()
+    assert len(seen) == -(-counting // 4)  # once for each block
+    np.testing.assert_allclose(np.asarray(result), rows[:counting].sum(axis=0), rtol=1e-5, atol=1e-6)
+
+
 def test_without_clipping_it_is_the_plain_gradient_of_the_sum():
     rng = np.random.default_rng(1)
     inputs, targets = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((20, 4), (20,)))

@@ -5,7 +5,19 @@
 """
 
 from jaxacct.train.clipping.adaptive import AdaptiveQuantile
-from jaxacct.train.clipping.query import clip_and_sum, clipped_sum
+from jaxacct.train.clipping.ghost import Route, Routes
+from jaxacct.train.clipping.query import clip_and_sum, clipped_sum, routes
 from jaxacct.train.clipping.rules import Automatic, ClippingRule, Flat, PerLayer
 
-__all__ = ["AdaptiveQuantile", "Automatic", "ClippingRule", "Flat", "PerLayer", "clip_and_sum", "clipped_sum"]
+__all__ = [
+    "AdaptiveQuantile",
+    "Automatic",
+    "ClippingRule",
+    "Flat",
+    "PerLayer",
+    "Route",
+    "Routes",
+    "clip_and_sum",
+    "clipped_sum",
+    "routes",
+]

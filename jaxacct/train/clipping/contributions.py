@@ -30,6 +30,9 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 LANES = 128
 """Sums left to float64: few enough to take no time, and enough to keep the halves wide."""
 
+LONG_ROW = 2048
+"""Entries of a gradient above which a CPU squares one after the other."""
+
 NORM_MARGIN = 2.0**-18
 """A squared norm has 1 + log2(d / LANES) < 28 float32 roundoffs, a norm half of them, and a product of two norms twice
 that, 1.7e-6. The rest, as much again, is for scaling in float32, for the roundings in float64, and for what products of
@@ -196,14 +199,62 @@ class Looked(NamedTuple):
         return double_margin(rows, rows)
 
 
+class Tied(NamedTuple):
+    """Gradients of a table whose rows are looked up and which is a matrix, too, as of words that are read and written.
+
+    The sum of e_i b_p^T over lookups p of row i, and of c_t d_t^T over positions t: outer products all, as of
+    :class:`Summed`, and norms and margins are those of that, with (e_i . c_t)(b_p . d_t) between the two kinds.
+
+    Attributes:
+        indices (batch, lookups), looked (batch, lookups, width): i and b.
+        left (batch, positions, rows), right (batch, positions, width): c and d.
+    """
+
+    indices: Int32[Array, "batch lookups"]
+    looked: Float32[Array, "batch lookups width"]
+    left: Float32[Array, "batch positions rows"]
+    right: Float32[Array, "batch positions width"]
+
+    def squares(self) -> Float64[Array, " batch"]:
+        looked, left, right = (part.astype(jnp.float64) for part in self[1:])
+        same = self.indices[:, :, None] == self.indices[:, None, :]
+        chosen = jnp.take_along_axis(left, self.indices[:, None, :], axis=2)
+        crossed = jax.lax.dot_general(right, looked, (((2,), (2,)), ((0,), (0,))), precision=HIGHEST)
+        total = jnp.where(same, _gram(looked), 0.0).sum(axis=(1, 2)) + (_gram(left) * _gram(right)).sum(axis=(1, 2))
+        lengths = [jnp.sqrt(jnp.square(part).sum(axis=-1)) for part in (looked, left, right)]
+        most = jnp.square(lengths[0].sum(axis=-1) + (lengths[1] * lengths[2]).sum(axis=-1))
+        return jnp.maximum(total + 2 * (chosen * crossed).sum(axis=(1, 2)), 0.0) + 2 * CANCELLING * most
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, "v w"]:
+        dense = Summed(self.left, self.right).sum(kept, factor, rows)
+        terms = jnp.where(kept[:, None, None], self.looked * factor[:, None, None], 0.0)
+        return dense.at[self.indices.reshape(-1)].add(terms.reshape(-1, terms.shape[-1]))
+
+    def margin(self, rows: int) -> float:
+        return double_margin(rows * (self.looked.shape[1] + self.left.shape[1]), rows) / math.sqrt(CANCELLING)
+
+
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:
     """Inside the float64 scope: returns the squared norm of each row, at most NORM_MARGIN too small."""
-    sums = jnp.square(rows.reshape(rows.shape[0], -1).astype(jnp.float32))
-    entries = sums.shape[1]
-    while sums.shape[1] > LANES:
-        half = sums.shape[1] // 2
-        sums = jnp.concatenate([sums[:, :half] + sums[:, half : 2 * half], sums[:, 2 * half :]], axis=1)
-    return sums.astype(jnp.float64).sum(axis=1) + entries * FLUSHED
+    rows = rows.reshape(rows.shape[0], -1).astype(jnp.float32)
+    entries = rows.shape[1]
+    if entries <= LONG_ROW:
+        return _sums_of_squares(rows) + entries * FLUSHED
+
+    def one_by_one(rows: Array) -> Array:
+        return jax.lax.map(_sums_of_squares, rows)
+
+    # Halves of all rows at once would leave a CPU's caches, and are as much memory again.
+    return jax.lax.platform_dependent(rows, cpu=one_by_one, default=_sums_of_squares) + entries * FLUSHED
+
+
+def _sums_of_squares(rows: Array) -> Float64[Array, ...]:
+    """Returns the sums over the last axis of squares, by halves."""
+    sums = jnp.square(rows)
+    while sums.shape[-1] > LANES:
+        half = sums.shape[-1] // 2
+        sums = jnp.concatenate([sums[..., :half] + sums[..., half : 2 * half], sums[..., 2 * half :]], axis=-1)
+    return sums.astype(jnp.float64).sum(axis=-1)
 
 
 def double_margin(terms: int, rows: int) -> float:

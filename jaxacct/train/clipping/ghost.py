@@ -1,10 +1,11 @@
 """Per-example gradients without forming most of them: "ghost" clipping, for a loss written in any way.
 
-The loss of one example is traced. A parameter that is used once, by a linear map
-(:mod:`jaxacct.train.clipping.layers`), perhaps reshaped or transposed before, needs no gradient of its own: a zero is
-added to the map's output for each example, and the loss's derivative by that zero is the cotangent b there. With the
-activation a that went in, both norm and sum follow, from one forward and one backward pass, which leave the map's own
-gradient out. All other parameters (biases, scales, kernels that are shared or inside a loop) get gradients for each
+The loss of one example is traced. A parameter that is used by linear maps alone
+(:mod:`jaxacct.train.clipping.uses`) needs no gradient of its own: a zero is added to each map's output for each
+example, and the loss's derivative by that zero is the cotangent b there. With the activation a that went in, both norm
+and sum follow, from one forward and one backward pass, which leave the map's own gradient out. Several uses of one
+parameter, and those of the steps of a loop, add up: the gradient is the sum over all their positions of a_t b_t^T, and
+one such sum has the norm and the bounds of any other. All other parameters (biases, scales) get gradients for each
 example, as ``vmap`` forms them: right whatever the use is, and cheap where they are small.
 
 Source: Li et al. (2022), "Large language models can be strong differentially private learners", section 4, for the
@@ -14,71 +15,93 @@ second backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.extend import core
 from jaxtyping import Array, PyTree
 
-from jaxacct.train.clipping.contributions import Contributions, Stored
-from jaxacct.train.clipping.layers import Layer, Shape, find_layer
+from jaxacct.train.clipping.contributions import Contributions, Looked, Outer, Stored, Summed, Tied
+from jaxacct.train.clipping.layers import (
+    Table,
+    looked_up,
+    matrix_contributions,
+    matrix_form,
+    matrix_shape,
+)
+from jaxacct.train.clipping.uses import Path, Use, Uses
 
-INLINED = ("jit", "pjit")
-"""Operations that only group others."""
-
-MOVED = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
-"""Operations that keep an array's entries, where its size stays."""
+WHY: dict[type[Contributions], str] = {
+    Outer: "an outer product",
+    Stored: "cheaper than inner products of positions",
+    Summed: "inner products of positions are cheaper",
+}
 
 
 @dataclass(frozen=True)
-class Weight:
-    """A parameter on its way to the map that uses it.
+class Tap:
+    """All uses of a parameter, by linear maps of one matrix or of its transpose; lookups first.
 
     Attributes:
-        leaf: which one.
-        value: its entries.
-        moves: shape before each move, and the order of axes where the move is a transposition.
+        uses: by path.
+        form: what holds the gradients.
     """
 
-    leaf: int
-    value: Array
-    moves: tuple[tuple[Shape, Shape | None], ...] = ()
+    uses: tuple[tuple[Path, Use], ...]
+    form: type[Contributions]
 
-    def moved(self, step: core.JaxprEqn, value: Array) -> Weight:
-        """Returns the weight after an operation that keeps its entries, and gives ``value``."""
-        order = tuple(step.params["permutation"]) if step.primitive.name == "transpose" else None
-        return Weight(self.leaf, value, (*self.moves, (self.value.shape, order)))
-
-
-def keeps_entries(step: core.JaxprEqn) -> bool:
-    """Returns whether an operation on one array only moves its entries about, or changes their precision."""
-    before: Any = step.invars[0].aval
-    after: Any = step.outvars[0].aval
-    return step.primitive.name in MOVED and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
-
-
-class Tap(NamedTuple):
-    """The one use of a parameter by a linear map: which map, after which moves, and the shape of its output."""
-
-    layer: Layer
-    moves: tuple[tuple[Shape, Shape | None], ...]
-    output: jax.ShapeDtypeStruct
+    def contributions(self, activations: dict[Path, Array], cotangents: dict[Path, Array]) -> Contributions:
+        """Returns the batch's gradients of the first use's matrix."""
+        parts = []
+        for path, use in self.uses:
+            left, right = use.factors(activations[path], cotangents[path])
+            parts.append((left, right) if use.sides == self.uses[0][1].sides else (right, left))
+        lookups = sum(isinstance(use.layer, Table) for _, use in self.uses)
+        left, right = _joined(parts[lookups:])
+        if not lookups:
+            return matrix_contributions(left, right)
+        indices, gradients = _joined(parts[:lookups])
+        if left is None:
+            return looked_up(indices, gradients, self.uses[0][1].layer.weight_shape[0])
+        return Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
 
     def restored(self, gradient: Array) -> Array:
         """Returns a sum of contributions in the parameter's own shape."""
-        gradient = self.layer.weight_shaped(gradient)
-        for shape, order in reversed(self.moves):
-            if order is not None:
-                gradient = gradient.transpose(tuple(int(axis) for axis in np.argsort(order)))
-            gradient = gradient.reshape(shape)
-        return gradient
+        return self.uses[0][1].restored(gradient)
 
 
-OnMap = Callable[[Weight, Layer, Array, Array], Array]
+@dataclass(frozen=True)
+class Route:
+    """How the gradients of one parameter are held.
+
+    Attributes:
+        parameter: its name.
+        form: one of :mod:`jaxacct.train.clipping.contributions`.
+        reason: why.
+    """
+
+    parameter: str
+    form: type[Contributions]
+    reason: str
+
+
+class Routes(tuple[Route, ...]):
+    """A :class:`Route` for each parameter, in their order; prints as a table."""
+
+    @classmethod
+    def of(cls, params: PyTree, forms: Iterable[type[Contributions]], reasons: Iterable[str]) -> Self:
+        """Returns the routes of the parameters of a pytree, whose names it gives."""
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+        return cls(map(Route, names, forms, reasons))
+
+    def __str__(self) -> str:
+        rows = [(route.parameter, route.form.__name__, route.reason) for route in self]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
 
 
 class GhostLoss:
@@ -90,8 +113,9 @@ class GhostLoss:
         example: one example, or its shapes.
 
     Attributes:
-        taps: by the number of a parameter, its one use by a linear map; parameters without an entry get gradients of
+        taps: by the number of a parameter, its uses by linear maps; parameters without an entry get gradients of
             their own for each example.
+        reasons: by the number of a parameter, why that is so.
     """
 
     def __init__(self, loss: Callable[[PyTree, Any], Array], params: PyTree, example: PyTree) -> None:
@@ -104,56 +128,67 @@ class GhostLoss:
             return loss(given, jax.tree.unflatten(self._example, inputs[self._count :]))
 
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in (*leaves, *parts)]
-        self._traced = jax.make_jaxpr(flat)(*shapes)
-        self.taps = self._find_taps(shapes)
+        self._uses = Uses(jax.make_jaxpr(flat)(*shapes), self._count)
+        self.taps: dict[int, Tap] = {}
+        self.reasons: list[str] = []
+        for leaf in range(self._count):
+            form, reason, uses = self._chosen(leaf, shapes[leaf])
+            self.reasons.append(reason)
+            if uses:
+                self.taps[leaf] = Tap(uses, form)
 
-    def _find_taps(self, shapes: list[jax.ShapeDtypeStruct]) -> dict[int, Tap]:
-        found: list[tuple[int, Tap]] = []
-        lost: set[int] = set()
-
-        def note(weight: Weight, layer: Layer, activation: Array, output: Array) -> Array:
-            found.append((weight.leaf, Tap(layer, weight.moves, jax.ShapeDtypeStruct(output.shape, output.dtype))))
-            return output
-
-        def walk(*inputs: Array) -> Any:
-            weights = [Weight(leaf, value) for leaf, value in enumerate(inputs[: self._count])]
-            values = [*weights, *inputs[self._count :]]
-            (value,) = _evaluate(self._traced.jaxpr, self._traced.consts, values, note, lost)
-            if isinstance(value, Weight):
-                lost.add(value.leaf)
-                return value.value
-            return value
-
-        jax.eval_shape(walk, *shapes)
-        used = [leaf for leaf, _ in found]
+    def _chosen(
+        self, leaf: int, shape: jax.ShapeDtypeStruct
+    ) -> tuple[type[Contributions], str, tuple[tuple[Path, Use], ...]]:
+        """Returns in which form a parameter's gradients are held, why, and its uses if it is by those."""
+        uses = [(path, use) for path, use in self._uses.found.items() if use.leaf == leaf]
+        uses.sort(key=lambda found: not isinstance(found[1].layer, Table))
+        if leaf in self._uses.lost:
+            return Stored, f"used by {self._uses.lost[leaf]}", ()
+        if not uses:
+            return Stored, "not used", ()
         # Half precision is held exactly by float32; float64 is not.
-        narrow = {leaf for leaf in range(self._count) if jnp.finfo(shapes[leaf].dtype).bits <= 32}
-        return {leaf: tap for leaf, tap in found if used.count(leaf) == 1 and leaf not in lost and leaf in narrow}
+        if jnp.finfo(shape.dtype).bits > 32:
+            return Stored, f"of dtype {shape.dtype}", ()
+        sides = {use.sides for _, use in uses}
+        tables, dense = ([use for _, use in uses if isinstance(use.layer, Table) is kind] for kind in (True, False))
+        if not sides <= {uses[0][1].sides, uses[0][1].sides[::-1]} or len({use.sides for use in tables}) > 1:
+            return Stored, "used by maps of different matrices", ()
+        positions = sum(use.positions for _, use in uses)
+        size = f"{shape.size:,} entries, used at {positions:,} position{'s' * (positions > 1)}"
+        if not dense:
+            return Looked, f"{size}: rows that are looked up", tuple(uses)
+        if tables:
+            cost = sum(use.positions for use in dense) * sum(matrix_shape(dense[0].layer))
+            form: type[Contributions] = Tied if shape.size > cost else Stored
+            return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
+        rows, columns = matrix_shape(dense[0].layer)
+        form = matrix_form(positions, rows, columns)
+        # A loop would add up gradients of its own step by step, which pays where they are small.
+        if form is Stored and (len(uses) > 1 or dense[0].steps) and shape.size <= positions * (rows + columns):
+            return Stored, f"{size}: fewer than go in and out of its maps there", ()
+        return form, f"{size}: {WHY[form]}", tuple(uses)
+
+    def routes(self) -> Routes:
+        """Returns how the gradients of each parameter are held, and why."""
+        forms = [self.taps[leaf].form if leaf in self.taps else Stored for leaf in range(self._count)]
+        return Routes.of(jax.tree.unflatten(self._params, range(self._count)), forms, self.reasons)
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
         """Returns, for each parameter, the gradients of all examples in some form."""
         leaves = jax.tree.leaves(params)
         own = {leaf: value for leaf, value in enumerate(leaves) if leaf not in self.taps}
-        shifts = {leaf: jnp.zeros(tap.output.shape, tap.output.dtype) for leaf, tap in self.taps.items()}
+        tapped = {leaf: value for leaf, value in enumerate(leaves) if leaf in self.taps}
+        shifts = {path: use.shift for tap in self.taps.values() for path, use in tap.uses}
 
-        def run(shifts: dict[int, Array], own: dict[int, Array], example: PyTree) -> tuple[Array, dict[int, Array]]:
-            activations: dict[int, Array] = {}
-
-            def shift(weight: Weight, layer: Layer, activation: Array, output: Array) -> Array:
-                activations[weight.leaf] = activation
-                return output + shifts[weight.leaf]
-
-            inputs = [own[leaf] if leaf in own else Weight(leaf, leaves[leaf]) for leaf in range(self._count)]
-            inputs += jax.tree.leaves(example)
-            (value,) = _evaluate(self._traced.jaxpr, self._traced.consts, inputs, shift, set())
-            return value, activations
+        def run(shifts: dict[Path, Array], own: dict[int, Array], example: PyTree) -> tuple[Array, dict[Path, Array]]:
+            inputs = [own[leaf] if leaf in own else leaves[leaf] for leaf in range(self._count)]
+            return self._uses.evaluate(tapped, [*inputs, *jax.tree.leaves(example)], shifts)
 
         slope = jax.grad(run, argnums=(0, 1), has_aux=True)
         (cotangents, gradients), activations = jax.vmap(slope, in_axes=(None, None, 0))(shifts, own, examples)
         return [
-            Stored(gradients[leaf])
-            if leaf in own
-            else self.taps[leaf].layer.contributions(activations[leaf], cotangents[leaf])
+            Stored(gradients[leaf]) if leaf in own else self.taps[leaf].contributions(activations, cotangents)
             for leaf in range(self._count)
         ]
 
@@ -162,44 +197,8 @@ class GhostLoss:
         return [self.taps[leaf].restored(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
 
 
-def _evaluate(jaxpr: core.Jaxpr, consts: Any, inputs: list[Any], on_map: OnMap, lost: set[int]) -> list[Any]:
-    """Returns the outputs of a traced function, some of whose inputs are weights.
-
-    Where a map by a weight is met, ``on_map`` gives its output. A weight used in any other way is put into ``lost``.
-    """
-    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
-
-    for step in jaxpr.eqns:
-        given = [read(atom) for atom in step.invars]
-        values.update(zip(step.outvars, _apply(jaxpr, step, given, on_map, lost), strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _apply(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], on_map: OnMap, lost: set[int]) -> list[Any]:
-    """Returns the results of one operation; what only moves a weight gives a weight."""
-    places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
-    if places and step.primitive.name in INLINED:
-        inner = step.params["jaxpr"]
-        return _evaluate(inner.jaxpr, inner.consts, given, on_map, lost)
-    plain = [value.value if isinstance(value, Weight) else value for value in given]
-    results = _run(jaxpr, step, plain)
-    if len(places) == len(given) == 1 and keeps_entries(step):
-        return [given[0].moved(step, results[0])]
-    if len(places) == 1:
-        (place,) = places
-        layer = find_layer(step.primitive.name, step.params, [np.shape(value) for value in plain], place)
-        if layer is not None:
-            return [on_map(given[place], layer, plain[1 - place], results[0])]
-    lost.update(given[place].leaf for place in places)
-    return results
-
-
-def _run(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
-    """Returns the results of one operation of ``jaxpr``, run as a function of its own."""
-    places = [place for place, atom in enumerate(step.invars) if not isinstance(atom, core.Literal)]
-    inputs = dict(zip((step.invars[place] for place in places), (given[place] for place in places), strict=True))
-    alone = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(step.outvars), eqns=[step])
-    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*inputs.values())
+def _joined(parts: list[tuple[Array, Array]]) -> Any:
+    """Returns the factors of several uses with their positions one after another; None of none."""
+    if len(parts) < 2:
+        return parts[0] if parts else (None, None)
+    return tuple(jnp.concatenate(column, axis=1) for column in zip(*parts, strict=True))

@@ -8,6 +8,7 @@ positions t of a_t b_t^T, where a_t is what the kernel is applied to there, and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,13 +23,41 @@ Shape = tuple[int, ...]
 
 
 class Layer(Protocol):
-    """A linear map by one parameter, the weight."""
+    """A linear map by one parameter, the weight, as a matrix: some of its axes are the rows, the others the columns."""
 
-    def contributions(self, activation: Array, cotangent: Array) -> Contributions:
-        """Returns the batch's gradients from what went into the map and the cotangent of what came out."""
+    @property
+    def weight_shape(self) -> Shape:
+        """The weight's shape."""
 
-    def weight_shaped(self, gradient: Array) -> Array:
-        """Returns a sum of contributions in the weight's shape."""
+    @property
+    def rows(self) -> Shape:
+        """The weight's axes that make up the rows of the matrix, in that order."""
+
+    @property
+    def columns(self) -> Shape:
+        """The others."""
+
+    def positions(self, output: Shape) -> int:
+        """Returns how often the matrix is applied to one example that makes an output of this shape."""
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        """Returns a (batch, positions, rows) and b (batch, positions, columns), whose products add up to the gradient.
+
+        Of what went into the map, and the cotangent of what came out. A table has the numbers of rows in place of a.
+        """
+
+
+def matrix_shape(layer: Layer) -> tuple[int, int]:
+    """Returns the rows and columns of a layer's matrix."""
+    rows, columns = (math.prod(layer.weight_shape[axis] for axis in axes) for axes in (layer.rows, layer.columns))
+    return rows, columns
+
+
+def weight_shaped(layer: Layer, gradient: Array) -> Array:
+    """Returns a gradient by the layer's matrix in the weight's shape."""
+    order = (*layer.rows, *layer.columns)
+    spread = gradient.reshape(tuple(layer.weight_shape[axis] for axis in order))
+    return spread.transpose(tuple(int(axis) for axis in np.argsort(order)))
 
 
 @dataclass(frozen=True)
@@ -46,21 +75,25 @@ class Dense:
     weight_summed: Shape
     weight_shape: Shape
 
-    def contributions(self, activation: Array, cotangent: Array) -> Contributions:
+    @property
+    def rows(self) -> Shape:
+        return self.weight_summed
+
+    @property
+    def columns(self) -> Shape:
+        return tuple(axis for axis in range(len(self.weight_shape)) if axis not in self.weight_summed)
+
+    def positions(self, output: Shape) -> int:
+        return math.prod(output) // matrix_shape(self)[1]
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         free = tuple(axis for axis in range(activation.ndim - 1) if axis not in self.summed)
         order = (0, *(axis + 1 for axis in (*free, *self.summed)))
-        batch, inside = len(activation), math.prod(activation.shape[axis + 1] for axis in self.summed)
+        batch, (inside, outside) = len(activation), matrix_shape(self)
         activation = activation.transpose(order).reshape(batch, -1, inside)
-        outside = math.prod(self.weight_shape) // inside
         if self.weight_first:
             cotangent = cotangent.reshape(batch, outside, -1).transpose(0, 2, 1)
-        return matrix_contributions(activation, cotangent.reshape(batch, -1, outside))
-
-    def weight_shaped(self, gradient: Array) -> Array:
-        free = tuple(axis for axis in range(len(self.weight_shape)) if axis not in self.weight_summed)
-        order = (*self.weight_summed, *free)
-        spread = gradient.reshape(tuple(self.weight_shape[axis] for axis in order))
-        return spread.transpose(tuple(int(axis) for axis in np.argsort(order)))
+        return activation, cotangent.reshape(batch, -1, outside)
 
 
 @dataclass(frozen=True)
@@ -72,6 +105,7 @@ class Convolution:
             ``lhs_spec``, ``rhs_spec`` and ``out_spec``.
         strides, padding, dilation: of each spatial axis; the dilation is the kernel's.
         weight_shape: the weight's.
+        precision: of the products.
     """
 
     input_axes: Shape
@@ -81,12 +115,53 @@ class Convolution:
     padding: tuple[tuple[int, int], ...]
     dilation: Shape
     weight_shape: Shape
+    precision: Any
 
-    def contributions(self, activation: Array, cotangent: Array) -> Contributions:
-        batch, channels = len(activation), self.weight_shape[self.weight_axes[0]]
-        rows = activation.transpose(_channels_last(self.input_axes))
+    def applied(self, forward: Callable[[Array], Array], image: Array, weight: Array) -> Array:
+        """Returns ``forward(image)``, the convolution by ``weight``, whose derivative by the image is written out.
+
+        XLA's CPU compiler brings convolutions into the form that it has fast code for, but not those inside of a loop,
+        as those of microbatches and of many steps are. The derivative as JAX makes it has the kernel's two feature axes
+        exchanged, and is several times slower there; here the kernel itself is turned.
+        """
+        convolve = jax.custom_vjp(forward)
+        convolve.defvjp(
+            lambda image: (forward(image), None), lambda _, cotangent: (self._backward(cotangent, image, weight),)
+        )
+        return convolve(image)
+
+    def _backward(self, cotangent: Array, image: Array, weight: Array) -> Array:
+        outputs, inputs, *space = self.weight_axes
+        reaches = [(weight.shape[axis] - 1) * by + 1 for axis, by in zip(space, self.dilation, strict=True)]
+        padding = [
+            (reach - 1 - first, image.shape[before] + first - (cotangent.shape[after] - 1) * stride - 1)
+            for reach, (first, _), before, after, stride in zip(
+                reaches, self.padding, self.input_axes[2:], self.output_axes[2:], self.strides, strict=True
+            )
+        ]
+        return jax.lax.conv_general_dilated(
+            cotangent, jnp.flip(weight.swapaxes(outputs, inputs), space), (1,) * len(space), padding,
+            lhs_dilation=self.strides, rhs_dilation=self.dilation, precision=self.precision,
+            preferred_element_type=image.dtype,
+            dimension_numbers=jax.lax.ConvDimensionNumbers(self.output_axes, self.weight_axes, self.input_axes),
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> Shape:
+        _, inputs, *space = self.weight_axes
+        return (*space, inputs)
+
+    @property
+    def columns(self) -> Shape:
+        return self.weight_axes[:1]
+
+    def positions(self, output: Shape) -> int:
+        return math.prod(output) // matrix_shape(self)[1]
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        images = activation.transpose(_channels_last(self.input_axes))
         outputs = cotangent.transpose(_channels_last(self.output_axes))
-        return matrix_contributions(self._patches(rows), outputs.reshape(batch, -1, channels))
+        return self._patches(images), outputs.reshape(len(outputs), -1, matrix_shape(self)[1])
 
     def _patches(self, rows: Array) -> Array:
         """Returns what the kernel sees (batch, positions, area), of rows (batch, images, *space, channels)."""
@@ -98,17 +173,15 @@ class Convolution:
             size, place = self.weight_shape[self.weight_axes[2 + axis]], 2 + 2 * axis
             reach = (size - 1) * self.dilation[axis] + 1
             count = (rows.shape[place] - reach) // self.strides[axis] + 1
-            seen = np.arange(count)[:, None] * self.strides[axis] + np.arange(size) * self.dilation[axis]
-            rows = jnp.take(rows, seen, axis=place, mode="clip")
+            # Slices, not a gather, which is slow on a CPU.
+            ends = [(self.dilation[axis] * tap, self.strides[axis] * (count - 1) + 1) for tap in range(size)]
+            cut = [
+                jax.lax.slice_in_dim(rows, first, first + length, self.strides[axis], place) for first, length in ends
+            ]
+            rows = jnp.stack(cut, axis=place + 1)
         order = (0, 1, *range(2, 2 + 2 * spatial, 2), *range(3, 3 + 2 * spatial, 2), 2 + 2 * spatial)
         area = math.prod(self.weight_shape) // self.weight_shape[self.weight_axes[0]]
         return rows.transpose(order).reshape(len(rows), -1, area)
-
-    def weight_shaped(self, gradient: Array) -> Array:
-        outputs, inputs, *space = self.weight_axes
-        order = (*space, inputs, outputs)
-        spread = gradient.reshape(tuple(self.weight_shape[axis] for axis in order))
-        return spread.transpose(tuple(int(axis) for axis in np.argsort(order)))
 
 
 @dataclass(frozen=True)
@@ -123,24 +196,36 @@ class Table:
     weight_shape: Shape
     clipped: bool
 
-    def contributions(self, activation: Array, cotangent: Array) -> Contributions:
+    @property
+    def rows(self) -> Shape:
+        return (0,)
+
+    @property
+    def columns(self) -> Shape:
+        return (1,)
+
+    def positions(self, output: Shape) -> int:
+        return math.prod(output) // self.weight_shape[1]
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         size, width = self.weight_shape
-        batch = len(activation)
-        indices, gradients = activation.reshape(batch, -1), cotangent.reshape(batch, -1, width)
+        indices, gradients = (
+            part.reshape(len(part), -1, *last) for part, last in ((activation, ()), (cotangent, (width,)))
+        )
         inside = jnp.clip(indices, 0, size - 1).astype(jnp.int32)
         if not self.clipped:
             gradients = jnp.where((indices == inside)[..., None], gradients, 0)
-        rows, gradients = jax.vmap(_merge_rows)(inside, gradients)
-        return Looked(rows, gradients, size)
-
-    def weight_shaped(self, gradient: Array) -> Array:
-        return gradient
+        return inside, gradients
 
 
-def matrix_contributions(
-    activations: Float32[Array, "batch positions k"], cotangents: Float32[Array, "batch positions n"]
-) -> Contributions:
-    """Returns the gradients ``sum_t a_t b_t^T`` in the fastest form that takes no more memory than is taken already.
+def looked_up(indices: Array, gradients: Array, size: int) -> Looked:
+    """Returns the gradients of a table of ``size`` rows of which some were looked up, each example's rows merged."""
+    rows, gradients = jax.vmap(_merge_rows)(indices, gradients.astype(jnp.float32))
+    return Looked(rows, gradients, size)
+
+
+def matrix_form(positions: int, inside: int, outside: int) -> type[Outer] | type[Stored] | type[Summed]:
+    """Returns in which form gradients of (inside, outside) are fastest, and take no more memory than is taken already.
 
     A gradient is k n numbers and T k n multiplications; the inner products of its T positions are 2 T^2 numbers and
     T^2 (k + n) multiplications, in float64. The gradient is the better choice where it is smaller than the inner
@@ -149,12 +234,21 @@ def matrix_contributions(
     Source: Bu et al. (2022), "Scalable and efficient training of large convolutional neural networks with differential
     privacy", section 4.1, for the first of the two conditions.
     """
+    if positions == 1:
+        return Outer
+    return Stored if inside * outside <= 2 * positions * max(positions, inside + outside) else Summed
+
+
+def matrix_contributions(
+    activations: Float32[Array, "batch positions k"], cotangents: Float32[Array, "batch positions n"]
+) -> Contributions:
+    """Returns the gradients ``sum_t a_t b_t^T`` in the form that :func:`matrix_form` says."""
     activations, cotangents = activations.astype(jnp.float32), cotangents.astype(jnp.float32)
     _, positions, inside = activations.shape
-    outside = cotangents.shape[2]
-    if positions == 1:
+    form = matrix_form(positions, inside, cotangents.shape[2])
+    if form is Outer:
         return Outer(activations[:, 0], cotangents[:, 0])
-    if inside * outside <= 2 * positions * max(positions, inside + outside):
+    if form is Stored:
         # The cotangents first: that order is twice as fast on a CPU.
         product = jax.lax.dot_general(cotangents, activations, (((1,), (1,)), ((0,), (0,))), precision=HIGHEST)
         return Stored(product, swapped=True)
@@ -180,6 +274,7 @@ def find_layer(primitive: str, params: dict[str, Any], shapes: list[Shape], plac
             padding=tuple(tuple(ends) for ends in params["padding"]),
             dilation=tuple(params["rhs_dilation"]),
             weight_shape=shapes[1],
+            precision=params["precision"],
         )
     if primitive == "gather" and place == 0 and len(shapes[0]) == 2:
         numbers, indices = params["dimension_numbers"], shapes[1]

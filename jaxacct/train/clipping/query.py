@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ from jaxtyping import Array, Bool, Float64, PyTree
 
 from jaxacct.precision import in_float64, is_concrete
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stored
-from jaxacct.train.clipping.ghost import GhostLoss
+from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 
 Loss = Callable[[PyTree, Any], Array]
@@ -57,6 +59,7 @@ def clip_and_sum(
     rule: ClippingRule,
     microbatch_size: int | None = None,
     ghost: bool = False,
+    sharding: jax.sharding.NamedSharding | None = None,
 ) -> tuple[PyTree, Float64[Array, ""]]:
     """Returns the sum over the masked-in examples of their gradients, scaled by ``rule``, and how many it left as is.
 
@@ -66,9 +69,12 @@ def clip_and_sum(
         examples: pytree with leading axis ``batch``.
         mask (batch,): rows that count; the others contribute exactly zero, whatever they hold.
         rule: how gradients are scaled.
-        microbatch_size: rows whose gradients are in memory at a time, for where it runs out. None: all.
+        microbatch_size: rows whose gradients are in memory at a time, on each device. Blocks behind the last row that
+            counts are left out: time then tells how many rows counted, in blocks. None: all rows, whether they count or
+            not.
         ghost: whether to form gradients only of those parameters that need it, such as biases: the same sums up to
             rounding, in less memory and mostly less time (:mod:`jaxacct.train.clipping.ghost`). Any loss will do.
+        sharding: of one mesh axis, over whose devices the rows are dealt: each sums its own, and the sums are added.
 
     Returns:
         Pytree like ``params``, float64, and the centred count (), float64: the sum over masked-in examples of +1/2
@@ -97,18 +103,93 @@ def clip_and_sum(
     if ghost and is_concrete(bound) and not np.all(np.asarray(bound) >= LEAST_CLIP_NORM):
         raise ValueError(f"the rule's sensitivity {bound} is below 2^-60: scale the loss up, or leave ghost out.")
     gradients = GhostLoss(loss, params, jax.tree.map(_one, examples)) if ghost else StoredLoss(loss)
-    start = _zeros(params)
-    if microbatch_size is None:
-        return _add(gradients, gradients.contributions(params, examples), mask, start, rule, len(mask))
-    if microbatch_size < 1:
+    if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(f"microbatch_size = {microbatch_size} is not a size: give a whole number of at least 1.")
-    blocks = jax.tree.map(lambda rows: _in_blocks(rows, microbatch_size), (examples, mask))
+    summed = functools.partial(_sum_rows, gradients, microbatch_size, len(mask))
+    if sharding is None:
+        return summed(params, rule, examples, mask)
+    return _over_devices(summed, sharding)(params, rule, examples, mask)
 
-    def add_block(sums: tuple[PyTree, Array], block: tuple[PyTree, Array]) -> tuple[tuple[PyTree, Array], None]:
-        rows, kept = block
-        return _add(gradients, gradients.contributions(params, rows), kept, sums, rule, len(mask)), None
 
-    return jax.lax.scan(add_block, start, blocks)[0]
+def routes(loss: Loss, params: PyTree, example: PyTree, *, ghost: bool = True) -> Routes:
+    """Returns in which form :func:`clip_and_sum` holds the gradients by each parameter, and why; prints as a table.
+
+    Arguments are as there, but for ``example``: one example, or its shapes.
+
+    >>> print(routes(lambda w, x: (x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros(3)))
+      Outer  6 entries, used at 1 position: an outer product
+    """
+    if ghost:
+        return GhostLoss(loss, params, example).routes()
+    return Routes.of(params, itertools.repeat(Stored), itertools.repeat("ghost = False"))
+
+
+Summing = Callable[[PyTree, ClippingRule, PyTree, Array], tuple[PyTree, Array]]
+
+
+def _sum_rows(
+    gradients: GhostLoss | StoredLoss,
+    microbatch_size: int | None,
+    batch: int,
+    params: PyTree,
+    rule: ClippingRule,
+    examples: PyTree,
+    mask: Array,
+) -> tuple[PyTree, Array]:
+    """Returns the sums over these rows, of ``batch`` in all, block by block up to the last one that counts."""
+    start, rows = _zeros(params), len(mask)
+    if microbatch_size is None or microbatch_size >= rows:
+        return _add(gradients, gradients.contributions(params, examples), mask, start, rule, batch)
+    size: int = microbatch_size
+
+    def add_block(block: Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+        # The last block starts early where it would reach beyond the rows: those before it are not counted again.
+        first = jnp.minimum(block * size, rows - size)
+        cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=size)
+        kept = cut(mask) & (first + jnp.arange(size) >= block * size)
+        return _add(gradients, gradients.contributions(params, jax.tree.map(cut, examples)), kept, sums, rule, batch)
+
+    used = jnp.max(jnp.where(mask, jnp.arange(1, rows + 1), 0))
+    return jax.lax.fori_loop(0, (used + size - 1) // size, add_block, start)
+
+
+def _over_devices(summed: Summing, sharding: jax.sharding.NamedSharding) -> Summing:
+    """Returns ``summed`` with each device's rows summed by itself, and the sums added up.
+
+    Rows are dealt in turns, so that padding, which is last, is shared by all. What is added up are float64 sums of
+    terms in another order, which their margins allow for.
+    """
+    (axis,), devices = sharding.mesh.axis_names, sharding.mesh.size
+    dealt, everywhere = jax.sharding.PartitionSpec(None, axis), jax.sharding.PartitionSpec()
+
+    def deal(rows: Array) -> Array:
+        places = np.arange(-(-len(rows) // devices) * devices)
+        filled = rows if len(places) == len(rows) else rows[np.minimum(places, len(rows) - 1)]
+        return filled.reshape(-1, devices, *rows.shape[1:])
+
+    @in_float64
+    def add_up(sums: PyTree) -> PyTree:
+        return jax.lax.psum(sums, axis)
+
+    def on_each(params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array) -> tuple[PyTree, Array]:
+        own = jax.tree.map(lambda rows: rows[:, 0], (examples, mask))
+        return add_up(summed(params, rule, *own))
+
+    # Checks of what varies over devices would have gradients by shared parameters added up, before they are clipped.
+    spread = jax.shard_map(
+        on_each,
+        mesh=sharding.mesh,
+        in_specs=(everywhere, everywhere, dealt, dealt),
+        out_specs=everywhere,
+        check_vma=False,
+    )
+
+    def over_devices(params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array) -> tuple[PyTree, Array]:
+        examples, kept = jax.tree.map(deal, (examples, mask))
+        real = np.arange(kept.size).reshape(kept.shape) < len(mask)
+        return spread(params, rule, examples, kept & real)
+
+    return over_devices
 
 
 class StoredLoss:
@@ -128,13 +209,6 @@ class StoredLoss:
 
 def _one(rows: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype)
-
-
-def _in_blocks(rows: Array, size: int) -> Array:
-    """Returns the rows in blocks, the last one filled up with zeros (a false mask, for the mask)."""
-    missing = -rows.shape[0] % size
-    padded = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
-    return padded.reshape(-1, size, *rows.shape[1:])
 
 
 @in_float64

@@ -1,0 +1,255 @@
+"""Where a traced loss uses its parameters by linear maps: found once, and then evaluated with a zero added at each.
+
+A use is told by its path: the places of the operations on the way to it, from the outermost in. Those inside of ``jit``
+and ``remat`` are uses like others. A use inside of a ``scan`` that hands the parameter to each of its steps is one use
+a step: what is added, and what went into the map, get an axis of steps in front. All other uses lose a parameter.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import partial_eval
+from jaxtyping import Array
+
+from jaxacct.train.clipping.layers import Convolution, Layer, Shape, find_layer, weight_shaped
+
+INLINED = ("jit", "pjit")
+"""Operations that only group others."""
+
+REMATERIALIZED = ("remat2", "checkpoint")
+
+MOVED = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
+"""Operations that keep an array's entries, where its size stays."""
+
+Path = tuple[int, ...]
+Move = tuple[Shape, Shape | None]
+"""The shape before, and the order of axes where it is a transposition."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter on its way to the map that uses it: which one, its entries, and how they were moved about."""
+
+    leaf: int
+    value: Array
+    moves: tuple[Move, ...] = ()
+
+    def moved(self, step: core.JaxprEqn, value: Array) -> Weight:
+        """Returns the weight after an operation that keeps its entries, and gives ``value``."""
+        order = tuple(step.params["permutation"]) if step.primitive.name == "transpose" else None
+        return Weight(self.leaf, value, (*self.moves, (self.value.shape, order)))
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a parameter by a linear map.
+
+    Attributes:
+        leaf: which parameter.
+        layer: the map.
+        moves: what moved the parameter's entries before.
+        activation, output: shapes and dtypes of what goes into the map besides, and of what comes out, once.
+        steps: how often, for each ``scan`` around it, the outermost first.
+    """
+
+    leaf: int
+    layer: Layer
+    moves: tuple[Move, ...]
+    activation: jax.ShapeDtypeStruct
+    output: jax.ShapeDtypeStruct
+    steps: Shape = ()
+
+    @property
+    def shift(self) -> Array:
+        """Zeros to add to what comes out."""
+        return jnp.zeros((*self.steps, *self.output.shape), self.output.dtype)
+
+    @property
+    def positions(self) -> int:
+        """How often the map is applied to one example."""
+        return math.prod(self.steps) * self.layer.positions(self.output.shape)
+
+    @property
+    def sides(self) -> tuple[Any, Any]:
+        """What of the parameter are the rows and the columns of the map's matrix: the same for the same matrix."""
+        axes = list(range(len(self.moves[0][0] if self.moves else self.layer.weight_shape)))
+        shapes = [*(shape for shape, _ in self.moves), self.layer.weight_shape]
+        for (shape, order), result in zip(self.moves, shapes[1:], strict=True):
+            if order is not None:
+                axes = [axes[axis] for axis in order]
+            elif shape != result:  # reshaped: the same only where all moves are
+                return (self.moves, self.layer.rows), (self.moves, self.layer.columns)
+        return tuple(axes[axis] for axis in self.layer.rows), tuple(axes[axis] for axis in self.layer.columns)
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        """Returns :meth:`Layer.factors` of all examples, whose positions are those of all steps together."""
+        folded = [
+            value.reshape(-1, *shape.shape)
+            for value, shape in ((activation, self.activation), (cotangent, self.output))
+        ]
+        return tuple(  # type: ignore[return-value]
+            part.reshape(len(activation), self.positions, *part.shape[2:]) for part in self.layer.factors(*folded)
+        )
+
+    def restored(self, gradient: Array) -> Array:
+        """Returns a gradient by the map's matrix in the parameter's own shape."""
+        gradient = weight_shaped(self.layer, gradient)
+        for shape, order in reversed(self.moves):
+            if order is not None:
+                gradient = gradient.transpose(tuple(int(axis) for axis in np.argsort(order)))
+            gradient = gradient.reshape(shape)
+        return gradient
+
+
+class Uses:
+    """A loss without its dead code, and the uses that it makes of its first inputs.
+
+    Attributes:
+        found: by path, all uses by linear maps.
+        lost: by parameter, the first operation that uses it in another way.
+    """
+
+    def __init__(self, traced: core.ClosedJaxpr, parameters: int) -> None:
+        jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
+        self._traced, self._parameters = core.ClosedJaxpr(jaxpr, traced.consts), parameters
+        self.found: dict[Path, Use] = {}
+        self.lost: dict[int, str] = {}
+        avals: list[Any] = [atom.aval for atom in jaxpr.invars]
+        inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+        jax.eval_shape(lambda *values: self.evaluate(dict(enumerate(values[:parameters])), values, {}), *inputs)
+
+    def evaluate(
+        self, weights: dict[int, Array], inputs: Any, shifts: dict[Path, Array]
+    ) -> tuple[Array, dict[Path, Array]]:
+        """Returns the loss, with ``shifts`` added to what comes out of those uses, and what went into them.
+
+        ``weights`` are the parameters whose uses are looked for; all others are taken from ``inputs``.
+        """
+        given = [Weight(leaf, weights[leaf]) if leaf in weights else value for leaf, value in enumerate(inputs)]
+        (value,), seen = self._evaluate(self._traced.jaxpr, self._traced.consts, given, shifts, (), ())
+        (value,) = self._opened([value], "the loss itself")
+        return value, seen
+
+    def _evaluate(
+        self, jaxpr: core.Jaxpr, consts: Any, inputs: Any, shifts: dict[Path, Array], path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+        seen: dict[Path, Array] = {}
+        for place, step in enumerate(jaxpr.eqns):
+            given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
+            results, new = self._apply(jaxpr, step, given, shifts, (*path, place), steps)
+            values.update(zip(step.outvars, results, strict=True))
+            seen |= new
+        return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars], seen
+
+    def _apply(
+        self, jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        """Returns the results of one operation; what only moves a weight gives a weight."""
+        name = step.primitive.name
+        places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
+        if places and name in INLINED:
+            inner = step.params["jaxpr"]
+            return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
+        if places and name in REMATERIALIZED:
+            return self._rematerialized(step, given, shifts, path, steps)
+        if name == "scan" and any(place < step.params["num_consts"] for place in places):
+            return self._scanned(step, given, shifts, path, steps)
+        plain = [value.value if isinstance(value, Weight) else value for value in given]
+        results = _run(jaxpr, step, plain)
+        if len(places) == len(given) == 1 and keeps_entries(step):
+            return [given[0].moved(step, results[0])], {}
+        if len(places) == 1:
+            (place,) = places
+            layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
+            if layer is not None:
+                weight, activation, output = given[place], plain[1 - place], results[0]
+                inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
+                self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps)
+                if path not in shifts:
+                    return [output], {}
+                if isinstance(layer, Convolution):
+                    run = functools.partial(_convolved, jaxpr, step, weight.value)
+                    output = layer.applied(run, activation, weight.value)
+                return [output + shifts[path]], {path: activation}
+        self._opened(given, name)
+        return results, {}
+
+    def _rematerialized(
+        self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        inner = step.params["jaxpr"]
+
+        def body(plain: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
+            results, seen = self._evaluate(inner, (), _closed(given, plain), own, path, steps)
+            return self._opened(results, step.primitive.name), seen
+
+        options = {"prevent_cse": step.params["prevent_cse"], "policy": step.params["policy"]}
+        return jax.checkpoint(body, **options)(_plain(given), _below(shifts, path))
+
+    def _scanned(
+        self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        inner, length = step.params["jaxpr"], step.params["length"]
+        first = step.params["num_consts"]
+        last = first + step.params["num_carry"]
+        fixed, moving = given[:first], self._opened(given[first:], "scan over its steps")
+
+        def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
+            own, slices = rows
+            inputs = [*fixed, *carry, *slices]
+            results, seen = self._evaluate(inner.jaxpr, inner.consts, inputs, own, path, (*steps, length))
+            results = self._opened(results, "scan")
+            return results[: last - first], (results[last - first :], seen)
+
+        rows = _below(shifts, path), moving[last - first :]
+        options = {"length": length, "reverse": step.params["reverse"], "unroll": step.params["unroll"]}
+        carry, (stacked, seen) = jax.lax.scan(body, moving[: last - first], rows, **options)
+        return [*carry, *stacked], seen
+
+    def _opened(self, values: list[Any], name: str) -> list[Any]:
+        """Returns the values of what is used by an operation of that name, which loses weights among them."""
+        for value in values:
+            if isinstance(value, Weight):
+                self.lost.setdefault(value.leaf, name)
+        return [value.value if isinstance(value, Weight) else value for value in values]
+
+
+def keeps_entries(step: core.JaxprEqn) -> bool:
+    """Returns whether an operation on one array only moves its entries about, or changes their precision."""
+    before: Any = step.invars[0].aval
+    after: Any = step.outvars[0].aval
+    return step.primitive.name in MOVED and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
+
+
+def _plain(given: list[Any]) -> list[Any]:
+    return [None if isinstance(value, Weight) else value for value in given]
+
+
+def _closed(given: list[Any], plain: list[Any]) -> list[Any]:
+    """Returns the weights among ``given``, and ``plain`` for all else."""
+    return [value if isinstance(value, Weight) else other for value, other in zip(given, plain, strict=True)]
+
+
+def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
+    return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
+
+
+def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, kernel: Array, image: Array) -> Array:
+    return _run(jaxpr, step, [image, kernel])[0]
+
+
+def _run(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
+    """Returns the results of one operation of ``jaxpr``, run as a function of its own."""
+    places = [place for place, atom in enumerate(step.invars) if not isinstance(atom, core.Literal)]
+    inputs = dict(zip((step.invars[place] for place in places), (given[place] for place in places), strict=True))
+    alone = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(step.outvars), eqns=[step])
+    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*inputs.values())
