@@ -15,6 +15,8 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 
+from jaxacct.train.averaging import averaged, averaged_model, averaging
+from jaxacct.train.bias_corrected import adam_bc
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
@@ -61,7 +63,11 @@ __all__ = [
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",
     "accuracy",
+    "adam_bc",
     "add_noise",
+    "averaged",
+    "averaged_model",
+    "averaging",
     "build_report",
     "certified_epsilon",
     "clip_and_sum",

@@ -21,7 +21,7 @@ from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
 from jaxacct.train.modules import merged
-from jaxacct.train.noise import privatize, standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 
@@ -158,7 +158,10 @@ class Program:
             expected_batch_size=size,
         )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
-        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        updates, opt_state = optax.with_extra_args_support(self.optimizer).update(
+            gradient, state.opt_state, state.params,
+            noise_deviation=deviation_of_mean(noise, state.rule.sensitivity, size),
+        )  # fmt: skip
         return dataclasses.replace(
             state,
             params=optax.apply_updates(state.params, updates),
