@@ -83,6 +83,9 @@ def averaged(state: PyTree) -> PyTree:
 
     Raises ValueError where the state, with what other transformations keep in it, is not of exactly one
     :func:`averaging`.
+
+    >>> averaged(averaging(optax.sgd(1.0)).init(jnp.ones(2))).tolist()  # no update yet
+    [1.0, 1.0]
     """
     leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AveragingState))
     found = [leaf.average for leaf in leaves if isinstance(leaf, AveragingState)]
@@ -96,6 +99,12 @@ def averaged_model(trainer: DPTrainer) -> nnx.Module:
 
     Under the guarantee of :attr:`.DPTrainer.model`. ``fit`` evaluates it by ``evaluate=lambda _:
     score(averaged_model(trainer))``. Raises ValueError where the trainer's optimizer is not :func:`averaging`.
+
+    >>> trainer = DPTrainer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], averaging(optax.sgd(0.1)),
+    ...                     (jnp.ones((50, 1)),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+    ...                     expected_batch_size=10, clip_norm=1.0)
+    >>> bool(averaged_model(trainer).kernel[0, 0] == trainer.model.kernel[0, 0])  # no update yet
+    True
     """
     model, state = trainer.model, trainer.state
     average = averaged(state.opt_state)
