@@ -21,6 +21,7 @@ from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
+from jaxacct.train.diagnostics import Norms, last_norms, observing
 from jaxacct.train.groups import Batches, Budget, Placement
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
@@ -53,6 +54,7 @@ __all__ = [
     "Flat",
     "IndexedSource",
     "Linear",
+    "Norms",
     "PatchCNN",
     "PerLayer",
     "Placement",
@@ -74,8 +76,10 @@ __all__ = [
     "clipped_sum",
     "cross_entropy",
     "guarantee",
+    "last_norms",
     "load",
     "make_trainer",
+    "observing",
     "planned_epsilon",
     "privatize",
     "run_key",

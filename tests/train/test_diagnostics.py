@@ -1,0 +1,79 @@
+"""What may be seen for nothing: norms of updates, and that a run no longer learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxacct.train import adam_bc, averaged, averaging, observing
+from jaxacct.train.diagnostics import Norms
+from jaxacct.train.health import all_finite, check_gradients, check_parameters
+
+EXAMPLE = (jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((), jnp.uint8))
+
+
+def test_norms_are_those_of_the_last_update_and_the_signal_is_what_noise_leaves():
+    rng = np.random.default_rng(0)
+    mean, deviation, entries = 0.02, 0.05, 40_000
+    optimizer = observing(optax.chain(optax.clip(1.0), averaging(optax.sgd(0.5))))
+    params = jnp.zeros(entries)
+    state, signals = optimizer.init(params), []
+    for _ in range(3):
+        gradient = jnp.asarray(rng.normal(mean, deviation, entries), jnp.float32)
+        made, state = optimizer.update(gradient, state, params, noise_deviation=deviation)
+        signals.append(state.norms.signal)
+    assert float(state.norms.gradient) == pytest.approx(float(jnp.linalg.norm(gradient)), rel=1e-5)
+    assert float(state.norms.update) == pytest.approx(float(jnp.linalg.norm(made)), rel=1e-5)
+    assert float(state.norms.noise) == pytest.approx(deviation * 200)
+    assert np.mean(signals) == pytest.approx(mean * 200, rel=0.05)
+    assert Norms(jnp.float32(1.0), jnp.float32(2.0), jnp.float32(0.0)).signal == 0.0
+    assert averaged(state).shape == (entries,)
+
+
+def test_what_is_told_goes_on_and_what_is_not_told_is_unknown():
+    inside, alone = observing(adam_bc(0.1)), adam_bc(0.1)
+    ones = jnp.ones(2)
+    told, state = inside.update(ones, inside.init(ones), noise_deviation=0.5)
+    np.testing.assert_array_equal(told, alone.update(ones, alone.init(ones), noise_deviation=0.5)[0])
+    _, state = observing(optax.sgd(0.1)).update(ones, observing(optax.sgd(0.1)).init(ones))
+    assert np.isnan(state.norms.noise)
+    with pytest.raises(ValueError, match="noise_deviation = None"):
+        inside.update(ones, inside.init(ones))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, example: jnp.sum(jnp.log(w)),
+        lambda w, example: jnp.sqrt(jnp.sum(w * example[0]) * 0.0),  # finite, and its gradient is not
+        lambda w, example: w[example[1]] / (w[0] * 0),
+    ],
+)
+def test_a_loss_without_a_finite_gradient_anywhere_is_refused(loss):
+    with pytest.raises(FloatingPointError, match="examples of zeros, of ones"):
+        check_gradients(loss, jnp.zeros(3), EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, example: w @ example[0],
+        lambda w, example: jnp.linalg.norm(w + example[0]),  # not at zeros
+        lambda w, example: jnp.log(example[0]) @ w + w[example[1]],  # of positive numbers alone
+    ],
+)
+def test_a_loss_of_some_domain_is_not_refused(loss):
+    check_gradients(loss, jnp.zeros(3), EXAMPLE)
+
+
+def test_parameters_that_are_not_finite_or_out_of_proportion():
+    check_parameters(jnp.full(4, 3.0), 0.01, 5)
+    check_parameters(jnp.full(4, 9e4, jnp.bfloat16), 10.0, 5)
+    for value in (np.inf, -np.inf, np.nan):
+        assert not all_finite({"a": jnp.ones(2), "b": jnp.array([0.0, value])})
+        with pytest.raises(FloatingPointError, match=r"ends after 5 updates.*not all of its parameters are finite"):
+            check_parameters([jnp.ones(2), jnp.array([0.0, value])], 1.0, 5)
+    with pytest.raises(FloatingPointError, match=r"from 2 to 3e\+04.*learning rate is too large"):
+        check_parameters(jnp.full(4, 3e4), 2.0, 5)
+    assert all_finite(())
