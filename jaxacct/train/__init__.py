@@ -24,9 +24,12 @@ from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.diagnostics import Norms, last_norms, observing
 from jaxacct.train.groups import Batches, Budget, Placement
 from jaxacct.train.keys import run_key
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import split_params
 from jaxacct.train.noise import privatize
+from jaxacct.train.parts import PrivateGradients, PrivateState
+from jaxacct.train.private import make_private
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
 from jaxacct.train.report import build_report, write_report
 from jaxacct.train.sampling import (
@@ -54,11 +57,14 @@ __all__ = [
     "Flat",
     "IndexedSource",
     "Linear",
+    "Metrics",
     "Norms",
     "PatchCNN",
     "PerLayer",
     "Placement",
     "PoissonSampler",
+    "PrivateGradients",
+    "PrivateState",
     "RandomAllocationSampler",
     "Recipe",
     "TrainState",
@@ -78,6 +84,7 @@ __all__ = [
     "guarantee",
     "last_norms",
     "load",
+    "make_private",
     "make_trainer",
     "observing",
     "planned_epsilon",

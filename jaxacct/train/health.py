@@ -9,6 +9,7 @@ without noise. So gradients are looked at on made-up examples, before anything i
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,10 +47,10 @@ def check_parameters(params: PyTree, before: float, steps: int) -> None:
         steps: for the message.
     """
     after = root_mean_square(params)
-    if after <= MOST_GROWTH * max(1.0, before):
+    if math.isfinite(after) and after <= MOST_GROWTH * max(1.0, before):
         return
     spent = f"The run ends after {steps} updates and spends no more:"
-    if not np.isfinite(after):
+    if not math.isfinite(after):
         raise FloatingPointError(
             f"{spent} not all of its parameters are finite, and no gradient would be. Lower the learning rate, or look "
             "for what overflows in the optimizer; clipping bounds the gradients."

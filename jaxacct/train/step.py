@@ -20,6 +20,8 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.health import all_finite
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
 from jaxacct.train.sampling import PoissonSampler
@@ -27,6 +29,9 @@ from jaxacct.train.state import TrainState
 
 SAMPLE, NOISE, ANSWER, RULE = range(4)
 """What a key is for: the first number folded into that of the run."""
+
+METRICS = 5
+"""Likewise, for the noise of :class:`.Metrics`."""
 
 BLOCK = 512
 """Examples that a count looks at together."""
@@ -51,6 +56,7 @@ class Program:
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         sharding: how a batch's rows lie on the devices; None for one device.
+        metrics: private means over each batch, paid for by the step; None: none.
     """
 
     loss: Callable[..., Array]
@@ -65,6 +71,7 @@ class Program:
     microbatch_size: int | None
     ghost: bool
     sharding: jax.sharding.NamedSharding | None
+    metrics: Metrics | None = None
 
     def curve(self, state: TrainState) -> Float64[Array, " orders"]:
         """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger."""
@@ -98,13 +105,15 @@ class Program:
     def pay(self, state: TrainState, curve: Array) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether the next step is granted, and the state that has paid for it.
 
-        A mechanism that covers several steps is paid for at the first of them. ``curve`` is not looked at where the
-        setting may change at every step.
+        None is, and nothing is paid, where a parameter is not finite: what would follow is noise alone
+        (:mod:`jaxacct.train.health`). A mechanism that covers several steps is paid for at the first of them. ``curve``
+        is not looked at where the setting may change at every step.
         """
         curve = self.curve(state) if self.policy.every_step else curve
+        learns = all_finite(state.params)
         first = state.step % self.sampler.steps_per_run == 0
-        granted, ledger = self.spend(state.ledger, curve, first.astype(jnp.int32))
-        return granted, dataclasses.replace(state, ledger=ledger)
+        granted, ledger = self.spend(state.ledger, curve, (first & learns).astype(jnp.int32))
+        return granted & learns, dataclasses.replace(state, ledger=ledger)
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
@@ -152,6 +161,12 @@ class Program:
             microbatch_size=self.microbatch_size,
             ghost=self.ghost,
         )
+        metrics = state.metrics
+        if self.metrics is not None:
+            metrics = self.metrics.after(
+                metrics, _key(state, METRICS), lambda: merged(self.graph, state.params, constants), examples, mask,
+                unclipped, noise_multiplier=self._all_noise, expected_batch_size=self.sampler.expected_batch_size,
+            )  # fmt: skip
         noise, size = self._noise_and_size(state)
         gradient = privatize(
             _key(state, NOISE), total, noise_multiplier=noise, clip_norm=state.rule.sensitivity,
@@ -168,7 +183,14 @@ class Program:
             opt_state=jax.tree.map(lambda new, old: strongly_typed(new, old.dtype), opt_state, state.opt_state),
             rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
+            metrics=metrics,
         )
+
+    @property
+    def _all_noise(self) -> float:
+        """Noise multiplier of a step under a constant policy, all that it releases counted."""
+        assert isinstance(self.policy, Constant)
+        return float(self.policy.noise_multiplier)
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         if self.gradient_noise is not None:

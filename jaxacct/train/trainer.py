@@ -18,10 +18,11 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
-from jaxacct.train import settings
+from jaxacct.train import health, settings
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.groups import Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import Sealed, fixed_setting, owned, owned_settings
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
@@ -55,6 +56,7 @@ class DPTrainer(Sealed):
         trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it, for fine-tuning;
             None: all.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
+        metrics: private means over each batch, such as that of the loss, for a share of each step's noise.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
         **short: fields of the groups, by themselves.
@@ -96,6 +98,7 @@ class DPTrainer(Sealed):
         placement: Placement | None = None,
         trainable: Trainable = None,
         correct: Callable[..., Array] | None = None,
+        metrics: Metrics | None = None,
         seed: int | jax.Array | DerivedKey | None = None,
         **short: Unpack[Short],
     ) -> None:
@@ -129,7 +132,7 @@ class DPTrainer(Sealed):
         self.program = Program(
             loss=loss, correct=correct, graph=self._graph, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
-            gradient_noise=settings.gradient_noise(self.policy, rule),
+            gradient_noise=settings.gradient_noise(self.policy, rule, metrics), metrics=metrics,
             microbatch_size=placement.microbatch_size, ghost=placement.ghost,
             sharding=settings.sharding_over(placement.devices),
         )  # fmt: skip
@@ -146,13 +149,14 @@ class DPTrainer(Sealed):
             policy=policy_state,
             step=jnp.zeros((), jnp.int32),
             key=owned(run_key(seed)),
+            metrics={} if metrics is None else metrics.start(),
         )
         if sharding := self.program.sharding:
             everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
             self._state, self._constants = jax.device_put((self._state, self._constants), everywhere)
             arrays = jax.device_put(arrays, everywhere)
         self.data = arrays
-        self._plan, self._fitting = Plan(), False
+        self._plan, self._fitting, self._finite = Plan(), False, False
         self._run = jax.jit(self.program.run)
         self._step_on = jax.jit(self.program.step_on)
         self._adapt = jax.jit(self.program.adapt)
@@ -284,7 +288,8 @@ class DPTrainer(Sealed):
         A later call goes on with keys that no earlier one used. Interrupted between two evaluations, the state is that
         of the last one; what was computed since has been seen by nobody.
 
-        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran.
+        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
+        FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.health`).
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every
@@ -313,7 +318,8 @@ class DPTrainer(Sealed):
         kept = self._plan.kept and self._plan.goal in (None, goal)
         self._plan = self._plan._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
-        granted = True
+        granted, size, sums = True, health.root_mean_square(self._state.params), self._state.metrics
+        self._check_gradients()
         while granted and left > 0 and not bool(self.policy.stopped(self._state.policy)):
             before = self.steps
             granted = self._advance(min(every - before % every, left), keeper)
@@ -321,13 +327,23 @@ class DPTrainer(Sealed):
             left -= done
             if done:
                 accuracy = None if evaluate is None else float(evaluate(self.model))
-                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon))
+                means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
+                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
+                sums = self._state.metrics
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
+            health.check_parameters(self._state.params, size, self.steps)
         self._plan = self._plan._replace(ended=True)
         if keeper is not None:
             keeper.end(self)
         return history
+
+    def _check_gradients(self) -> None:
+        if self._state.step > 0 or self._finite:
+            return
+        loss = lambda params, example: self.program.loss(merged(self._graph, params, self._constants), *example)  # noqa: E731
+        health.check_gradients(loss, self._state.params, self.source.example)
+        self._finite = True
 
     @property
     def _pass(self) -> int:

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
-from jaxacct.train import adam_bc, averaged, averaging, observing
+from jaxacct.train import DPTrainer, adam_bc, averaged, averaging, observing
 from jaxacct.train.diagnostics import Norms
 from jaxacct.train.health import all_finite, check_gradients, check_parameters
 
@@ -77,3 +78,40 @@ def test_parameters_that_are_not_finite_or_out_of_proportion():
     with pytest.raises(FloatingPointError, match=r"from 2 to 3e\+04.*learning rate is too large"):
         check_parameters(jnp.full(4, 3e4), 2.0, 5)
     assert all_finite(())
+
+
+def trainer_of(optimizer, loss=lambda model, x: jnp.sum((model(x) - 1.0) ** 2)):
+    return DPTrainer(
+        nnx.Linear(2, 1, rngs=nnx.Rngs(0)), loss, optimizer, (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3,
+        noise_multiplier=3.0, expected_batch_size=10, clip_norm=1.0, seed=0,
+    )  # fmt: skip
+
+
+def test_a_run_whose_parameters_are_lost_pays_for_no_further_step():
+    rates = lambda step: jnp.where(step < 2, 0.1, jnp.inf)  # noqa: E731
+    trainer, plain = trainer_of(optax.sgd(rates)), trainer_of(optax.sgd(0.1))
+    with pytest.raises(FloatingPointError, match="ends after 3 updates"):
+        trainer.fit(10, every=10)
+    plain.fit(3)
+    assert trainer.steps == 3
+    assert trainer.spent_epsilon == plain.spent_epsilon
+    assert not trainer.stopping_was_planned
+    with pytest.raises(FloatingPointError, match="ends after 3 updates"):
+        trainer.fit(10)
+    assert trainer.spent_epsilon == plain.spent_epsilon
+
+
+def test_an_absurd_rate_ends_a_run_and_the_same_again_is_a_decision():
+    trainer = trainer_of(optax.sgd(1e7))
+    with pytest.raises(FloatingPointError, match=r"ends after 2 updates.*rate is too large"):
+        trainer.fit(10, every=2)
+    assert trainer.steps == 2
+    assert len(trainer.fit(2)) == 1
+
+
+def test_a_loss_that_teaches_nothing_costs_nothing():
+    trainer = trainer_of(optax.sgd(0.1), loss=lambda model, x: jnp.sqrt(0.0 * jnp.sum(model(x))))
+    with pytest.raises(FloatingPointError, match="nothing would be learned"):
+        trainer.fit(3)
+    assert trainer.steps == 0
+    assert trainer.spent_epsilon == 0.0
