@@ -1,4 +1,6 @@
-"""What a process inherits: JAX's threads do not survive a fork, and what a forked process computes never ends.
+"""What a process inherits, and how it is interrupted.
+
+JAX's threads do not survive a fork, and what a forked process computes never ends.
 
 Where JAX has started, other processes have to be started anew: by ``multiprocessing.get_context("spawn")``, the default
 on macOS and Windows, or by running a command. A fork before JAX computes anything does no harm. Whether it has is known
@@ -8,6 +10,10 @@ here of what this library computed; of the rest JAX warns when the fork is made.
 from __future__ import annotations
 
 import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
 
 _uses = {"here": False, "before a fork": False}
 """Whether this process has computed anything, and whether it was forked from one that had."""
@@ -38,3 +44,45 @@ def check_not_forked() -> None:
             "started, whose threads it lacks: what it computes would never end. Start processes by "
             'multiprocessing.get_context("spawn"), or fork before anything is computed.'
         )
+
+
+class Interrupts:
+    """A block that Ctrl-C does not get past: it sets :attr:`asked`, and raises KeyboardInterrupt at the block's end.
+
+    Python turns the signal into a KeyboardInterrupt wherever the main thread happens to be. Where that is a callback
+    whose errors nobody can catch, such as JAX's in the garbage collector, the exception is printed and forgotten, and
+    the program goes on as if nobody had asked. A flag is not forgotten.
+
+    Args:
+        deferred: whether the block looks at :attr:`asked` itself, where nothing is half done, and only a second Ctrl-C
+            raises at once. Otherwise the first one does.
+
+    Only where the main thread enters it, to which signals go, and in place of Python's own handler or that of a block
+    around it: a caller's own stays.
+
+    >>> with Interrupts(deferred=True) as interrupts:
+    ...     interrupts.asked
+    False
+    """
+
+    def __init__(self, *, deferred: bool = False) -> None:
+        self.asked, self.deferred = False, deferred
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if before is signal.default_int_handler or isinstance(getattr(before, "__self__", None), Interrupts):
+                self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if self.asked and kind is None:
+            raise KeyboardInterrupt
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        at_once, self.asked = self.asked or not self.deferred, True
+        if at_once:
+            raise KeyboardInterrupt

@@ -149,9 +149,10 @@ RECIPES: dict[str, Recipe] = {
 
 
 def make_trainer(dataset: Dataset, *, recipe: str | Recipe, **settings: Any) -> tuple[DPTrainer, int]:
-    """Returns what ``train.make_trainer`` does, with the recipe's delta and epochs unless others are given."""
+    """Returns what ``train.make_trainer`` does, with the recipe's delta, epochs and noise unless others are given."""
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe = {recipe!r} is not known: give one of {', '.join(sorted(RECIPES))}.")
         recipe = RECIPES[recipe]
-    return train.make_trainer(dataset, recipe=recipe, **({"delta": recipe.delta, "epochs": recipe.epochs} | settings))
+    published = {"delta": recipe.delta, "epochs": recipe.epochs, "noise_multiplier": recipe.noise_multiplier}
+    return train.make_trainer(dataset, recipe=recipe, **(published | settings))

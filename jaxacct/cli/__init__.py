@@ -18,6 +18,7 @@ from typing import Any
 
 from jaxacct.cli import accounting, audit, calibration, curve, sweep, training, verify
 from jaxacct.cli.arguments import Parser
+from jaxacct.processes import Interrupts
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one."""
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command not in BY_THE_LIBRARY:
         _keep_compilations()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), Interrupts():
             warnings.showwarning = _say
             code = parsed.run(parsed)
         sys.stdout.flush()

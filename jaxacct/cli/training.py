@@ -16,6 +16,7 @@ from jaxacct.whole_file import PRIVATE, write_whole
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
+EPSILON = 3.0
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 
 INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
@@ -43,18 +44,22 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--recipe", action=Elsewhere, const="published settings are trained by python -m bench.papers.train"
     )
-    command.add_argument("--epsilon", type=number, default=3.0, metavar="E", help="budget (default 3)")
+    command.add_argument(
+        "--epsilon", type=number, metavar="E",
+        help="budget (default 3; with constant --noise-multiplier and --epochs what these cost)",
+    )  # fmt: skip
     command.add_argument("--delta", type=number, default=1e-5, metavar="D", help="budget (default 1e-5)")
     command.add_argument(
         "--noise-multiplier", type=number, metavar="S",
-        help="standard deviation of the noise over the clipping norm; more noise pays for more steps",
+        help="standard deviation of the noise over the clipping norm; more noise pays for more steps (default: "
+        "the least for the epochs, or about the recipe's)",
     )  # fmt: skip
     command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
     command.add_argument("--clip-norm", type=number, metavar="C", help="bound on each example's gradient norm")
     command.add_argument("--learning-rate", type=number, metavar="R", help="of the optimizer")
     command.add_argument(
         "--epochs", type=number, metavar="N",
-        help="most expected passes over the data (default: what the budget pays for)",
+        help="expected passes over the data (default: what the budget pays for)",
     )  # fmt: skip
     command.add_argument(
         "--trainable", action="append", metavar="PATH",
@@ -92,8 +97,9 @@ def _add_policies(group: Any) -> None:
         "--target-accuracy", type=number, metavar="A", help="stop when the noisy count is that share of the examples"
     )
     group.add_argument(
-        "--ledger", choices=("filter", "odometer"), default="filter",
-        help="a Rényi filter over the budget, or an odometer, whose reading holds whenever the run stops",
+        "--ledger", choices=("planned", "filter", "odometer"),
+        help="a plan, which spends all of the budget on settings that stay as they are (default for these); a Rényi "
+        "filter over the budget, for others; or an odometer, whose reading holds whenever the run stops",
     )  # fmt: skip
 
 
@@ -139,9 +145,12 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     """Returns the trainer, for how many steps to fit it, and what the report says of both."""
     from jaxacct.train import RECIPES, make_trainer
 
-    given, recipe = vars(arguments), RECIPES[dataset.name]
+    given, recipe = dict(vars(arguments)), RECIPES[dataset.name]
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
+    costs_follow = arguments.policy == "constant" and None not in (given["noise_multiplier"], given["epochs"])
+    if given["epsilon"] is None and not costs_follow:
+        given["epsilon"] = EPSILON
     settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
     optional = {name: given[name] for name in ("trainable", "microbatch_size", "ghost") if given[name] is not None}
     policy = _policy(arguments, len(dataset.train_labels))
@@ -257,6 +266,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History |
     if record is not None and resume:
         record.check()
         left = keeper.resume(trainer)
+        print(f"jaxacct train: {keeper.resumed}", file=sys.stderr)
         history = record.until(trainer.steps)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -286,10 +296,10 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History |
 
 def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
     config, final = report["config"], report["final"]
-    certified = final["epsilon_certified"]
+    certified, budget = final["epsilon_certified"], config["budget"]["epsilon"]
     proved = "does not apply: see the guarantee"
     if certified is not None:
-        proved = f"{certified['lower']:.4f} to {certified['upper']:.4f}; report the upper bound"
+        proved = f"{certified['lower']:.4f} to {certified['upper']:.4f} of {budget:g}; report the upper"
     facts = [
         (
             "steps",
@@ -298,7 +308,10 @@ def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
         ("noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"),
         ("test accuracy", f"{final['test_accuracy']:.4f} (public test set)"),
         ("epsilon, certified", proved),
-        (f"epsilon, Rényi {config['ledger']}", f"{final['epsilon_renyi']:.4f} of {config['budget']['epsilon']:g}"),
+        (
+            "epsilon, Rényi" if config["ledger"] == "planned" else f"epsilon, Rényi {config['ledger']}",
+            f"{final['epsilon_renyi']:.4f}" + (f" of {budget:g}" if config["ledger"] != "planned" else " for the same"),
+        ),
         ("delta", f"{final['delta']:g}"),
         ("guarantee", final["guarantee"]),
         ("written to", str(folder)),

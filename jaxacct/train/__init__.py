@@ -24,11 +24,13 @@ from jaxacct.train.datasets import Dataset, load
 from jaxacct.train.diagnostics import Norms, last_norms, observing
 from jaxacct.train.groups import Batches, Budget, Placement
 from jaxacct.train.keys import run_key
+from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.parts import PrivateGradients, PrivateState
+from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.private import make_private
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
 from jaxacct.train.report import build_report, write_report
@@ -62,11 +64,14 @@ __all__ = [
     "PatchCNN",
     "PerLayer",
     "Placement",
+    "Plan",
     "PoissonSampler",
     "PrivateGradients",
     "PrivateState",
     "RandomAllocationSampler",
     "Recipe",
+    "ShortRunWarning",
+    "SideQuery",
     "TrainState",
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",

@@ -39,7 +39,7 @@ from jaxacct import strict_json, validation
 from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.leaves import Arrays, arrays_of, as_text, digest, of_text, tree_of
-from jaxacct.train.state import Plan, TrainState
+from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.write_ahead import Record, WriteAhead, write_private
 from jaxacct.whole_file import PRIVATE, synchronize
@@ -60,6 +60,9 @@ class Checkpoints:
         every: most updates between checkpoints; there is one more at the end of each ``fit``. Lower it where updates
             are dear to lose; each checkpoint writes the whole state.
         keep: how many of the last checkpoints stay. Raise it where the disk may damage files.
+
+    Attributes:
+        resumed: in a line, where :meth:`resume` took the run up and what was lost; None before.
 
     Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time.
 
@@ -91,11 +94,12 @@ class Checkpoints:
         self.folder, self.every, self.keep = pathlib.Path(folder).absolute(), int(every), int(keep)
         self.spends = WriteAhead(self.folder / SPENDS)
         self._trainer: DPTrainer | None = None
-        self._saved_plan = Plan()
+        self._saved_progress = Progress()
         self._serial = self._saved_at = self._number = 0
         self._digests: tuple[tuple[int, str], ...] = ()
         self._lock: Any = None
         self._manager: Any = None
+        self.resumed: str | None = None
 
     @property
     def holds_run(self) -> bool:
@@ -117,7 +121,7 @@ class Checkpoints:
             self._start(trainer)
         if trainer is not self._trainer:
             raise ValueError(f"checkpoints = {self.folder} are of another trainer: give this one a folder of its own.")
-        if trainer.plan != self._saved_plan:  # another call of fit: that it was made must not be lost
+        if trainer.progress != self._saved_progress:  # another call of fit: that it was made must not be lost
             self._save(trainer)
         steps = max(1, min(steps, self._saved_at + self.every - trainer.steps))
         ledger, count = trainer.foreseen(steps)
@@ -157,8 +161,8 @@ class Checkpoints:
             had been called.
 
         Formal guarantee: the trainer's ledger afterwards covers all that the run has released. Without a seed it also
-        covers the updates that were begun after the last checkpoint; they are in ``trainer.plan.lost_steps``, and the
-        length of the run no longer counts as planned.
+        covers the updates that were begun after the last checkpoint; they are in
+        ``trainer.progress.lost_steps``, and the length of the run no longer counts as planned.
 
         Raises:
             FileNotFoundError: no run in the folder, or a file of it is missing.
@@ -166,7 +170,7 @@ class Checkpoints:
                 says which and what to do. The trainer is then as it was before.
         """
         self.check(resume=True)
-        if trainer.steps or trainer.plan != Plan():
+        if trainer.steps or trainer.progress != Progress():
             raise ValueError("trainer has trained: what it released would be forgotten. Give one that was just made.")
         before, constants = trainer.state, trainer.constants
         try:
@@ -174,11 +178,11 @@ class Checkpoints:
             self.check(resume=True)  # again: until the folder was taken, another process could do as it liked
             self._resume(trainer)
         except BaseException:
-            trainer._restore(before, Plan(), constants)
+            trainer._restore(before, Progress(), constants)
             self.close()
             raise
         self._trainer = trainer
-        return None if trainer.plan.goal is None else max(trainer.plan.goal - trainer.steps, 0)
+        return None if trainer.progress.goal is None else max(trainer.progress.goal - trainer.steps, 0)
 
     def _resume(self, trainer: DPTrainer) -> None:
         self._check_settings(trainer)
@@ -188,23 +192,25 @@ class Checkpoints:
         if any(entry.name.isdigit() and int(entry.name) > unfinished for entry in (self.folder / STATES).iterdir()):
             raise ValueError(f"{self.folder / SPENDS} is older than the checkpoints beside it: restore the right one.")
         shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
-        state, constants, plan = self._read(trainer)
-        trainer._restore(state, plan, constants)
-        if not self._repeat(trainer, record):
-            trainer._restore(state, plan, constants)
+        state, constants, progress = self._read(trainer)
+        trainer._restore(state, progress, constants)
+        repeated, begun = self._repeat(trainer, record), int(state.step)
+        if not repeated:
+            trainer._restore(state, progress, constants)
             trainer._restore(*_charged(trainer, record))
         self._save(trainer)
+        self.resumed = _told(trainer, begun, trainer.progress.lost_steps - progress.lost_steps)
 
     def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
         if trainer.seed == ENTROPY or record.after != self._serial:
             return False
-        plan = trainer.plan
+        progress = trainer.progress
         for step, expected in record.digests:
             trainer.fit(step - trainer.steps)
             if trainer.steps != step or _digest_of_state(trainer.state) != expected:
                 return False
-        trainer._restore(trainer.state, plan)
+        trainer._restore(trainer.state, progress)
         return True
 
     def _start(self, trainer: DPTrainer) -> None:
@@ -261,7 +267,7 @@ class Checkpoints:
 
     def _write_ahead(self, trainer: DPTrainer, stop: int, ledger: Any) -> None:
         """Writes down what the run has spent at step ``stop``; when this returns it is on the disk."""
-        paid, leaves, number = stop + trainer.plan.lost_steps, as_text(arrays_of(ledger)), self._number
+        paid, leaves, number = stop + trainer.progress.lost_steps, as_text(arrays_of(ledger)), self._number
         self._number += 1  # also where the disk is full, and one of the files has this number
         self.spends.write(Record(self._serial, stop, paid, float(ledger.epsilon()), leaves, self._digests, number))
 
@@ -281,7 +287,7 @@ class Checkpoints:
 
         state = trainer.state
         arrays = arrays_of((state, trainer.constants))
-        meta = {"plan": trainer.plan._asdict(), "digest": _digest_of(arrays, trainer.plan)}
+        meta = {"plan": trainer.progress._asdict(), "digest": _digest_of(arrays, trainer.progress)}
         serial = self._serial + 1
         self._orbax().save(
             serial,
@@ -292,10 +298,10 @@ class Checkpoints:
         for path in [*there.rglob("*"), there, self.folder / STATES]:
             path.chmod(0o700 if path.is_dir() else PRIVATE)
             synchronize(path)
-        self._serial, self._saved_at, self._saved_plan, self._digests = serial, trainer.steps, trainer.plan, ()
+        self._serial, self._saved_at, self._saved_progress, self._digests = serial, trainer.steps, trainer.progress, ()
         self._write_ahead(trainer, trainer.steps, state.ledger)
 
-    def _read(self, trainer: DPTrainer) -> tuple[TrainState, Any, Plan]:
+    def _read(self, trainer: DPTrainer) -> tuple[TrainState, Any, Progress]:
         """Returns the last complete checkpoint."""
         from orbax.checkpoint import args
 
@@ -314,37 +320,52 @@ class Checkpoints:
         try:
             wanted = args.Composite(state=args.StandardRestore(_stored(expected)), meta=args.JsonRestore())
             restored = self._orbax().restore(serial, args=wanted)
-            recorded, plan = restored.meta["digest"], Plan(**restored.meta["plan"])
+            recorded, progress = restored.meta["digest"], Progress(**restored.meta["plan"])
             arrays = {
                 name: np.asarray(restored.state[name]) if array.size else array for name, array in expected.items()
             }
-            found = _digest_of(arrays, plan)
+            found = _digest_of(arrays, progress)
         except Exception as error:  # Orbax and its storage raise errors of many kinds for a damaged file
             raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
         if found != recorded:
             raise ValueError(damaged)
         state, constants = tree_of(arrays, like)
         self._serial = serial
-        return state, constants, plan
+        return state, constants, progress
 
 
-def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Plan]:
+def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     """Returns the trainer's state with a new key, and with all paid for that the record says is spent."""
-    state, plan = trainer.state, trainer.plan
-    if record.paid > trainer.steps + plan.lost_steps:
+    state, progress = trainer.state, trainer.progress
+    if record.paid > trainer.steps + progress.lost_steps:
         lost = record.paid - trainer.steps
         state = dataclasses.replace(state, ledger=tree_of(of_text(record.ledger), state.ledger))
-        plan = plan._replace(lost_steps=lost, kept=False)
+        progress = progress._replace(lost_steps=lost, kept=False)
     begun = trainer.steps % trainer.sampler.steps_per_run
     if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole one
         granted, ledger = trainer.program.spend(state.ledger, trainer.program.curve(state))
         if not granted:
             raise ValueError("the budget does not pay for the rest of the epoch that the run was lost in, drawn anew.")
         state = dataclasses.replace(state, ledger=ledger)
-        plan = plan._replace(lost_steps=plan.lost_steps + begun, kept=False)
+        progress = progress._replace(lost_steps=progress.lost_steps + begun, kept=False)
     for _ in range(2):  # 64 bits: what a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
-    return state, plan
+    return state, progress
+
+
+def _told(trainer: DPTrainer, checkpoint: int, lost: int) -> str:
+    """Returns what became of a run that was taken up at a checkpoint, in a line."""
+    goal = trainer.progress.goal
+    where = f"resumed at step {trainer.steps}" + ("" if goal is None else f" of {goal}")
+    if lost:
+        why = (
+            "no seed was given to make them again"
+            if trainer.seed == ENTROPY
+            else "they did not give the same bits again"
+        )
+        return f"{where}: {lost} steps begun after step {checkpoint} are lost and stay paid for, as {why}."
+    again = trainer.steps - checkpoint
+    return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 
 
 def _stored(arrays: Arrays) -> Arrays:
@@ -357,9 +378,9 @@ def _digest_of_state(state: TrainState) -> str:
     return digest(arrays_of({field.name: getattr(state, field.name) for field in CHANGING}))
 
 
-def _digest_of(arrays: Arrays, plan: Plan) -> str:
-    """Returns a digest of all that a checkpoint holds: the plan, too, says what a report may claim."""
-    return digest(arrays | {"plan": np.frombuffer(json.dumps(plan).encode(), np.uint8)})
+def _digest_of(arrays: Arrays, progress: Progress) -> str:
+    """Returns a digest of all that a checkpoint holds: progress, too, says what a report may claim."""
+    return digest(arrays | {"plan": np.frombuffer(json.dumps(progress).encode(), np.uint8)})
 
 
 def _locked(path: pathlib.Path) -> IO[bytes]:

@@ -24,11 +24,13 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars; zeros before the first step.
 
-    Formal guarantee: ``upper`` holds for the sampler's relation, for settings that were fixed before training and a
-    stopping time that depends on them alone (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`; whether
-    training was stopped by looking at it is not checked here). Batches cut at capacity are paid for on both sides:
-    ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the epsilon of the
-    worst gradients, not of those that occurred.
+    Formal guarantee: ``upper`` holds for the sampler's relation, for settings that were fixed before training. It is
+    that of the steps made, for a stopping time that depends on the settings alone
+    (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`; whether training was stopped by looking at it is not
+    checked here). Of a planned run that ended otherwise it is that of the whole plan, which holds whatever decided on
+    the end (:mod:`jaxacct.train.planned`); ``lower`` is that of the steps made. Batches cut at capacity are paid for on
+    both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the epsilon
+    of the worst gradients, not of those that occurred.
 
     Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
     happened to be bounds their privacy loss. The ledger does (:attr:`~jaxacct.train.trainer.DPTrainer.spent_epsilon`).
@@ -48,12 +50,16 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             f"policy = {type(trainer.policy).__name__} chose its settings from results: the certified epsilon of the "
             "non-adaptive composition does not apply. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
-    if trainer.plan.lost_steps:
+    lost, made = trainer.progress.lost_steps, epsilon_after(trainer, trainer.steps)
+    if trainer.plan is not None and not trainer.stopping_was_planned and trainer.steps + lost > 0:
+        whole = trainer.plan.certified
+        return Bounds(lower=made.lower, estimate=whole.estimate, upper=whole.upper, converged=whole.converged)
+    if lost:
         raise ValueError(
-            f"an interruption lost {trainer.plan.lost_steps} updates, which may have been released and stay paid for: "
-            "the epsilon of those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
+            f"an interruption lost {lost} updates, which may have been released and stay paid for: the epsilon of "
+            "those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
-    return epsilon_after(trainer, trainer.steps)
+    return made
 
 
 def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
@@ -62,6 +68,9 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     relation = trainer.sampler.relation
     left = trainer.delta_after_overflow
     above = jaxacct.epsilon(mechanism, counts, delta=left, relation=relation)
+    if trainer.plan is not None:  # what is certified of all its steps is certified of some
+        upper = min(float(above.upper), float(trainer.plan.certified.upper))
+        above = Bounds(min(float(above.lower), upper), min(float(above.estimate), upper), upper, above.converged)
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
     if cost == 0.0:
         return above
@@ -70,8 +79,21 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     return Bounds(lower=below.lower, estimate=above.estimate, upper=above.upper)
 
 
+def renyi_epsilon(trainer: DPTrainer) -> float:
+    """Returns the epsilon of a trainer's run so far by Rényi divergences: the ledger's, or that of a planned run.
+
+    Formal guarantee: an upper bound, for planned runs of what :func:`certified_epsilon` speaks of.
+    """
+    if trainer.plan is None:
+        return trainer.spent_epsilon
+    made = trainer.steps + trainer.progress.lost_steps
+    return trainer.plan.renyi_epsilon_after(made if trainer.stopping_was_planned or not made else trainer.plan.steps)
+
+
 def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
     """Returns the mechanisms of the first steps, and how often each of them ran."""
+    if trainer.plan is not None:
+        return trainer.plan.composition(steps)
     if isinstance(trainer.policy, Constant):
         return trainer.mechanism, runs_of(trainer.sampler, steps)
     setting, state = trainer.program.setting, trainer.state.policy
@@ -97,16 +119,27 @@ BATCHES = {
 def guarantee(trainer: DPTrainer) -> str:
     """Returns, in words, which of the run's epsilons holds and why, for which neighbours and which batches.
 
-    The certified one where noise, rate and stopping time were fixed before training; elsewhere that of the ledger, a
-    filter's budget or an odometer's running bound (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). It is what
+    The certified one where noise, rate and stopping time were fixed before training: of the steps made, or of a plan
+    that ended otherwise. Elsewhere that of the ledger, a filter's budget or an odometer's running bound
+    (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). It is what
     :func:`~jaxacct.train.build_report` puts into a report.
     """
     odometer = trainer.ledger_kind == "odometer"
-    if trainer.stopping_was_planned:
+    if trainer.plan is not None and not trainer.stopping_was_planned:
+        text = (
+            f"The noise multiplier, the sampling rate and at most {trainer.plan.steps} steps were fixed "
+            "before training. What was released is a part of what that plan releases, so the plan's certified "
+            "epsilon holds whatever decided when to stop."
+        )
+    elif trainer.stopping_was_planned:
         text = (
             "The noise multiplier and the sampling rate were fixed before training and the stopping time depends only "
             "on them, so the certified epsilon of the non-adaptive composition holds for the realized number of steps. "
-            f"The Rényi {trainer.ledger_kind}'s epsilon would also hold had they been chosen adaptively."
+        )
+        text += (
+            f"That of the whole plan, {trainer.epsilon:g}, would hold whatever had decided when to stop."
+            if trainer.plan is not None
+            else f"The Rényi {trainer.ledger_kind}'s epsilon would also hold had they been chosen adaptively."
         )
     else:
         why = (

@@ -39,8 +39,11 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "policy": trainer.policy,
         "sampler": trainer.sampler,
         "clipping": trainer.clipping,
+        "metrics": trainer.program.metrics,
         "seed": _seed(trainer),
     }
+    if trainer.plan is not None:
+        entries["planned steps"] = trainer.plan.steps
     parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
     for name, tree in parts.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

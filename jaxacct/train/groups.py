@@ -15,8 +15,8 @@ import jax
 from jaxacct import validation
 from jaxacct.train.sampling import Sampler
 
-Ledger = Literal["filter", "odometer"]
-LEDGERS = ("filter", "odometer")
+Ledger = Literal["planned", "filter", "odometer"]
+LEDGERS = ("planned", "filter", "odometer")
 
 T = TypeVar("T")
 
@@ -25,30 +25,49 @@ T = TypeVar("T")
 class Budget:
     """What a run may spend.
 
+    A planned run takes two of epsilon, noise multiplier and length (``steps`` or ``epochs``), and the third is solved
+    for by the certified accountant, so that all of the budget is spent (:mod:`jaxacct.train.planned`). Noise alone with
+    epsilon asks for the most steps.
+
     Attributes:
-        epsilon: of the whole run; above 0. Raise it where more steps or less noise are worth a weaker guarantee.
+        epsilon: of the whole run; above 0. Raise it where more steps or less noise are worth a weaker guarantee; None
+            where a planned run's noise and length are what is given.
         delta: probability that the guarantee leaves open, in (0, 1). Well below one over the number of examples; what
             batches cut at capacity cost is taken off it.
-        ledger: "filter", a Rényi filter over the budget, gets the most steps out of it; "odometer", a
-            :class:`~jaxacct.odometers.VilleOdometer` that ends the run before it reads more than ``epsilon``, is for
-            runs that may stop early: its reading then is what was spent.
+        ledger: "planned", for settings that do not change, spends all of the budget on a length that is known
+            before, and may stop earlier at any time; "filter", a Rényi filter over the budget, is for settings that are
+            chosen on the way; "odometer", a :class:`~jaxacct.odometers.VilleOdometer` that ends the run before it reads
+            more than ``epsilon``, is for those as well, where a run that stops early is to be charged less than its
+            budget. None: "planned" for constant settings, "filter" for policies.
+        steps: of a planned run. More steps take more noise each; mostly that pays until training has converged.
+        epochs: the same as expected passes over the data.
 
     Raises ValueError where a field is out of range.
 
-    >>> Budget(2.0, 1e-5)
-    Budget(epsilon=2.0, delta=1e-05, ledger='filter')
+    >>> Budget(2.0, 1e-5, epochs=20)
+    Budget(epsilon=2.0, delta=1e-05, ledger=None, steps=None, epochs=20)
     """
 
-    epsilon: float
+    epsilon: float | None
     delta: float
-    ledger: Ledger = "filter"
+    ledger: Ledger | None = None
+    steps: int | None = None
+    epochs: float | None = None
 
     def __post_init__(self) -> None:
-        validation.check_epsilon(self.epsilon)
+        if self.epsilon is not None:
+            validation.check_epsilon(self.epsilon)
+            object.__setattr__(self, "epsilon", float(self.epsilon))
         validation.check_delta(self.delta)
-        validation.check_one_of(self.ledger, "ledger", LEDGERS)
-        object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
+        if self.ledger is not None:
+            validation.check_one_of(self.ledger, "ledger", LEDGERS)
+        if self.steps is not None:
+            validation.check_whole(self.steps, "steps", 1, 2**31 - 1, "the steps of a run")
+        if self.epochs is not None:
+            validation.check_positive(self.epochs, "epochs")
+            if self.steps is not None:
+                raise ValueError(f"steps = {self.steps} and epochs = {self.epochs} are both given: give one.")
 
 
 @dataclass(frozen=True)
@@ -94,9 +113,11 @@ class Placement:
 class Short(TypedDict, total=False):
     """The fields of :class:`Budget`, :class:`Batches` and :class:`Placement`, and the norm of flat clipping."""
 
-    epsilon: float
+    epsilon: float | None
     delta: float
-    ledger: Ledger
+    ledger: Ledger | None
+    steps: int | None
+    epochs: float | None
     sampling_rate: float | None
     expected_batch_size: float | None
     sampler: Sampler | None
@@ -119,7 +140,7 @@ def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -
     found = {field: value for field, value in found.items() if value is not None}
     if given is not None:
         if found:
-            raise ValueError(f"{name} and {', '.join(found)} are both given: give the one or the other.")
+            raise ValueError(f"{name} and {', '.join(found)} are both given: give one.")
         if not isinstance(given, kind):
             raise TypeError(f"{name} is a {type(given).__name__}: give a jaxacct.train.{kind.__name__}.")
         return given

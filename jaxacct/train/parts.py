@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,15 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
-from jaxacct import validation
 from jaxacct.precision import is_concrete
 from jaxacct.train.clipping import ClippingRule, clip_and_sum
+from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import run_key
 from jaxacct.train.noise import deviation_of_mean, privatize
-from jaxacct.train.planned import Plan, PlannedLedger, plan
-from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling.packing import Batch
-from jaxacct.train.settings import rate_of, rule_of
+from jaxacct.train.settings import rule_of
+from jaxacct.train.spending import spending
 from jaxacct.train.step import NOISE, RULE, SAMPLE, strongly_typed
 
 
@@ -111,17 +110,11 @@ class PrivateGradients:
         >>> gradient.shape, state
         ((3,), <PrivateState: step 1>)
         """
-        validation.check_positive(epochs, "epochs")
-        rate = rate_of(None, expected_batch_size, num_examples)
-        made = plan(
-            lambda epsilon, steps: PoissonSampler.for_budget(
-                num_examples, rate, epsilon=epsilon, delta=delta, steps=steps
-            ),
-            delta,
-            epsilon=epsilon,
-            steps=max(1, math.ceil(epochs / rate * (1 - 2.0**-50))),
-        )
-        return cls(loss, made, rule_of(clip_norm, clipping), microbatch_size, ghost)
+        rule = rule_of(clip_norm, clipping)
+        budget = Budget(epsilon, delta, epochs=epochs)
+        made = spending(budget, None, None, Batches(expected_batch_size=expected_batch_size), num_examples).plan
+        assert made is not None
+        return cls(loss, made, rule, microbatch_size, ghost)
 
     @property
     def steps(self) -> int:

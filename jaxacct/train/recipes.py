@@ -5,6 +5,7 @@ A recipe's choice looked at the test accuracy of public data sets. On private da
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,12 @@ from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Policy
 from jaxacct.train.datasets import Dataset
+from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
 from jaxacct.train.settings import affordable_steps, rate_of
+from jaxacct.train.spending import spending
 from jaxacct.train.trainer import DPTrainer
 
 Optimizer = Callable[[float, int], optax.GradientTransformation]
@@ -137,14 +140,16 @@ def make_trainer(
 
     Args:
         dataset: from :func:`~jaxacct.train.datasets.load`.
-        epsilon: of the budget. None: what the planned epochs cost, by :func:`planned_epsilon`.
+        epsilon: of the budget. None: what the epochs cost.
         delta: of the budget.
         recipe: a :class:`Recipe`, or a name in :data:`RECIPES`. None: the one named like the data set.
-        noise_multiplier: standard deviation of the noise over ``clip_norm``.
+        noise_multiplier: standard deviation of the noise over ``clip_norm``. None: the least that epsilon allows for
+        the
+            epochs; without epochs about the recipe's, for as many steps as the budget then pays for.
         batch_size: the expected one.
         clip_norm: bound on each example's gradient norm.
         learning_rate: of the recipe's optimizer.
-        epochs: most expected passes over the data; None: what the budget pays for.
+        epochs: expected passes over the data; None: what the budget pays for. With epsilon and noise given, the most.
         seed: None for the operating system's entropy; a number makes the run repeatable, and its noise known.
         policy: makes a policy from the noise multiplier, the sampling rate and the planned number of steps. None: these
             throughout.
@@ -162,7 +167,6 @@ def make_trainer(
     size = len(dataset.train_labels)
     if delta is None or (epsilon is None and epochs is None):
         raise ValueError(f"epsilon = {epsilon}, delta = {delta}, epochs = {epochs}. Give delta, and epsilon or epochs.")
-    noise_multiplier = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
     clip_norm = recipe.clip_norm if clip_norm is None else clip_norm
     learning_rate = recipe.learning_rate if learning_rate is None else learning_rate
     validation.check_positive(learning_rate, "learning_rate")
@@ -172,25 +176,47 @@ def make_trainer(
     if epochs is not None:
         validation.check_positive(epochs, "epochs")
         planned = max(1, round(epochs / rate))
-    if epsilon is None:
-        assert planned is not None
-        epsilon = planned_epsilon(size, rate, noise_multiplier, steps=planned, delta=delta)
-    steps = affordable_steps(size, rate, noise_multiplier, epsilon=epsilon, delta=delta)
-    steps = steps if planned is None else min(steps, planned)
-    constant = {"noise_multiplier": noise_multiplier, "sampling_rate": rate}
-    spending = constant if policy is None else {"policy": policy(noise_multiplier, rate, steps)}
+    start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
+    if policy is None and options.get("ledger") in (None, "planned"):
+        spent, steps = _planned(Budget(epsilon, delta, steps=planned), noise_multiplier, start, rate, size)
+    else:
+        if epsilon is None:
+            assert planned is not None
+            epsilon = planned_epsilon(size, rate, start, steps=planned, delta=delta)
+        steps = affordable_steps(size, rate, start, epsilon=epsilon, delta=delta)
+        steps = steps if planned is None else min(steps, planned)
+        constant = {"noise_multiplier": start, "sampling_rate": rate}
+        spent = {"epsilon": epsilon} | (constant if policy is None else {"policy": policy(start, rate, steps)})
     module_key, training_key = jax.random.split(run_key(seed))
     trainer = DPTrainer(
         recipe.module(dataset.train_inputs.shape[1:], dataset.num_classes, nnx.Rngs(module_key)),
         cross_entropy,
         recipe.optimizer(learning_rate, steps),
         (dataset.train_inputs, dataset.train_labels),
-        epsilon=epsilon,
         delta=delta,
         seed=DerivedKey(training_key, describe_seed(seed)),
-        **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | spending | options),
+        **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | spent | options),
     )
     return trainer, steps
+
+
+def _planned(budget: Budget, noise: float | None, start: float, rate: float, size: int) -> tuple[dict[str, Any], int]:
+    """Returns what makes the trainer's plan, and the steps to fit.
+
+    Without epochs the recipe's noise says how many steps, and what all of the budget leaves for them is the noise. With
+    epochs, noise and epsilon all given, epsilon and noise make the plan, and epochs end it earlier.
+    """
+    made = {"epsilon": budget.epsilon, "steps": budget.steps, "sampling_rate": rate}
+    if budget.epsilon is None:
+        assert budget.steps is not None
+        return made | {"noise_multiplier": start}, budget.steps
+    if noise is None and budget.steps is not None:
+        return made, budget.steps
+    plan = spending(dataclasses.replace(budget, steps=None), None, start, Batches(sampling_rate=rate), size).plan
+    assert plan is not None
+    if noise is None:
+        return made | {"steps": plan.steps}, plan.steps
+    return made | {"steps": None, "noise_multiplier": noise}, min(plan.steps, budget.steps or plan.steps)
 
 
 def _recipe_for(dataset: Dataset, recipe: str | Recipe | None) -> Recipe:

@@ -10,16 +10,24 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.train.claims import certified_epsilon, guarantee
+from jaxacct.train.claims import certified_epsilon, guarantee, renyi_epsilon
+from jaxacct.train.keys import ENTROPY
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.whole_file import write_whole
 
 PACKAGES = ("jaxacct", "jax", "flax", "optax", "numpy")
 
+GIVEN = "given by the user"
+"""What a report says of a seed that it does not tell."""
+
 
 def build_report(
-    trainer: DPTrainer, history: Sequence[Evaluation], config: dict[str, Any] | None = None
+    trainer: DPTrainer,
+    history: Sequence[Evaluation],
+    config: dict[str, Any] | None = None,
+    *,
+    with_seed: bool = False,
 ) -> dict[str, Any]:
     """Returns the report of a run as plain Python values.
 
@@ -27,20 +35,22 @@ def build_report(
         trainer: the trainer after its ``fit``.
         history: its records; the last one gives the test accuracy.
         config: what else the reader should know, such as the data set's name; the trainer's own settings are added.
+        with_seed: whether to tell a seed that was given: True for runs on public data, to be repeated. Whoever knows
+            the seed can subtract the noise.
 
     Returns:
         ``{"config": {...}, "history": [{"step", "accuracy", "epsilon"}, ...], "final": {"steps", "test_accuracy",
         "epsilon_certified": {"lower", "estimate", "upper"}, "epsilon_renyi", "delta", "guarantee"}, "versions":
-        {...}}``. ``history`` has the Rényi filter's epsilon, which decided on the stop. ``epsilon_certified`` is null
-        where nothing certifies it, because the stopping time was not fixed in advance. A seed made from entropy is not
-        in it.
+        {...}}``. ``history`` has the ledger's epsilon: that of a filter or an odometer, which decided on the stop, or
+        that of the whole plan. ``epsilon_certified`` is null where nothing certifies it: the run was not planned, and
+        its stopping time not fixed in advance. Of a seed only whether one was given, unless it is asked for.
 
     Formal guarantee: ``epsilon_certified`` is that of :func:`~jaxacct.train.certified_epsilon`, and ``epsilon_renyi``
-    an upper bound by the ledger, both at ``delta``; ``guarantee`` says in words, by :func:`~jaxacct.train.guarantee`,
-    which of them holds, for which neighbours and batches.
+    an upper bound by the ledger, or by the Rényi accountant for a plan, both at ``delta``; ``guarantee`` says in words,
+    by :func:`~jaxacct.train.guarantee`, which of them holds, for which neighbours and batches.
     """
     certified = None
-    if trainer.stopping_was_planned:
+    if trainer.plan is not None or trainer.stopping_was_planned:
         bounds = certified_epsilon(trainer)
         certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
     settings = {
@@ -57,8 +67,8 @@ def build_report(
         "microbatch_size": trainer.microbatch_size,
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
         "delta_for_accounting": trainer.delta_after_overflow,
-        "lost_steps": trainer.plan.lost_steps,
-        "seed": trainer.seed,
+        "lost_steps": trainer.progress.lost_steps,
+        "seed": trainer.seed if with_seed or trainer.seed == ENTROPY else GIVEN,
     }
     return {
         "config": {**(config or {}), **settings},
@@ -67,7 +77,7 @@ def build_report(
             "steps": trainer.steps,
             "test_accuracy": history[-1].accuracy if history else None,
             "epsilon_certified": certified,
-            "epsilon_renyi": trainer.spent_epsilon,
+            "epsilon_renyi": renyi_epsilon(trainer),
             "delta": trainer.delta,
             "guarantee": guarantee(trainer),
         },

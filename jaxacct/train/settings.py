@@ -62,11 +62,14 @@ def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size
 
 
 def policy_of(policy: Policy | None, noise: float | None, batches: Batches, size: int) -> Policy:
-    """Returns the policy that the settings make; raises ValueError where they say too little or too much."""
+    """Returns the policy that the settings make; raises ValueError where they say too little or too much.
+
+    Of noise that a plan will solve for it says 1.
+    """
     sampler, rate, batch = batches.sampler, batches.sampling_rate, batches.expected_batch_size
-    if (policy is None) == (noise is None):
-        raise ValueError("give exactly one of noise_multiplier and policy.")
     if policy is not None:
+        if noise is not None:
+            raise ValueError("give exactly one of noise_multiplier and policy.")
         if sampler is not None or rate is not None or batch is not None:
             raise ValueError("policy has its own sampling rate: leave out sampling_rate, expected_batch_size, sampler.")
         planned = getattr(policy, "num_examples", size)
@@ -75,7 +78,7 @@ def policy_of(policy: Policy | None, noise: float | None, batches: Batches, size
         if isinstance(policy, Constant):
             return Constant(float(policy.noise_multiplier), float(policy.sampling_rate))
         return owned_settings(policy, "policy")
-    assert noise is not None
+    noise = 1.0 if noise is None else noise
     validation.check_noise_multiplier(noise)
     if sampler is None:
         return Constant(float(noise), rate_of(rate, batch, size))

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from jaxacct.train.clipping import ClippingRule
-
-if TYPE_CHECKING:
-    from jaxacct.train.trainer import DPTrainer
 
 
 @jax.tree_util.register_dataclass
@@ -62,7 +59,7 @@ class Evaluation(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
 
 
-class Plan(NamedTuple):
+class Progress(NamedTuple):
     """Where a run is to end, and whether it kept to that.
 
     Attributes:
@@ -79,16 +76,16 @@ class Plan(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Whom :meth:`.DPTrainer.fit` calls, so that nothing is released that is not written down."""
+    """Whom :meth:`.DPTrainer.fit` calls with the trainer, so that nothing is released that is not written down."""
 
-    def begin(self, trainer: DPTrainer, steps: int) -> int:
+    def begin(self, trainer: Any, steps: int) -> int:
         """Called before up to ``steps`` steps are computed: returns for how many it wrote down what they will spend."""
         ...
 
-    def finish(self, trainer: DPTrainer) -> None:
+    def finish(self, trainer: Any) -> None:
         """Called when they are computed, before anybody sees what they gave: writes down the state."""
         ...
 
-    def end(self, trainer: DPTrainer) -> None:
+    def end(self, trainer: Any) -> None:
         """Called when a call of ``fit`` has come to its end."""
         ...

@@ -20,10 +20,11 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
-from jaxacct.train.health import all_finite
+from jaxacct.train.health import all_finite, check_gradients
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
+from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 
@@ -73,8 +74,13 @@ class Program:
     sharding: jax.sharding.NamedSharding | None
     metrics: Metrics | None = None
 
-    def curve(self, state: TrainState) -> Float64[Array, " orders"]:
-        """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger."""
+    def curve(self, state: TrainState) -> Float64[Array, "*orders"]:
+        """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
+
+        A planned ledger, which knows already, gets nothing to look at.
+        """
+        if isinstance(state.ledger, PlannedLedger):
+            return jnp.zeros(())
         return state.ledger.curve(self.mechanism(state), relation=self.sampler.relation)
 
     def mechanism(self, state: TrainState) -> Any:
@@ -86,6 +92,12 @@ class Program:
             return self.sampler.mechanism(setting.noise_multiplier)
         return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
 
+    def check_gradients(self, state: TrainState, constants: PyTree, example: Any) -> None:
+        """Raises where the loss has no finite gradient at made-up examples of those shapes."""
+        check_gradients(
+            lambda params, example: self.loss(merged(self.graph, params, constants), *example), state.params, example
+        )
+
     @property
     def rate_varies(self) -> bool:
         """Whether the policy changes the rate at which batches are drawn."""
@@ -94,6 +106,8 @@ class Program:
 
     def spend(self, ledger: Any, curve: Array, count: Any = 1) -> tuple[Bool[Array, ""], Any]:
         """Returns whether the ledger grants runs of that curve, and the ledger after them."""
+        if isinstance(ledger, PlannedLedger):
+            return ledger.spend(count)
         granted, after = ledger.spend_curve(curve, count)
         if isinstance(ledger, RenyiFilter):
             return granted, after

@@ -41,7 +41,7 @@ def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(options, in_the_midd
     history = resumed(again, tmp_path / "run")
     assert_same(again, whole)
     assert history == whole_history[-len(history) :]
-    assert again.plan == whole.plan
+    assert again.progress == whole.progress
     assert again.stopping_was_planned == whole.stopping_was_planned == (options is not ADAPTIVE)
 
 
@@ -78,23 +78,23 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
             trainer.fit(steps, every=2, on_evaluation=killed_at(at), keeper=keeper)
         keeper.close()
 
-    first = make(seed=None)
+    first = make(seed=None, ledger="filter")
     interrupted(first, Recording(tmp_path / "run", every=4), 12, 6)  # a checkpoint at 4, two updates lost
     released = first.spent_epsilon
-    second = make(seed=None)
+    second = make(seed=None, ledger="filter")
     keeper = Recording(tmp_path / "run", every=4)
     assert keeper.resume(second) == 8
-    assert (second.steps, second.plan.lost_steps) == (4, 2)
+    assert (second.steps, second.progress.lost_steps) == (4, 2)
     assert second.spent_epsilon == released
     interrupted(second, keeper, 8, 10)  # again: checkpoints at 4 and 8, two more lost
-    third = make(seed=None)
+    third = make(seed=None, ledger="filter")
     keeper = Recording(tmp_path / "run", every=4)
     assert keeper.resume(third) == 4
-    assert (third.steps, third.plan.lost_steps) == (8, 4)
+    assert (third.steps, third.progress.lost_steps) == (8, 4)
     third.fit(4, every=2, keeper=keeper)
     assert len(used) == len(set(used)) == 16
     assert len({key for key, _ in used}) == 3
-    planned = make(seed=None)
+    planned = make(seed=None, ledger="filter")
     _, ledger = planned.state.ledger.spend_curve(planned.program.curve(planned.state), 16)
     assert third.spent_epsilon == pytest.approx(float(ledger.epsilon()), rel=1e-12)
     assert third.spent_epsilon >= float(ledger.epsilon()) * (1 - 1e-15)
@@ -107,12 +107,12 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
 
 
 def test_an_epoch_that_was_lost_in_its_middle_is_paid_for_anew(tmp_path):
-    first = make(seed=None, **EPOCHS)
+    first = make(seed=None, **EPOCHS, ledger="filter")
     run_until_killed(first, tmp_path / "run", 8, every=8)
-    again = make(seed=None, **EPOCHS)
+    again = make(seed=None, **EPOCHS, ledger="filter")
     Checkpoints(tmp_path / "run", every=8).resume(again)
     assert again.steps == 8
-    assert again.plan.lost_steps == 3  # of five: the epoch's first three, drawn by the old key
+    assert again.progress.lost_steps == 3  # of five: the epoch's first three, drawn by the old key
     _, ledger = first.state.ledger.spend_curve(first.program.curve(first.state))
     assert again.spent_epsilon == float(ledger.epsilon()) > first.spent_epsilon
 
@@ -122,7 +122,7 @@ def test_updates_that_cannot_be_repeated_bit_for_bit_stay_paid_for(tmp_path):
     run_until_killed(first, tmp_path / "run", 6)
     other = make(loss=lambda model, x, y: 0.5 * squared_error(model, x, y))  # as other hardware would round otherwise
     Checkpoints(tmp_path / "run", every=4).resume(other)
-    assert (other.steps, other.plan.lost_steps) == (4, 2)
+    assert (other.steps, other.progress.lost_steps) == (4, 2)
     assert other.spent_epsilon == first.spent_epsilon
     assert not np.array_equal(jax.random.key_data(other.state.key), jax.random.key_data(first.state.key))
 
@@ -233,7 +233,7 @@ def finished(tmp_path_factory):
         ({"noise_multiplier": 2.0}, "noise_multiplier=3.0.* there, .*noise_multiplier=2.0.* here"),
         ({"expected_batch_size": 50}, "sampling_rate=0.2.* there, .*sampling_rate=0.25.* here"),
         ({"clip_norm": 2.0}, r"clipping: Flat\(clip_norm=1.0\) there, Flat\(clip_norm=2.0\) here"),
-        ({"ledger": "odometer"}, "ledger: filter there, odometer here"),
+        ({"ledger": "odometer"}, "ledger: planned there, odometer here"),
         ({"seed": 2}, "seed: 1 there, 2 here"),
         ({"seed": None}, "seed: 1 there, operating system here"),
         ({"optimizer": optax.sgd(0.1)}, "optimizer .* there, none here"),

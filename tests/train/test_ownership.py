@@ -199,7 +199,7 @@ def test_a_schedule_is_what_it_was_when_the_trainer_was_made():
     after.fit(2)
     assert_same(before, after)
     assert certified == certified_epsilon(after).upper
-    constant = make()
+    constant = make(ledger="filter")
     constant.fit(4)
     assert certified == pytest.approx(
         float(certified_epsilon(constant).upper), rel=1e-4
@@ -219,7 +219,7 @@ def test_numbers_of_a_policy_are_copied():
 
 SEALED = (
     "epsilon", "delta", "seed", "policy", "sampler", "source", "data", "program", "ledger_kind", "clipping",
-    "state", "plan", "constants", "steps", "spent_epsilon", "stopping_was_planned", "delta_after_overflow",
+    "state", "plan", "progress", "constants", "steps", "spent_epsilon", "stopping_was_planned", "delta_after_overflow",
 )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_a_state_from_elsewhere_does_not_get_in():
     rewound = dataclasses.replace(state, step=jnp.zeros((), jnp.int32))
     with pytest.raises(AttributeError):
         trainer.state = rewound
-    trainer.plan._replace(lost_steps=0, kept=True)
+    trainer.progress._replace(lost_steps=0, kept=True)
     state.params["head"]["kernel"][...] = jnp.zeros((WIDTH, 1))
     report = build_report(trainer, [])
     assert report["final"]["steps"] == 2
@@ -247,7 +247,7 @@ def test_a_state_from_elsewhere_does_not_get_in():
 
 
 def test_a_run_whose_length_a_callback_chooses_was_not_planned():
-    trainer = fine_tuning()
+    trainer = fine_tuning(ledger="filter")
     with pytest.raises(RuntimeError, match="while it runs"):
         trainer.fit(4, every=2, evaluate=lambda model: len(trainer.fit(2)))
     assert not trainer.stopping_was_planned

@@ -107,7 +107,7 @@ def test_a_run_whose_record_was_cut_goes_on_with_all_that_was_released_paid_for(
         keeper.resume(again)
         keeper.close()
         assert again.spent_epsilon >= lost.spent_epsilon
-        assert (again.steps, again.plan.lost_steps) == ((0, 8) if seed is None else (8, 0))
+        assert (again.steps, again.progress.lost_steps) == ((0, 8) if seed is None else (8, 0))
         assert again.stopping_was_planned is False
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content[:-50])
@@ -214,7 +214,7 @@ def test_a_resume_that_fails_leaves_the_trainer_as_it_was(tmp_path):
 
     with pytest.raises(OSError, match="no space"):
         Failing(tmp_path / "run", every=4).resume(trainer)
-    assert (trainer.steps, trainer.plan) == (0, make().plan)
+    assert (trainer.steps, trainer.progress) == (0, make().progress)
     assert Checkpoints(tmp_path / "run", every=4).resume(make()) == 6
 
 

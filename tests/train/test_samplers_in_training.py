@@ -57,7 +57,7 @@ def linear():
 
 
 def trainer_with(model=None, data=DATA, loss=squared_error, optimizer=None, **options):
-    settings = {"epsilon": EPSILON, "delta": DELTA, "noise_multiplier": NOISE, "seed": 1} | options
+    settings = {"epsilon": EPSILON, "delta": DELTA, "noise_multiplier": NOISE, "seed": 1, "ledger": "filter"} | options
     if "clipping" not in settings:
         settings.setdefault("clip_norm", 1.0)
     if "sampler" not in settings:

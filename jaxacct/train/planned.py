@@ -1,0 +1,405 @@
+"""A planned budget: the noise, the steps or the epsilon that the two others leave, by the certified accountant.
+
+Why the plan's guarantee holds wherever the run stops
+-----------------------------------------------------
+A plan fixes the sampler, the noise multiplier, the number of steps and what is asked beside them (:class:`SideQuery`).
+Let R be the number of runs of the sampler's mechanism that so many steps begin (:func:`.runs_of`), and M = (M_1, ...,
+M_R, Q_1, ...) their composition with the queries. Each M_i sees what was released before it: the parameters, the
+clipping norm, the learning rate and whatever the caller does may follow from that. What is fixed is the pair that
+dominates it, for every past: the noise is that multiple of the sensitivity, and the batch is drawn by the same law. So
+M is dominated by the product of these pairs (Zhu, Dong and Wang 2022, Theorem 10), and the certified accountant's upper
+bound on that product's hockey-stick divergence at ``epsilon`` is at most delta', what is left of delta once batches
+cut at capacity are paid for: M is (epsilon, delta')-DP, and the run with cut batches (epsilon, delta)-DP
+(:mod:`.sampling.poisson`).
+
+A run that stops early, at a time tau that what was released so far decides, by whatever rule, or a crash, or nobody
+knows what but the data: let the remaining steps be made all the same and thrown away. Then all of M was run, tau is a
+function of its outputs (and of randomness that knows nothing of the data), and (Y_1, ..., Y_tau) is a function of (Y_1,
+..., Y_R): post-processing. Hence no odometer and no filter is needed, and nothing is lost to one. Nor does it matter
+into how many calls the steps were divided, or that an interruption lost some: those are released steps of M as well,
+and the ledger has counted them. What it must not do is make one run more than R; :class:`PlannedLedger` refuses that.
+
+Where tau does not depend on what was released, as for a length that was fixed beforehand, M may be replaced by the
+composition of the steps made: then the smaller epsilon of that holds (:func:`~jaxacct.train.claims.certified_epsilon`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
+
+from jaxacct import calibrate, certified, rdp
+from jaxacct.bounds import Bounds
+from jaxacct.mechanisms.mechanism import Mechanism
+from jaxacct.precision import in_float64, outside
+from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
+
+MOST_STEPS = 2**31 - 1
+"""Steps that are counted."""
+
+DIGITS = 6
+"""Of a number that was solved for, rounded to the safe side: a run that is taken up again on another machine, whose
+accountant rounds differently in the last place, has the same plan. It costs less than 2e-5 of epsilon."""
+
+CLOSE, ROUNDS, LONGEST = 3e-4, 15, 2.0
+"""Of a search: distance from the budget at which it ends, most evaluations, and the largest logarithm that counts."""
+
+LEAST_NOISE = 1e-2
+"""Noise at which a search begins at least."""
+
+MARGINS = 0.0, 1e-4, 1e-3
+"""By how much more noise, or how many steps fewer, is tried where what was rounded is no longer certified."""
+
+SHARES = 2 * ALLOWANCE, 0.5
+"""Of delta, tried for a given sampler's cut batches where epsilon is solved for: their cost depends on it."""
+
+Drawn = Callable[[float, int], Sampler]
+"""Makes the sampler for an epsilon and a number of steps: its capacity may depend on them."""
+
+
+class SideQuery(NamedTuple):
+    """What a run releases beside its steps, every so many of them: a part of the plan, paid for from its start.
+
+    Queries on a step's own batch, which share its noise, are no side queries: they are in the noise multiplier
+    (:meth:`.ClippingRule.gradient_noise_multiplier`).
+
+    Attributes:
+        mechanism: of one release; it supports the sampler's relation.
+        every: steps between two; 1 for one after each step.
+    """
+
+    mechanism: Mechanism
+    every: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is to be, and what all of it costs. Prints as a table.
+
+    Attributes:
+        sampler: draws its batches.
+        noise_multiplier: of every step, all that it costs: rules that count on the batch take their share of it.
+        steps: of the whole run.
+        epsilon: the budget, which :attr:`certified` keeps to.
+        delta: the budget; cut batches take :attr:`overflow_delta` of it.
+        queries: what is released beside the steps.
+        certified: bounds on the epsilon of the whole plan at :attr:`delta_after_overflow`; ``upper`` holds.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float
+    steps: int
+    epsilon: float
+    delta: float
+    queries: tuple[SideQuery, ...] = ()
+    certified: Bounds = field(compare=False)
+
+    @property
+    def runs(self) -> int:
+        """Of the sampler's mechanism."""
+        return runs_of(self.sampler, self.steps)
+
+    def composition(self, steps: int | None = None) -> tuple[Any, Any]:
+        """Returns what the first steps (None: all) are composed of, and how often each of it is run."""
+        return _composition(self.sampler, self.noise_multiplier, self.steps if steps is None else steps, self.queries)
+
+    @property
+    def overflow_delta(self) -> float:
+        """What cut batches cost of delta."""
+        return _overflow(self.sampler, self.steps, self.epsilon)
+
+    @property
+    def delta_after_overflow(self) -> float:
+        """What is left of delta for the mechanisms."""
+        return _left(self.sampler, self.steps, self.epsilon, self.delta)
+
+    @property
+    def renyi_epsilon(self) -> float:
+        """What the best Rényi accountant would say of the same plan: for comparison."""
+        return self.renyi_epsilon_after(self.steps)
+
+    def renyi_epsilon_after(self, steps: int) -> float:
+        """Returns the Rényi accountant's epsilon, an upper bound, of the first steps."""
+        relation = self.sampler.relation
+        return float(rdp.epsilon(*self.composition(steps), self.delta_after_overflow, relation=relation))
+
+    def __str__(self) -> str:
+        rate = self.sampler.expected_batch_size / self.sampler.num_examples
+        rows = [
+            ("noise multiplier", f"{self.noise_multiplier:.{DIGITS}g}"),
+            ("sampling rate", f"{rate:.6g}, batches of about {self.sampler.expected_batch_size:.6g}"),
+            ("steps", f"{self.steps}, {self.steps * rate:.4g} epochs"),
+            ("epsilon, certified", f"{self.certified.upper:.6f} of {self.epsilon:g} at delta {self.delta:g}"),
+            ("epsilon, Rényi", f"{self.renyi_epsilon:.6f} for the same"),
+            ("paid for overflow", f"{self.overflow_delta:.3g} of delta, batches of at most {self.sampler.capacity}"),
+        ]
+        rows += [("beside the steps", f"{query.mechanism} every {query.every} steps") for query in self.queries]
+        return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+
+def plan(
+    draw: Drawn,
+    delta: float,
+    *,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    steps: int | None = None,
+    queries: tuple[SideQuery, ...] = (),
+) -> Plan:
+    """Returns the plan that two of epsilon, noise and steps leave: the least noise or epsilon, or the most steps.
+
+    Args:
+        draw: makes the sampler for an epsilon and a number of steps.
+        delta: of the whole run; what cut batches cost is taken off it first.
+        epsilon: of the whole run.
+        noise_multiplier: of every step.
+        steps: of the whole run, at most 2^31 - 1.
+        queries: what is released beside the steps.
+
+    Formal guarantee: the plan is (epsilon, delta)-DP for the sampler's relation, wherever it stops (see the module). It
+    rests on the last line, which asks the certified accountant about what was found, and not on how that was found.
+
+    Raises ValueError where there is no such plan: the noise pays for no step, has no finite epsilon, or cut batches
+    cost all of delta.
+
+    >>> made = plan(lambda epsilon, steps: PoissonSampler.for_budget(60_000, 0.01, epsilon=epsilon, delta=1e-5,
+    ...                                                              steps=steps), 1e-5, epsilon=3.0, steps=3000)
+    >>> f"{made.noise_multiplier:.4f}", bool(2.999 < made.certified.upper <= 3.0)
+    ('1.0331', True)
+    """
+    if epsilon is None:
+        assert noise_multiplier is not None
+        assert steps is not None
+        epsilon, sampler = _least_epsilon(draw, delta, noise_multiplier, steps, queries)
+        tried = [(noise_multiplier, steps)]
+    elif steps is None:
+        assert noise_multiplier is not None
+        most, sampler = _most_steps(draw, epsilon, delta, noise_multiplier, queries)
+        run = sampler.steps_per_run
+        tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in MARGINS]
+    else:
+        sampler = draw(epsilon, steps)
+        least = _solved(sampler, epsilon, _left(sampler, steps, epsilon, delta), queries, steps=steps)
+        tried = [(_rounded_up(least * (1 + more)), steps) for more in MARGINS]
+    for noise, count in tried:
+        bounds = _certified(sampler, noise, count, epsilon, _left(sampler, count, epsilon, delta), queries)
+        if bounds is not None:
+            return Plan(
+                sampler=sampler, noise_multiplier=noise, steps=count, epsilon=epsilon, delta=delta, queries=queries,
+                certified=bounds,
+            )  # fmt: skip
+    noise, count = tried[-1]
+    raise ValueError(
+        f"{count} steps at noise_multiplier = {noise:g} were not certified to cost at most epsilon = {epsilon:g} at "
+        f"delta = {delta:g}: raise noise_multiplier or epsilon, or make fewer steps."
+    )
+
+
+def _least_epsilon(
+    draw: Drawn, delta: float, noise: float, steps: int, queries: tuple[SideQuery, ...]
+) -> tuple[float, Sampler]:
+    """Returns the epsilon that the steps cost, and the sampler that keeps to the share of delta left out of it."""
+    ideal = draw(1.0, steps)
+    for share in SHARES:
+        mechanisms, counts = _composition(ideal, noise, steps, queries)
+        bounds = certified.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
+        epsilon = _rounded_up(float(bounds.upper))
+        if not math.isfinite(epsilon):
+            raise ValueError(
+                f"noise_multiplier = {noise:g} has no finite epsilon over {steps} steps at delta = {delta}: raise "
+                "noise_multiplier, or give epsilon."
+            )
+        sampler = draw(epsilon, steps)
+        if _overflow(sampler, steps, epsilon) < share * delta:
+            return epsilon, sampler
+    raise ValueError(_cut_too_often(delta, steps))
+
+
+def _most_steps(
+    draw: Drawn, epsilon: float, delta: float, noise: float, queries: tuple[SideQuery, ...]
+) -> tuple[int, Sampler]:
+    """Returns the most steps that epsilon and delta pay for, and the sampler for them."""
+    ideal = draw(epsilon, 1)
+    relation, run = ideal.relation, ideal.steps_per_run
+    mechanisms, counts = _composition(ideal, noise, run, queries)
+    if not float(certified.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
+        raise ValueError(
+            f"noise_multiplier = {noise:g} at an expected batch size of {ideal.expected_batch_size:.3g} pays for no "
+            f"step within (epsilon = {epsilon}, delta = {delta}): raise noise_multiplier or epsilon, or sample smaller "
+            "batches."
+        )
+
+    def most(left: float) -> int:
+        runs = _solved(ideal, epsilon, left, queries, noise=noise)
+        return int(min(runs, MOST_STEPS // run)) * run
+
+    steps = most(delta)  # no fewer than what is left once cut batches are paid for
+    sampler = draw(epsilon, steps)
+    return most(_left(sampler, steps, epsilon, delta)), sampler
+
+
+def _solved(
+    sampler: Sampler,
+    epsilon: float,
+    delta: float,
+    queries: tuple[SideQuery, ...],
+    *,
+    noise: float = 1.0,
+    steps: int | None = None,
+) -> float:
+    """Returns the least noise for so many steps; without them the most runs of the sampler's mechanism at ``noise``."""
+    rate = min(sampler.expected_batch_size / sampler.num_examples, 1.0)
+    if isinstance(sampler, PoissonSampler):
+        rate = sampler.sampling_rate
+        if not queries:
+            if steps is None:
+                return float(calibrate.steps(epsilon, delta, noise, rate).value)
+            return float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value)
+    # From what Poisson sampling would need; what is really run decides.
+    if steps is None:
+        run = sampler.steps_per_run
+        start = -math.log(max(float(calibrate.steps(epsilon, delta, noise, rate).value) / run, 1.0))
+        setting = lambda u: (noise, round(math.exp(-u)) * run)  # noqa: E731
+    else:
+        start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value), LEAST_NOISE))
+        setting = lambda u: (math.exp(u), steps)  # noqa: E731
+
+    def cost(u: float) -> float:
+        mechanisms, counts = _composition(sampler, *setting(u), queries)
+        return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
+
+    found = _least(cost, start, whole=steps is None)
+    return round(math.exp(-found)) if steps is None else math.exp(found)
+
+
+def _least(cost: Callable[[float], float], start: float, *, whole: bool) -> float:
+    """Returns a setting u of cost at most 1 that is near the least, by secants; inf where none was found.
+
+    The cost falls in u, about as a power of e^u. Where ``whole``, e^-u is rounded to a whole number.
+    """
+    passed, failed = 0.0 if whole else math.inf, -math.inf  # that one run passes is known
+    u, slope, before = start, -1.0, None
+    for _ in range(ROUNDS):
+        height = math.log(min(max(cost(u), math.exp(-LONGEST)), math.exp(LONGEST)))
+        if height <= 0:
+            passed = min(passed, u)
+        else:
+            failed = max(failed, u)
+        neighbours = whole and failed > -math.inf and round(math.exp(-failed)) - round(math.exp(-passed)) <= 1
+        if -CLOSE <= height <= 0 or neighbours:
+            break
+        if before is not None and abs(height) < LONGEST and u != before[0]:
+            slope = min(max((height - before[1]) / (u - before[0]), -4.0), -0.25)
+        before = u, height
+        u -= (height + CLOSE / 2) / slope
+        if not failed < u < passed:
+            u = (failed + passed) / 2 if passed < math.inf else failed + LONGEST / 2
+    return passed
+
+
+def _certified(
+    sampler: Sampler, noise: float, steps: int, epsilon: float, left: float, queries: tuple[SideQuery, ...]
+) -> Bounds | None:
+    """Returns bounds on the epsilon of the plan at ``left``; None where ``epsilon`` is not certified.
+
+    Delta at ``epsilon`` and epsilon at delta are bounded apart, each up to its own rounding: what the one certifies
+    bounds the other as well.
+    """
+    mechanisms, counts = _composition(sampler, noise, steps, queries)
+    bounds = certified.epsilon(mechanisms, counts, left, relation=sampler.relation)
+    if not float(bounds.upper) <= epsilon:
+        at_epsilon = certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+        if not float(at_epsilon.upper) <= left:
+            return None
+    upper = min(float(bounds.upper), epsilon)
+    lower = min(float(bounds.lower), upper)
+    return Bounds(lower, float(np.clip(bounds.estimate, lower, upper)), upper, bool(bounds.converged))
+
+
+def _composition(sampler: Sampler, noise: float, steps: int, queries: tuple[SideQuery, ...]) -> tuple[Any, Any]:
+    """Returns the mechanisms of the first steps, and how often each of them is run: one, unless there are queries."""
+    mechanism, runs = sampler.mechanism(noise), runs_of(sampler, steps)
+    if not queries:
+        return mechanism, runs
+    return (mechanism, *(query.mechanism for query in queries)), (runs, *(steps // query.every for query in queries))
+
+
+def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:
+    """Returns what cut batches cost over all the steps that the plan's runs cover."""
+    return sampler.overflow_delta(runs_of(sampler, steps) * sampler.steps_per_run, epsilon)
+
+
+def _left(sampler: Sampler, steps: int, epsilon: float, delta: float) -> float:
+    left = math.nextafter(delta - _overflow(sampler, steps, epsilon), 0.0)
+    if left <= 0:
+        raise ValueError(_cut_too_often(delta, steps))
+    return left
+
+
+def _cut_too_often(delta: float, steps: int) -> str:
+    return (
+        f"sampler cuts batches so often that they cost all of delta = {delta} over {steps} steps: give it a larger "
+        "capacity."
+    )
+
+
+def _rounded_up(value: float) -> float:
+    """Returns a positive number of ``DIGITS`` significant digits that is not below the given one."""
+    if not 0 < value < math.inf:
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS)
+    rounded = float(f"{math.ceil(value / unit) * unit:.{DIGITS}g}")
+    return rounded if rounded >= value else float(f"{rounded + unit:.{DIGITS}g}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PlannedLedger:
+    """Counts the runs of a plan, and grants them while there are some left: all that a planned run needs in its loop.
+
+    Attributes:
+        made (): runs granted so far, int32.
+        runs: of the plan; static.
+        certified: the plan's certified epsilon; static, so that no record can change it.
+
+    >>> ledger = PlannedLedger.of(2, certified=0.5)
+    >>> granted, ledger = ledger.spend(2)
+    >>> bool(granted), bool(ledger.spend(1)[0]), float(ledger.epsilon())
+    (True, False, 0.5)
+    """
+
+    made: Int32[Array, ""]
+    runs: int = field(metadata={"static": True})
+    certified: float = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, runs: int, *, certified: float) -> PlannedLedger:
+        """Returns the ledger of a plan before its first run."""
+        return cls(jnp.zeros((), jnp.int32), runs, certified)
+
+    def spend(self, runs: ArrayLike) -> tuple[Bool[Array, ""], PlannedLedger]:
+        """Returns whether so many more runs are the plan's, and the ledger after them: the same one if they are not."""
+        more = jnp.asarray(runs, jnp.int32)
+        granted = (more >= 0) & (more <= self.remaining())
+        return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
+
+    def remaining(self) -> Int32[Array, ""]:
+        """Returns how many runs the plan has left; 0 where a count from elsewhere is none."""
+        return jnp.where((self.made >= 0) & (self.made <= self.runs), self.runs - self.made, 0)
+
+    def epsilon(self) -> Float64[Array, ""]:
+        """Returns the certified epsilon of the whole plan, which holds wherever a run stops; 0 before its first."""
+        return outside(_reading(self.made, self.certified))
+
+
+@in_float64
+def _reading(made: Array, certified: float) -> Array:
+    return jnp.where(made == 0, 0.0, certified)

@@ -1,0 +1,94 @@
+"""What a run is to spend: two of epsilon, noise and length make a plan; other settings have their ledger's budget."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from jaxacct.policies import Constant, Policy
+from jaxacct.train import settings
+from jaxacct.train.groups import Batches, Budget
+from jaxacct.train.owned import owned_settings
+from jaxacct.train.planned import Plan, SideQuery, plan
+from jaxacct.train.sampling import PoissonSampler
+
+
+class Spending(NamedTuple):
+    """What a run is to spend and how: the budget with nothing left open, policy, sampler, and plan if any."""
+
+    budget: Budget
+    policy: Policy
+    sampler: Any
+    plan: Plan | None
+
+
+def spending(
+    budget: Budget,
+    policy: Policy | None,
+    noise: float | None,
+    batches: Batches,
+    size: int,
+    queries: tuple[SideQuery, ...] = (),
+) -> Spending:
+    """Returns what a run spends; solves for what a plan leaves open.
+
+    ``queries``: all that is released of the data beside the steps. A plan pays for them with the steps.
+
+    Raises ValueError or TypeError where too little or too much is given.
+
+    >>> made = spending(Budget(1.0, 1e-3, epochs=2), None, None, Batches(sampling_rate=0.1), 200)
+    >>> made.budget.ledger, made.plan.steps, made.policy.noise_multiplier == made.plan.noise_multiplier
+    ('planned', 20, True)
+    """
+    chosen = settings.policy_of(policy, noise, batches, size)
+    constant = isinstance(chosen, Constant)
+    ledger = budget.ledger or ("planned" if constant else "filter")
+    budget = dataclasses.replace(budget, ledger=ledger)
+    has_length = budget.steps is not None or budget.epochs is not None
+    length = f"epochs = {budget.epochs}" if budget.steps is None else f"steps = {budget.steps}"
+    if budget.epsilon is None and (ledger != "planned" or not has_length):
+        raise TypeError(
+            "epsilon missing: give budget=Budget(...), or by itself; or else, for a planned run of constant noise, "
+            "noise_multiplier with epochs or steps."
+        )
+    has_noise = noise is not None or policy is not None
+    if not has_noise and (ledger != "planned" or not has_length):
+        raise ValueError(
+            "give exactly one of noise_multiplier and policy; or else, for a planned run of constant noise, epsilon "
+            "with epochs or steps."
+        )
+    sampler: Any = owned_settings(batches.sampler, "sampler")
+    if ledger != "planned":
+        assert budget.epsilon is not None
+        if queries:
+            raise ValueError(f"queries = {queries} are of a planned run, and the ledger is {ledger!r}: leave them out.")
+        if has_length:
+            raise ValueError(
+                f"{length} is of a planned run, and the ledger is {ledger!r}: leave it out, and give fit its steps."
+            )
+        sampler = sampler or settings.poisson_sampler(
+            size, chosen, budget.epsilon, budget.delta, known_length=ledger == "filter"
+        )
+        return Spending(budget, chosen, sampler, None)
+    if not isinstance(chosen, Constant):
+        raise ValueError(
+            f"ledger = 'planned' and policy = {type(chosen).__name__}: what is chosen on the way is not planned; give "
+            "ledger='filter' or 'odometer'."
+        )
+    if budget.epsilon is not None and has_noise and has_length:
+        raise ValueError(
+            f"epsilon = {budget.epsilon}, noise_multiplier = {chosen.noise_multiplier:g} and {length} are all "
+            "given, and any two of them fix the third: leave one out; or give ledger='filter' and fit its steps."
+        )
+    rate = chosen.sampling_rate
+    steps = budget.steps if budget.epochs is None else max(1, round(budget.epochs / rate))
+
+    def draw(epsilon: float, steps: int) -> Any:
+        return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=budget.delta, steps=steps)
+
+    made = plan(
+        draw, budget.delta, epsilon=budget.epsilon, noise_multiplier=chosen.noise_multiplier if has_noise else None,
+        steps=steps, queries=queries,
+    )  # fmt: skip
+    budget = dataclasses.replace(budget, epsilon=made.epsilon)
+    return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)

@@ -1,0 +1,277 @@
+"""Planned budgets: all of epsilon is spent and no more, wherever a run stops, is killed, or is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from interrupted import Killed, assert_same, killed_at, make, resumed, spends
+
+import jaxacct as ja
+from jaxacct.policies import Constant, Schedule
+from jaxacct.train import (
+    Checkpoints,
+    DPTrainer,
+    PoissonSampler,
+    RandomAllocationSampler,
+    ShortRunWarning,
+    SideQuery,
+    WithoutReplacementSampler,
+    build_report,
+    certified_epsilon,
+    guarantee,
+)
+from jaxacct.train.planned import PlannedLedger, plan
+
+DELTA = 1e-5
+
+
+def poisson(size, rate, delta=DELTA):
+    return lambda epsilon, steps: PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=steps)
+
+
+def certified_by_hand(made):
+    """Delta of what is run, at the epsilon that is claimed, and what cut batches add to it at that epsilon."""
+    mechanism = made.sampler.mechanism(made.noise_multiplier)
+    steps = -(-made.steps // made.sampler.steps_per_run)
+    queries = [(query.mechanism, made.steps // query.every) for query in made.queries]
+    mechanisms, counts = zip((mechanism, steps), *queries, strict=True)
+    of_runs = ja.delta(mechanisms, counts, made.epsilon, relation=made.sampler.relation).upper
+    cut = made.sampler.overflow_delta(steps * made.sampler.steps_per_run, made.epsilon)
+    return float(of_runs) + cut
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
+def test_a_plan_spends_its_budget_and_no_more(epsilon):
+    made = plan(poisson(60_000, 0.01), DELTA, epsilon=epsilon, steps=3000)
+    assert 0.999 * epsilon <= made.certified.upper <= epsilon
+    assert made.certified.lower >= 0.999 * epsilon
+    assert certified_by_hand(made) <= DELTA
+    assert 0 < made.overflow_delta < 1e-3 * DELTA
+    # The noise before rounding is within 1e-5 of the least: a little less is refuted.
+    less = ja.PoissonSubsampledGaussian(made.noise_multiplier * (1 - 1e-4), made.sampler.sampling_rate)
+    assert ja.delta(less, 3000, epsilon).lower > made.delta_after_overflow
+
+
+def test_two_of_three_agree():
+    first = plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, steps=3000)
+    steps = plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=first.noise_multiplier)
+    epsilon = plan(poisson(60_000, 0.01), DELTA, noise_multiplier=first.noise_multiplier, steps=3000)
+    assert steps.steps in (3000, 2999)
+    assert 2.999 <= epsilon.certified.upper <= epsilon.epsilon <= 3.0
+    for made in (steps, epsilon):
+        assert certified_by_hand(made) <= DELTA
+    table = str(first)
+    for words in ("noise multiplier", "0.01", "3000", "2.9999", "at delta 1e-05", "Rényi", "overflow"):
+        assert words in table
+    assert first.renyi_epsilon > first.certified.upper
+
+
+def test_side_queries_are_part_of_the_plan():
+    query = SideQuery(ja.Gaussian(100.0), every=100)
+    bare = plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, steps=3000)
+    made = plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, steps=3000, queries=(query,))
+    assert made.noise_multiplier > bare.noise_multiplier
+    assert 0.999 * 3.0 <= made.certified.upper <= 3.0
+    assert certified_by_hand(made) <= DELTA
+    assert "every 100 steps" in str(made)
+    with pytest.raises(ValueError, match=r"pays for no|above|not certified"):
+        plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=1.0, queries=(SideQuery(ja.Gaussian(0.1)),))
+
+
+@pytest.mark.parametrize(
+    "sampler", [WithoutReplacementSampler(200, 40), RandomAllocationSampler(200, 5, 110)], ids=["fixed size", "epochs"]
+)
+def test_other_samplers_are_planned_as_what_they_are(sampler):
+    made = plan(lambda epsilon, steps: sampler, 1e-3, noise_multiplier=3.0, steps=12)
+    assert 0.999 * made.epsilon <= made.certified.upper <= made.epsilon
+    assert certified_by_hand(made) <= 1e-3
+    assert made.runs == (12 if sampler.steps_per_run == 1 else 3)
+    more = plan(lambda epsilon, steps: sampler, 1e-3, epsilon=made.epsilon, noise_multiplier=3.0)
+    assert more.steps in (made.runs * sampler.steps_per_run, (made.runs - 1) * sampler.steps_per_run)
+
+
+def test_a_ledger_grants_the_plan_and_not_one_run_more():
+    ledger = PlannedLedger.of(3, certified=0.7)
+    assert float(ledger.epsilon()) == 0.0
+    spend = jax.jit(lambda ledger, runs: ledger.spend(runs))
+    for runs, granted, made in ((0, True, 0), (2, True, 2), (2, False, 2), (-1, False, 2), (1, True, 3), (1, False, 3)):
+        answer, ledger = spend(ledger, runs)
+        assert (bool(answer), int(ledger.made)) == (granted, made)
+    assert float(ledger.epsilon()) == 0.7
+    assert int(ledger.remaining()) == 0
+    for count in (-5, 9, 2**31 - 1):  # a count that no run of the plan leads to
+        assert not PlannedLedger(np.int32(count), 3, 0.7).spend(1)[0]
+
+
+def trainer_of(**options):
+    return make(**{"noise_multiplier": None, "epochs": 2} | options)
+
+
+def test_a_run_makes_its_plan_and_may_stop_before():
+    trainer = trainer_of()
+    assert (trainer.plan.steps, trainer.remaining_steps, trainer.spent_epsilon) == (10, 10, 0.0)
+    with pytest.warns(ShortRunWarning, match="10 of the 12 steps .* its plan is of 10"):
+        trainer.fit(12)
+    assert trainer.steps == 10
+    assert 0.999 * 4.0 <= trainer.spent_epsilon == certified_epsilon(trainer).upper <= 4.0
+    assert not trainer.step(trainer.state)[0]
+    early = trainer_of()
+    early.fit(4)
+    assert certified_epsilon(early).upper < trainer.spent_epsilon  # of the four: their number was fixed
+    assert "realized number of steps" in guarantee(early)
+    early.fit(2)
+    bounds = certified_epsilon(early)
+    assert bounds.upper == trainer.spent_epsilon  # of the plan: who knows why it went on
+    assert bounds.lower < 0.9 * bounds.upper
+    assert "whatever decided when to stop" in guarantee(early)
+    assert build_report(early, [])["final"]["epsilon_certified"]["upper"] == bounds.upper
+
+
+def test_a_filter_that_stops_short_says_so():
+    trainer = make(ledger="filter", epsilon=1.0)
+    with pytest.warns(ShortRunWarning, match="of the 1000 steps .*noise_multiplier"):
+        trainer.fit(1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"epsilon": 4.0}, ValueError, "epsilon = 4.0, noise_multiplier = 3 and epochs = 2 are all given"),
+        ({"epsilon": None, "epochs": None}, TypeError, "epsilon missing.*epochs or steps"),
+        ({"noise_multiplier": None, "epochs": None}, ValueError, "exactly one of noise_multiplier and policy.*epochs"),
+        ({"noise_multiplier": None, "steps": 5}, ValueError, "steps = 5 and epochs = 2 are both given"),
+        ({"noise_multiplier": None, "ledger": "filter"}, ValueError, "exactly one of noise_multiplier"),
+        ({"ledger": "odometer"}, ValueError, "epochs = 2 is of a planned run, and the ledger is 'odometer'"),
+        ({"noise_multiplier": None, "epochs": 0}, ValueError, "epochs = 0"),
+        ({"noise_multiplier": None, "epochs": None, "steps": 2.5}, TypeError, "steps = 2.5"),
+        ({"epsilon": None, "noise_multiplier": 0.0}, ValueError, "no finite epsilon"),
+        (
+            {"noise_multiplier": None, "expected_batch_size": None, "epochs": None, "ledger": "planned",
+             "policy": Schedule(lambda step: 3.0, 0.2)},
+            ValueError, "policy = Schedule",
+        ),
+    ],
+)  # fmt: skip
+def test_too_little_and_too_much_are_named(options, kind, words):
+    with pytest.raises(kind, match=words):
+        make(**{"epochs": 2} | options)
+
+
+def test_a_constant_policy_is_planned():
+    options = {"noise_multiplier": None, "expected_batch_size": None, "policy": Constant(3.0, 0.2)}
+    assert make(**options).plan == make().plan
+    solved = make(**options, epsilon=None, steps=10)
+    assert solved.epsilon == solved.budget.epsilon == solved.plan.epsilon < 4.0
+
+
+def test_a_planned_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_path):
+    whole = trainer_of(epochs=4)
+    whole.fit(every=2)
+    folder, kills = tmp_path / "run", 0
+    for step in (2, 2, 4, 6, 6, 10, 12, 14, 16, 18):
+        trainer, keeper = trainer_of(epochs=4), Checkpoints(folder, every=4)
+        left = keeper.resume(trainer) if keeper.holds_run else None
+        with pytest.raises(Killed):
+            trainer.fit(
+                left, every=2, on_evaluation=killed_at(step if trainer.steps < step else step + 2), keeper=keeper
+            )
+        keeper.close()
+        kills += 1
+        assert spends(folder)["epsilon"] == whole.plan.certified.upper
+    again = trainer_of(epochs=4)
+    resumed(again, folder)
+    assert kills == 10
+    assert_same(again, whole)
+    assert again.stopping_was_planned
+    assert certified_epsilon(again) == certified_epsilon(whole)
+    assert again.steps == again.plan.steps == 20
+
+
+def test_lost_steps_are_steps_of_the_plan(tmp_path):
+    folder = tmp_path / "run"
+    first, keeper = trainer_of(seed=None), Checkpoints(folder, every=4)
+    with pytest.raises(Killed):
+        first.fit(every=2, on_evaluation=killed_at(6), keeper=keeper)
+    keeper.close()
+    again, keeper = trainer_of(seed=None), Checkpoints(folder, every=4)
+    left = keeper.resume(again)
+    assert keeper.resumed == (
+        "resumed at step 4 of 10: 2 steps begun after step 4 are lost and stay paid for, as no seed was given to make "
+        "them again."
+    )
+    with pytest.warns(ShortRunWarning, match="of which an interruption lost 2"):
+        again.fit(left, keeper=keeper)
+    assert (again.steps, again.remaining_steps) == (8, 0)
+    assert int(again.state.ledger.made) == 10
+    assert certified_epsilon(again).upper == again.plan.certified.upper
+
+
+@pytest.mark.parametrize("options", [{"noise_multiplier": 3.1}, {"noise_multiplier": 3.0, "steps": 11}])
+def test_another_plans_folder_is_refused(options, tmp_path):
+    keeper = Checkpoints(tmp_path / "run", every=4)
+    make(epsilon=None, noise_multiplier=3.0, steps=10).fit(2, keeper=keeper)
+    keeper.close()
+    with pytest.raises(ValueError, match=r"policy: Constant.*3\.1|planned steps: 10 there, 11 here"):
+        Checkpoints(tmp_path / "run", every=4).resume(make(**{"epsilon": None, "steps": 10} | options))
+
+
+def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
+    whole = trainer_of(epochs=4)
+    whole.fit()
+    keeper, trainer = Checkpoints(tmp_path / "run", every=100), trainer_of(epochs=4)
+    trainer._at_once = 1
+
+    def interrupt(entry):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(every=3, on_evaluation=interrupt, keeper=keeper)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert trainer.steps == 3
+    keeper.close()
+    again = trainer_of(epochs=4)
+    keeper = Checkpoints(tmp_path / "run", every=100)
+    assert keeper.resume(again) == 17
+    assert keeper.resumed == "resumed at step 3 of 20: nothing is lost."
+    again.fit(17)
+    assert_same(again, whole)
+
+
+SWALLOWS = """
+import gc, os, signal, sys
+from jaxacct.cli import main, training
+
+def run(arguments):
+    gc.callbacks.append(lambda phase, info: os.kill(os.getpid(), signal.SIGINT) if phase == "stop" else None)
+    gc.collect()
+    gc.callbacks.clear()
+    return 0
+
+training.run = run
+sys.exit(main(["train"]))
+"""
+
+
+def test_ctrl_c_is_not_lost_where_an_exception_is():
+    """As in JAX's callback of the garbage collector, whose KeyboardInterrupt is printed and forgotten."""
+    done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "interrupted" in done.stderr
+
+
+def test_data_of_any_size_have_their_plan():
+    """One example in a batch of all of them: no sampling, one step, the analytic Gaussian mechanism."""
+    x = np.ones((3, 2), np.float32)
+    trainer = DPTrainer(
+        nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda model, x: model(x)[0], optax.sgd(0.1), (x,), epsilon=1.0,
+        delta=1e-3, steps=1, sampling_rate=1.0, clip_norm=1.0,
+    )  # fmt: skip
+    assert ja.epsilon(ja.Gaussian(trainer.noise_multiplier), 1, 1e-3).upper == pytest.approx(1.0, rel=1e-3)
+    assert trainer.plan.overflow_delta == 0.0
