@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float32
+from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
 from jaxacct import validation
 from jaxacct.precision import in_float64
@@ -102,8 +102,8 @@ class Metrics:
         self,
         sums: Mapping[str, Array],
         key: jax.Array,
-        model: Callable[[], Any],
-        examples: Any,
+        model: Callable[[], object],
+        examples: PyTree,
         mask: Bool[Array, " rows"],
         unclipped: ArrayLike,
         *,

@@ -61,6 +61,16 @@ class PrivateGradients:
     addition or removal of one example, wherever the loop ends and whatever was chosen from what they gave
     (:mod:`jaxacct.train.planned`), if each state is used for one gradient, with the examples of its batch, and the loss
     reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself.
+
+    >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
+    ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
+    >>> private.plan.steps, bool(1.99 < private.plan.certified.upper <= 2.0)
+    (40, True)
+    >>> state, x = private.start(), jnp.ones((1000, 3))
+    >>> indices, mask = private.batch(state)
+    >>> gradient, state = private.gradient(jnp.zeros(3), state, (x[indices],), mask)
+    >>> gradient.shape, state
+    ((3,), <PrivateState: step 1>)
     """
 
     loss: Callable[..., Array]
@@ -99,16 +109,6 @@ class PrivateGradients:
             ghost: whether norms are taken without gradients where that is possible.
 
         Raises ValueError where an argument is out of range, or there is no such plan.
-
-        >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
-        ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
-        >>> private.plan.steps, bool(1.99 < private.plan.certified.upper <= 2.0)
-        (40, True)
-        >>> state, x = private.start(), jnp.ones((1000, 3))
-        >>> indices, mask = private.batch(state)
-        >>> gradient, state = private.gradient(jnp.zeros(3), state, (x[indices],), mask)
-        >>> gradient.shape, state
-        ((3,), <PrivateState: step 1>)
         """
         rule = rule_of(clip_norm, clipping)
         budget = Budget(epsilon, delta, epochs=epochs)

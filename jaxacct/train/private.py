@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import optax
 from flax import nnx
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxacct.train.trainer import DPTrainer
 
@@ -20,7 +19,7 @@ def make_private(
     model: nnx.Module,
     loss: Callable[..., Array],
     optimizer: optax.GradientTransformation,
-    data: Any,
+    data: PyTree,
     epsilon: float,
     delta: float,
     epochs: float,
