@@ -6,6 +6,7 @@ Each has a short form: its fields, given to the trainer by themselves, say the s
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
@@ -48,8 +49,8 @@ class Budget:
     Budget(epsilon=2.0, delta=1e-05, ledger=None, steps=None, epochs=20)
     """
 
-    epsilon: float | None
-    delta: float
+    epsilon: float | None = None
+    delta: float = math.nan
     ledger: Ledger | None = None
     steps: int | None = None
     epochs: float | None = None
@@ -58,6 +59,8 @@ class Budget:
         if self.epsilon is not None:
             validation.check_epsilon(self.epsilon)
             object.__setattr__(self, "epsilon", float(self.epsilon))
+        if self.delta != self.delta:
+            raise TypeError("delta missing, or NaN: give budget=Budget(...), or by itself.")
         validation.check_delta(self.delta)
         object.__setattr__(self, "delta", float(self.delta))
         if self.ledger is not None:
@@ -140,7 +143,7 @@ def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -
     found = {field: value for field, value in found.items() if value is not None}
     if given is not None:
         if found:
-            raise ValueError(f"{name} and {', '.join(found)} are both given: give one.")
+            raise ValueError(f"{name} and {', '.join(found)} are both given: give the one or the other.")
         if not isinstance(given, kind):
             raise TypeError(f"{name} is a {type(given).__name__}: give a jaxacct.train.{kind.__name__}.")
         return given

@@ -219,7 +219,10 @@ def _least_epsilon(
             )
         sampler = draw(epsilon, steps)
         if _overflow(sampler, steps, epsilon) < share * delta:
-            return epsilon, sampler
+            # They cost less than their share, and at a smaller epsilon no more.
+            left = _left(sampler, steps, epsilon, delta)
+            bounds = certified.epsilon(mechanisms, counts, left, relation=ideal.relation)
+            return min(_rounded_up(float(bounds.upper)), epsilon), sampler
     raise ValueError(_cut_too_often(delta, steps))
 
 
