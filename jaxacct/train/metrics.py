@@ -53,7 +53,8 @@ class Metrics:
 
     A record is the mean over the updates since the one before, of expected batch size B and noise multiplier z. The
     noise in it has the standard deviation ``bound z sqrt(k / share) / (2 B sqrt(updates))`` for k means in all. Batches
-    being larger or smaller than B, a mean is unbiased but may leave [0, bound].
+    being larger or smaller than B, a mean is unbiased but may leave [0, bound]. A quantile of the gradients' norms is
+    what :class:`.AdaptiveQuantile` follows and pays for: the trainer's ``clip_norm``.
 
     Formal guarantee: a step costs what it costs without them (see the module).
 

@@ -148,13 +148,14 @@ def test_wrong_uses_are_named(make, words):
         make()
 
 
-def test_a_schedule_ends_where_the_run_does():
+def test_a_schedule_ends_where_the_plan_does():
     """Warm-up and cosine over as many steps as are planned: the first rate and the one after the last are 0."""
     steps, rates = 5, []
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.5, warmup_steps=2, decay_steps=steps)
     optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=schedule)
-    trainer = trainer_of(optimizer)
-    trainer.fit(steps, every=1, evaluate=lambda model: rates.append(used(trainer)) or 0.0)
+    trainer = trainer_of(optimizer, noise_multiplier=None, epochs=1)
+    assert trainer.plan.steps == steps
+    trainer.fit(every=1, evaluate=lambda model: rates.append(used(trainer)) or 0.0)
     np.testing.assert_allclose(rates, [schedule(step) for step in range(steps)], rtol=1e-6)
     assert rates[0] == 0.0 < rates[1] < rates[2] > rates[3] > rates[4] > schedule(steps) == 0.0
 
