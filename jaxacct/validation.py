@@ -176,6 +176,11 @@ def check_probability(value: object, name: str) -> None:
     _require(name, value, lambda v: (v >= 0) & (v <= 1), "is not a probability: give a number in [0, 1].")
 
 
+def check_decay(value: object, name: str) -> None:
+    """Raises where a concrete decay of a moving average is outside [0, 1)."""
+    _require(name, value, lambda v: (v >= 0) & (v < 1), "is no decay of an average: give a number in [0, 1).")
+
+
 def check_whole(value: object, name: str, least: int, most: int, meaning: str) -> None:
     """Raises where a static value is not a Python integer in [least, most]; ``meaning`` says what it is to be."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

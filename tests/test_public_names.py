@@ -31,6 +31,7 @@ WITHOUT_DOCTEST = {
     "jaxacct.train.guarantee": "likewise",
     "jaxacct.train.clipping.ClippingRule": "the base class; Flat shows a rule",
     "jaxacct.train.TrainState": "what a trainer holds",
+    "jaxacct.train.PrivateState": "what PrivateGradients.start returns",
     "jaxacct.dominating_pairs.DominatingPair": "the base class; FinitePair shows a pair",
     "jaxacct.gdp.GaussianSummary": "what certified_mu returns",
     "jaxacct.prv.Curve": "what curve returns",

@@ -15,19 +15,25 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 
+from jaxacct.train.averaging import averaged, averaged_model, averaging
+from jaxacct.train.bias_corrected import adam_bc
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, load
+from jaxacct.train.diagnostics import Norms, last_norms, observing
 from jaxacct.train.group_norm import to_group_norm
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
 from jaxacct.train.intermediates import unprotected_intermediates
 from jaxacct.train.keys import run_key
 from jaxacct.train.loop import ShortRunWarning
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
 from jaxacct.train.modules import split_params
 from jaxacct.train.noise import privatize
+from jaxacct.train.parts import PrivateGradients, PrivateState
 from jaxacct.train.planned import Plan, SideQuery
+from jaxacct.train.private import make_private
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
 from jaxacct.train.report import build_report, write_report
 from jaxacct.train.sampling import (
@@ -57,11 +63,15 @@ __all__ = [
     "Flat",
     "IndexedSource",
     "Linear",
+    "Metrics",
+    "Norms",
     "PatchCNN",
     "PerLayer",
     "Placement",
     "Plan",
     "PoissonSampler",
+    "PrivateGradients",
+    "PrivateState",
     "RandomAllocationSampler",
     "Recipe",
     "ShortRunWarning",
@@ -70,7 +80,11 @@ __all__ = [
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",
     "accuracy",
+    "adam_bc",
     "add_noise",
+    "averaged",
+    "averaged_model",
+    "averaging",
     "build_report",
     "certified_epsilon",
     "clip_and_sum",
@@ -78,9 +92,12 @@ __all__ = [
     "cross_entropy",
     "export_inference",
     "guarantee",
+    "last_norms",
     "load",
     "load_model",
+    "make_private",
     "make_trainer",
+    "observing",
     "planned_epsilon",
     "privatize",
     "run_key",

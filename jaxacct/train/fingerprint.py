@@ -39,6 +39,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "policy": trainer.policy,
         "sampler": trainer.sampler,
         "clipping": trainer.clipping,
+        "metrics": trainer.program.metrics,
         "seed": _seed(trainer),
     }
     if trainer.plan is not None:

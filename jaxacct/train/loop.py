@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool
 
 from jaxacct import validation
 from jaxacct.processes import Interrupts, check_not_forked
+from jaxacct.train.health import check_parameters, root_mean_square
 from jaxacct.train.owned import Sealed, owned
 from jaxacct.train.planned import Plan
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
@@ -101,7 +102,8 @@ class Loop(Sealed):
 
         Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
 
-        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran.
+        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
+        FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.health`).
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every
@@ -132,7 +134,9 @@ class Loop(Sealed):
         kept = self._progress.kept and self._progress.goal in (None, goal)
         self._progress = self._progress._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
-        granted = True
+        if start == 0 < left:
+            self.program.check_gradients(self._state, self._constants, self.source.example)
+        granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
         while granted and left > 0 and not (self._interrupts.asked or bool(self.policy.stopped(self._state.policy))):
             before = self.steps
             granted = self._advance(min(every - before % every, left), keeper)
@@ -140,9 +144,12 @@ class Loop(Sealed):
             left -= done
             if done and not (self._interrupts.asked and left > 0):
                 accuracy = None if evaluate is None else float(evaluate(self.model))
-                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon))
+                means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
+                sums = self._state.metrics
+                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
+            check_parameters(self._state.params, size, self.steps)
         if self._interrupts.asked and granted and left > 0:
             if keeper is not None:
                 keeper.end(self)

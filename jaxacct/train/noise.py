@@ -7,7 +7,7 @@ import math
 import jax
 import jax.extend
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float64, PyTree
+from jaxtyping import Array, ArrayLike, Float32, Float64, PyTree
 
 from jaxacct import validation
 from jaxacct.precision import in_float64
@@ -67,6 +67,28 @@ def _noisy_mean(
     multiplier, clip_norm, divisor = (jnp.asarray(value, jnp.float64) for value in (multiplier, clip_norm, divisor))
     deviation = multiplier * clip_norm
     return [(leaf.astype(jnp.float64) + deviation * draw) / divisor for leaf, draw in zip(leaves, noise, strict=True)]
+
+
+@in_float64
+def deviation_of_mean(
+    noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike
+) -> Float32[Array, ""]:
+    """Returns the standard deviation of the noise in each entry of what :func:`privatize` returns, to nearest float32.
+
+    Public wherever the three are; for optimizers that know of the noise.
+
+    >>> float(deviation_of_mean(2.0, 0.5, 4.0))
+    0.25
+    """
+    multiplier, clip_norm, divisor = (
+        jnp.asarray(value, jnp.float64) for value in (noise_multiplier, clip_norm, expected_batch_size)
+    )
+    return (multiplier * clip_norm / divisor).astype(jnp.float32)
+
+
+def widened(tree: PyTree) -> PyTree:
+    """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ...]:

@@ -14,6 +14,7 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.groups import Batches
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.sampling import PoissonSampler
 
@@ -95,13 +96,16 @@ def rule_of(clip_norm: float | None, clipping: ClippingRule | None) -> ClippingR
     return Flat(float(clip_norm))
 
 
-def gradient_noise(policy: Policy, rule: ClippingRule) -> float | None:
+def gradient_noise(policy: Policy, rule: ClippingRule, metrics: Metrics | None = None) -> float | None:
     """Returns the noise multiplier of the gradients under a constant policy; None under others.
 
-    Raises ValueError where the rule pays for something else as well, and the noise is not constant.
+    Raises ValueError where a step pays for something else as well, and the noise is not constant.
     """
     if isinstance(policy, Constant):
-        return rule.gradient_noise_multiplier(policy.noise_multiplier)
+        noise = policy.noise_multiplier
+        return rule.gradient_noise_multiplier(noise if metrics is None else metrics.gradient_noise_multiplier(noise))
+    if metrics is not None:
+        raise ValueError("metrics take their share of a constant noise: leave policy out.")
     if type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier:
         raise ValueError(f"clipping = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
     return None

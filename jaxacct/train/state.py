@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
-from jaxtyping import Array, Int32, PyTree
+from jaxtyping import Array, Float32, Int32, PyTree
 
 from jaxacct.train.clipping import ClippingRule
 
@@ -24,6 +26,7 @@ class TrainState:
         policy: the policy's state.
         step (): noisy updates so far; also the counter that keys are folded with.
         key (): typed key of the run; never changes, never used itself.
+        metrics: sums of the steps' noisy means, by name (:class:`~jaxacct.train.metrics.Metrics`).
     """
 
     params: PyTree
@@ -33,6 +36,7 @@ class TrainState:
     policy: Any
     step: Int32[Array, ""]
     key: jax.Array
+    metrics: dict[str, Float32[Array, ""]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<TrainState: step {self.step}>"  # neither parameters nor, above all, the key
@@ -45,11 +49,14 @@ class Evaluation(NamedTuple):
         step: noisy updates so far.
         accuracy: what ``evaluate`` returned; None without it.
         epsilon: the ledger's so far, an upper bound.
+        metrics: private means over the updates since the record before, by name; none without
+            :class:`~jaxacct.train.metrics.Metrics`.
     """
 
     step: int
     accuracy: float | None
     epsilon: float
+    metrics: Mapping[str, float] = MappingProxyType({})
 
 
 class Progress(NamedTuple):

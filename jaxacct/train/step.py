@@ -21,14 +21,16 @@ from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.example_loss import ExampleLoss
+from jaxacct.train.health import all_finite, check_gradients
 from jaxacct.train.keys import threefry
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import merged
-from jaxacct.train.noise import privatize, standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
 from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 
-SAMPLE, NOISE, ANSWER, RULE, LOSS = range(5)
+SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """What a key is for: the first number folded into that of the run."""
 
 BLOCK = 512
@@ -54,6 +56,7 @@ class Program:
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         sharding: over which devices a batch's rows are dealt; None for one device.
+        metrics: private means over each batch, paid for by the step; None: none.
     """
 
     loss: ExampleLoss
@@ -67,6 +70,7 @@ class Program:
     microbatch_size: int | None
     ghost: bool
     sharding: jax.sharding.NamedSharding | None
+    metrics: Metrics | None = None
 
     def curve(self, state: TrainState) -> Float64[Array, "*orders"]:
         """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
@@ -85,6 +89,15 @@ class Program:
         if not self.rate_varies:
             return self.sampler.mechanism(setting.noise_multiplier)
         return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
+
+    def _loss(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, Data], Array]:
+        """Returns the loss of parameters and an example, for a look at it outside of any step."""
+        key = threefry(_key(state, LOSS)) if self.loss.random else None
+        return lambda params, example: self.loss(params, constants, example, key)
+
+    def check_gradients(self, state: TrainState, constants: PyTree, example: Any) -> None:
+        """Raises where the loss has no finite gradient at made-up examples of those shapes."""
+        check_gradients(self._loss(state, constants), state.params, example)
 
     @property
     def rate_varies(self) -> bool:
@@ -107,13 +120,15 @@ class Program:
     def pay(self, state: TrainState, curve: Array) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether the next step is granted, and the state that has paid for it.
 
-        A mechanism that covers several steps is paid for at the first of them. ``curve`` is not looked at where the
-        setting may change at every step.
+        None is, and nothing is paid, where a parameter is not finite: what would follow is noise alone
+        (:mod:`jaxacct.train.health`). A mechanism that covers several steps is paid for at the first of them. ``curve``
+        is not looked at where the setting may change at every step.
         """
         curve = self.curve(state) if self.policy.every_step else curve
+        learns = all_finite(state.params)
         first = state.step % self.sampler.steps_per_run == 0
-        granted, ledger = self.spend(state.ledger, curve, first.astype(jnp.int32))
-        return granted, dataclasses.replace(state, ledger=ledger)
+        granted, ledger = self.spend(state.ledger, curve, (first & learns).astype(jnp.int32))
+        return granted & learns, dataclasses.replace(state, ledger=ledger)
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
@@ -174,28 +189,41 @@ class Program:
             ghost=self.ghost,
             sharding=self.sharding,
         )
+        metrics = state.metrics
+        if self.metrics is not None:
+            metrics = self.metrics.after(
+                metrics, _key(state, METRICS), lambda: merged(self.loss.graph, state.params, constants), examples, mask,
+                unclipped, noise_multiplier=self._all_noise, expected_batch_size=self.sampler.expected_batch_size,
+            )  # fmt: skip
         noise, size = self._noise_and_size(state)
         gradient = privatize(
             _key(state, NOISE), total, noise_multiplier=noise, clip_norm=state.rule.sensitivity,
             expected_batch_size=size,
         )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
-        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        updates, opt_state = optax.with_extra_args_support(self.optimizer).update(
+            gradient, state.opt_state, state.params,
+            noise_deviation=deviation_of_mean(noise, state.rule.sensitivity, size),
+        )  # fmt: skip
         return dataclasses.replace(
             state,
             params=optax.apply_updates(state.params, updates),
             opt_state=jax.tree.map(lambda new, old: strongly_typed(new, old.dtype), opt_state, state.opt_state),
             rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
+            metrics=metrics,
         )
 
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
         """Returns in which form the gradients by each parameter are held, and why."""
 
-        def loss(params: PyTree, example: Data) -> Array:
-            return self.loss(params, constants, example, threefry(_key(state, LOSS)) if self.loss.random else None)
+        return routes(self._loss(state, constants), state.params, example, ghost=self.ghost)
 
-        return routes(loss, state.params, example, ghost=self.ghost)
+    @property
+    def _all_noise(self) -> float:
+        """Noise multiplier of a step under a constant policy, all that it releases counted."""
+        assert isinstance(self.policy, Constant)
+        return float(self.policy.noise_multiplier)
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         if self.gradient_noise is not None:

@@ -24,6 +24,7 @@ from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, group_of
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.loop import Loop
+from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
 from jaxacct.train.planned import PlannedLedger
@@ -71,6 +72,7 @@ class DPTrainer(Loop):
             for fine-tuning: noise grows with the number of parameters.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
             let it ``eval()`` a model with dropout. Needed by those alone.
+        metrics: private means over each batch, such as that of the loss, for a share of each step's noise.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
         **short: fields of the groups, by themselves.
@@ -115,6 +117,7 @@ class DPTrainer(Loop):
         augmentation: Augmentation | None = None,
         trainable: Trainable = None,
         correct: Callable[..., Array] | None = None,
+        metrics: Metrics | None = None,
         seed: int | jax.Array | DerivedKey | None = None,
         **short: Unpack[Short],
     ) -> None:
@@ -151,7 +154,7 @@ class DPTrainer(Loop):
         self.program = Program(
             loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
-            gradient_noise=settings.gradient_noise(self.policy, rule),
+            gradient_noise=settings.gradient_noise(self.policy, rule, metrics), metrics=metrics,
             microbatch_size=placement.microbatch_size, ghost=placement.ghost,
             sharding=settings.sharding_over(placement.devices),
         )  # fmt: skip
@@ -168,6 +171,7 @@ class DPTrainer(Loop):
             policy=policy_state,
             step=jnp.zeros((), jnp.int32),
             key=owned(run_key(seed)),
+            metrics={} if metrics is None else metrics.start(),
         )
         if sharding := self.program.sharding:
             everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())

@@ -1,0 +1,149 @@
+"""Private means over a step's batch, released with its gradient and paid for by a share of its noise.
+
+Why a step costs no more. Let z be the noise multiplier that the step is accounted at, share in (0, 1), and k the number
+of means. Each example has a value in [0, 1] for each of them, of which 1/2 is taken, so that it adds at most 1/2 in
+magnitude to the centred sum T_i. The step releases (S + C z_g N, T_1 + s N_1, ..., T_k + s N_k), S the clipped sum of
+sensitivity C, with
+
+    z_g = z / sqrt(1 - share),  s = (z / 2) sqrt(k / share).
+
+Divided by the constants C z_g and s, that is one Gaussian mechanism of unit noise, on a vector that adding or removing
+an example moves by at most sqrt(1 / z_g^2 + k (1/2)^2 / s^2) = sqrt((1 - share) / z^2 + share / z^2) = 1 / z in L2, and
+replacing one by at most twice that: no more than a Gaussian mechanism of noise multiplier z on the same batch, however
+that is drawn. Where the clipping rule asks for a count of its own, it divides z_g likewise among its sum and its count
+(:class:`.AdaptiveQuantile`). Values are rounded to multiples of 2^-20 and summed exactly, as whole numbers are in
+float64, so that no rounding adds to the 1/2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
+
+from jaxacct import validation
+from jaxacct.precision import in_float64
+from jaxacct.train.noise import standard_normal
+
+CLIPPED = "clipped"
+"""Name of the share of examples whose gradients are clipped."""
+
+UNIT = 2.0**-20
+"""Of which values are multiples."""
+
+ROUNDED_UP = 1 + 2.0**-49
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What is to be known of the batches of a run, and what part of each step is given for it.
+
+    Attributes:
+        measures: by name, a pair of a function and a bound: ``function(model, *example)`` of one example, a scalar,
+            which is cut to [0, bound] (NaN counts as the bound). Their means appear in :attr:`.Evaluation.metrics`.
+            Such as the loss with a bound it rarely passes, or 1 for a right answer and 0 for a wrong one.
+        clipped: whether the share of examples whose gradients are clipped is one of them.
+        share: of what each step costs, in (0, 1): the gradients' noise rises by a factor 1 / sqrt(1 - share), 0.5 % for
+            0.01. Raise it where the means are too noisy, or record more rarely.
+
+    A record is the mean over the updates since the one before, of expected batch size B and noise multiplier z. The
+    noise in it has the standard deviation ``bound z sqrt(k / share) / (2 B sqrt(updates))`` for k means in all. Batches
+    being larger or smaller than B, a mean is unbiased but may leave [0, bound]. A quantile of the gradients' norms is
+    what :class:`.AdaptiveQuantile` follows and pays for: the trainer's ``clip_norm``.
+
+    Formal guarantee: a step costs what it costs without them (see the module).
+
+    Raises ValueError or TypeError where a bound or ``share`` is out of range, or nothing is asked.
+
+    >>> metrics = Metrics({"loss": (lambda model, x: model(x)[0] ** 2, 4.0)})
+    >>> metrics.names, round(metrics.gradient_noise_multiplier(1.0), 4), round(metrics.deviation(1.0), 2)
+    (('clipped', 'loss'), 1.005, 7.07)
+    """
+
+    measures: Mapping[str, tuple[Callable[..., Array], float]] = field(default_factory=dict)
+    clipped: bool = True
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share = {self.share} is no part of a step: give a number between 0 and 1.")
+        if not self.measures and not self.clipped:
+            raise ValueError("measures = {} and clipped = False: nothing is asked; leave metrics out.")
+        if CLIPPED in self.measures:
+            raise ValueError(
+                f"measures has {CLIPPED!r}, the name of the share of gradients that are clipped: rename it."
+            )
+        for name, (_, bound) in self.measures.items():
+            validation.check_positive(bound, f"bound of {name!r}")
+        object.__setattr__(self, "measures", dict(self.measures))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all means, in the order in which they get their noise."""
+        return (CLIPPED,) * self.clipped + tuple(self.measures)
+
+    def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
+        """Returns ``z_g``, rounded up: what is left for the gradients of a step that costs ``noise_multiplier``."""
+        return noise_multiplier / math.sqrt(1 - self.share) * ROUNDED_UP
+
+    def deviation(self, noise_multiplier: float) -> float:
+        """Returns ``s``, rounded up: the standard deviation of the noise on each centred sum, in examples."""
+        return noise_multiplier * 0.5 * math.sqrt(len(self.names) / self.share) * ROUNDED_UP
+
+    def start(self) -> dict[str, Float32[Array, ""]]:
+        """Returns the sums of the steps' means before the first step."""
+        return {name: jnp.zeros((), jnp.float32) for name in self.names}
+
+    def after(
+        self,
+        sums: Mapping[str, Array],
+        key: jax.Array,
+        model: Callable[[], object],
+        examples: PyTree,
+        mask: Bool[Array, " rows"],
+        unclipped: ArrayLike,
+        *,
+        noise_multiplier: float,
+        expected_batch_size: float,
+    ) -> dict[str, Float32[Array, ""]]:
+        """Returns ``sums`` with the noisy means of a batch added.
+
+        Args:
+            sums: of the steps before.
+            key: typed scalar key, used for nothing else.
+            model: makes what the measures take, anew for each example: what they write into it is dropped.
+            examples: tuple of arrays, with the leading axis ``rows``.
+            mask: which rows count.
+            unclipped: the centred count of :func:`~jaxacct.train.clip_and_sum` on the same batch.
+            noise_multiplier: what the step is accounted at.
+            expected_batch_size: a public number.
+        """
+
+        def fractions(example: Any) -> list[Array]:
+            values = ((jnp.asarray(of(model(), *example), jnp.float32), bound) for of, bound in self.measures.values())
+            return [jnp.where(value < bound, jnp.maximum(value, 0.0) / bound, 1.0) for value, bound in values]
+
+        found = jax.vmap(fractions)(examples) if self.measures else []
+        noise = standard_normal(key, (len(self.names),))
+        means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
+        return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
+
+    @in_float64
+    def _means(
+        self, found: list[Array], mask: Array, unclipped: ArrayLike, noise: Array, multiplier: float, size: float
+    ) -> list[Array]:
+        units = (jnp.round(jnp.clip(values.astype(jnp.float64), 0.0, 1.0) / UNIT) for values in found)
+        sums = [jnp.where(mask, value * UNIT - 0.5, 0.0).sum() for value in units]
+        if self.clipped:
+            sums = [-jnp.asarray(unclipped, jnp.float64), *sums]
+        bounds = (1.0,) * self.clipped + tuple(float(bound) for _, bound in self.measures.values())
+        deviation = self.deviation(multiplier)
+        return [
+            bound * ((total + deviation * draw) / size + 0.5)
+            for bound, total, draw in zip(bounds, sums, noise, strict=True)
+        ]
