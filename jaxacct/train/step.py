@@ -216,7 +216,6 @@ class Program:
 
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
         """Returns in which form the gradients by each parameter are held, and why."""
-
         return routes(self._loss(state, constants), state.params, example, ghost=self.ghost)
 
     @property
