@@ -22,7 +22,7 @@ from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import clip_and_sum
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import privatize, standard_normal
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 
