@@ -242,20 +242,29 @@ def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
 SWALLOWS = """
 import gc, os, signal, sys
 from jaxacct.cli import main, training
+from jaxacct.processes import Interrupts
 
 def run(arguments):
     gc.callbacks.append(lambda phase, info: os.kill(os.getpid(), signal.SIGINT) if phase == "stop" else None)
     gc.collect()
     gc.callbacks.clear()
+    if arguments.seed == 1:
+        with Interrupts(deferred=True):
+            print("went on")
     return 0
 
 training.run = run
-sys.exit(main(["train"]))
+sys.exit(main(["train", "--seed", sys.argv[1]]))
 """
 
 
-def test_ctrl_c_is_not_lost_where_an_exception_is():
+@pytest.mark.parametrize("inside", ["0", "1"])
+def test_ctrl_c_is_not_lost_where_an_exception_is(inside):
     """As in JAX's callback of the garbage collector, whose KeyboardInterrupt is printed and forgotten."""
-    done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWS, inside], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 130, done.stderr
+    assert "ignored" in done.stderr
+    assert not done.stdout
     assert "interrupted" in done.stderr
