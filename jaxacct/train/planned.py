@@ -12,12 +12,13 @@ bound on that product's hockey-stick divergence at ``epsilon`` is at most delta'
 cut at capacity are paid for: M is (epsilon, delta')-DP, and the run with cut batches (epsilon, delta)-DP
 (:mod:`.sampling.poisson`).
 
-A run that stops early, at a time tau that what was released so far decides, by whatever rule, or a crash, or nobody
-knows what but the data: let the remaining steps be made all the same and thrown away. Then all of M was run, tau is a
-function of its outputs (and of randomness that knows nothing of the data), and (Y_1, ..., Y_tau) is a function of (Y_1,
-..., Y_R): post-processing. Hence no odometer and no filter is needed, and nothing is lost to one. Nor does it matter
-into how many calls the steps were divided, or that an interruption lost some: those are released steps of M as well,
+A run may stop early, at a time tau that follows by any rule from what was released so far, or from what knows nothing
+of the data, such as a crash of the machine. Let the remaining steps be made all the same and thrown away. Then all of M
+was run, tau is a function of its outputs and of independent randomness, and (Y_1, ..., Y_tau) is a function of (Y_1,
+..., Y_R) and of that: post-processing. Hence no odometer and no filter is needed, and nothing is lost to one. Nor does
+it matter into how many calls the steps were divided, or that an interruption lost some: those are steps of M as well,
 and the ledger has counted them. What it must not do is make one run more than R; :class:`.PlannedLedger` refuses that.
+A rule that looks at the data themselves is a release of its own, here as everywhere.
 
 Where tau does not depend on what was released, as for a length that was fixed beforehand, M may be replaced by the
 composition of the steps made: then the smaller epsilon of that holds (:func:`~jaxacct.train.claims.certified_epsilon`).

@@ -47,8 +47,7 @@ class DPTrainer(Loop):
         data: tuple of arrays with a common leading axis, the examples: ``(inputs, labels)``; or a
             :class:`~jaxacct.train.sources.IndexedSource` of data that need not fit into memory.
         budget: epsilon and delta for ``data``, of this trainer, the length that is planned, and the ledger that keeps
-        to
-            them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
+            to them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
             ``steps``, ``ledger``. Plan a longer run where training has not converged at its end.
         noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; None where epsilon and a
             length say what it is. Give it to reproduce a run: raise it for more steps, lower it for better ones.
@@ -64,8 +63,7 @@ class DPTrainer(Loop):
         trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all. Fewer,
             for fine-tuning: noise grows with the number of parameters.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1.
-        Needed
-            by those alone.
+            Needed by those alone.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
         **short: fields of the groups, by themselves.
