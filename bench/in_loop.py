@@ -3,9 +3,9 @@
     python bench/in_loop.py [--json FILE]
 
 Not a test. Steps of DP-SGD on an MLP of 784-128-10 with batches of 256, many in one compiled loop, as a run makes them;
-one core, medians of turns taken one after the other. Wanted: at most 2 % for settings that do not change, with the
-filter and with the odometer. A schedule, whose Rényi curve is computed anew at every step, is timed beside them.
-Exits 1 where the target is missed.
+one core, medians of turns taken one after the other. Wanted: at most 2 % for settings that do not change, with a
+plan, with the filter and with the odometer. A schedule, whose Rényi curve is computed anew at every step, is timed
+beside them. Exits 1 where the target is missed.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def measured(seconds: float) -> dict[str, Any]:
     constant = Constant(NOISE_MULTIPLIER, rate)
     schedule = Schedule(lambda step: NOISE_MULTIPLIER + step / 1024, rate)
     trainers = {
+        "planned": trainer_with(constant, "planned"),
         "filter": trainer_with(constant, "filter"),
         "odometer": trainer_with(constant, "odometer"),
         "filter, schedule": trainer_with(schedule, "filter"),
@@ -152,8 +153,8 @@ def main() -> int:
     for name, seconds in found["seconds"].items():
         alone = "" if name == FREE else f"; payment by itself {1e6 * found['payment_seconds'][name]:.1f} us"
         print(f"{name:18s} {1000 * seconds:8.3f} ms a step, {100 * found['added'][name]:+6.2f} %{alone}")
-    met = all(found["added"][name] <= TARGET for name in ("filter", "odometer"))
-    print(f"wanted: filter and odometer add at most {100 * TARGET:g} %: {'yes' if met else 'NO'}")
+    met = all(found["added"][name] <= TARGET for name in ("planned", "filter", "odometer"))
+    print(f"wanted: plan, filter and odometer add at most {100 * TARGET:g} %: {'yes' if met else 'NO'}")
     report.write(arguments.json, found)
     return 0 if met else 1
 

@@ -72,7 +72,10 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             before = signal.getsignal(signal.SIGINT)
-            if before is signal.default_int_handler or isinstance(getattr(before, "__self__", None), Interrupts):
+            around = getattr(before, "__self__", None)
+            if isinstance(around, Interrupts) and around.asked:  # where the exception was lost
+                raise KeyboardInterrupt
+            if before is signal.default_int_handler or isinstance(around, Interrupts):
                 self._before = signal.signal(signal.SIGINT, self._note)
         return self
 

@@ -144,8 +144,7 @@ def make_trainer(
         delta: of the budget.
         recipe: a :class:`Recipe`, or a name in :data:`RECIPES`. None: the one named like the data set.
         noise_multiplier: standard deviation of the noise over ``clip_norm``. None: the least that epsilon allows for
-        the
-            epochs; without epochs about the recipe's, for as many steps as the budget then pays for.
+            the epochs; without epochs about the recipe's, for as many steps as the budget then pays for.
         batch_size: the expected one.
         clip_norm: bound on each example's gradient norm.
         learning_rate: of the recipe's optimizer.

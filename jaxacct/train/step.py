@@ -26,7 +26,7 @@ from jaxacct.train.keys import threefry
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 

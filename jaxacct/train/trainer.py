@@ -27,7 +27,7 @@ from jaxacct.train.loop import Loop
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.saving import save_model
 from jaxacct.train.sources import ArraySource, source_of
 from jaxacct.train.spending import spending
