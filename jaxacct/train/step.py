@@ -139,26 +139,33 @@ class Program:
             return self.sampler.sample_at(self.sample_key(state), state.step, rate)
         return self.sampler.sample(self.sample_key(state), state.step)
 
+    def loss_of_row(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, tuple[Data, Any]], Array]:
+        """Returns the step's loss by the parameters and a row: an example, and its index, from which its key is made.
+
+        The index is not looked at where nothing is random.
+        """
+        key = threefry(_key(state, LOSS)) if self.loss.random else None
+
+        def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
+            example, index = row
+            return self.loss(params, constants, example, None if key is None else jax.random.fold_in(key, index))
+
+        return loss
+
     def update(
         self, state: TrainState, constants: PyTree, examples: Data, mask: Array, indices: Array | None = None
     ) -> TrainState:
         """Returns the state after the noisy update on a batch; the step has been paid for.
 
-        ``indices``: of the batch's examples in the data, from which their keys are made; None: the sampler's.
+        ``indices``: of the batch's examples in the data; None: those that the sampler draws.
         """
-        rows: tuple[Data, Any] = (examples, None)
-        if self.loss.random:
-            key = threefry(_key(state, LOSS))
-            rows = (examples, self.draw(state)[0] if indices is None else indices)
+        if indices is None and self.loss.random:
+            indices, _ = self.draw(state)
+        rows = (examples, indices)
         if self.sharding is not None:
             rows, mask = jax.tree.map(self._spread, (rows, mask))
-
-        def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
-            example, index = row
-            return self.loss(params, constants, example, None if index is None else jax.random.fold_in(key, index))
-
         total, unclipped = clip_and_sum(
-            loss,
+            self.loss_of_row(state, constants),
             state.params,
             rows,
             mask,
