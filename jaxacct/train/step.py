@@ -90,14 +90,10 @@ class Program:
             return self.sampler.mechanism(setting.noise_multiplier)
         return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
 
-    def _loss(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, Data], Array]:
-        """Returns the loss of parameters and an example, for a look at it outside of any step."""
-        key = threefry(_key(state, LOSS)) if self.loss.random else None
-        return lambda params, example: self.loss(params, constants, example, key)
-
     def check_gradients(self, state: TrainState, constants: PyTree, example: Any) -> None:
         """Raises where the loss has no finite gradient at made-up examples of those shapes."""
-        check_gradients(self._loss(state, constants), state.params, example)
+        row = (example, jax.ShapeDtypeStruct((), jnp.int32))
+        check_gradients(self.loss_of_row(state, constants), state.params, row)
 
     @property
     def rate_varies(self) -> bool:
@@ -163,24 +159,31 @@ class Program:
             return self.sampler.sample_at(self.sample_key(state), state.step, rate)
         return self.sampler.sample(self.sample_key(state), state.step)
 
+    def loss_of_row(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, tuple[Data, Any]], Array]:
+        """Returns the step's loss by the parameters and a row: an example, and its index, from which its key is made.
+
+        The index is not looked at where nothing is random.
+        """
+        key = threefry(_key(state, LOSS)) if self.loss.random else None
+
+        def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
+            example, index = row
+            return self.loss(params, constants, example, None if key is None else jax.random.fold_in(key, index))
+
+        return loss
+
     def update(
         self, state: TrainState, constants: PyTree, examples: Data, mask: Array, indices: Array | None = None
     ) -> TrainState:
         """Returns the state after the noisy update on a batch; the step has been paid for.
 
-        ``indices``: of the batch's examples in the data, from which their keys are made; None: the sampler's.
+        ``indices``: of the batch's examples in the data; None: those that the sampler draws.
         """
-        rows: tuple[Data, Any] = (examples, None)
-        if self.loss.random:
-            key = threefry(_key(state, LOSS))
-            rows = (examples, self.draw(state)[0] if indices is None else indices)
-
-        def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
-            example, index = row
-            return self.loss(params, constants, example, None if index is None else jax.random.fold_in(key, index))
-
+        if indices is None and self.loss.random:
+            indices, _ = self.draw(state)
+        rows = (examples, indices)
         total, unclipped = clip_and_sum(
-            loss,
+            self.loss_of_row(state, constants),
             state.params,
             rows,
             mask,
@@ -216,7 +219,8 @@ class Program:
 
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
         """Returns in which form the gradients by each parameter are held, and why."""
-        return routes(self._loss(state, constants), state.params, example, ghost=self.ghost)
+        row = (example, jax.ShapeDtypeStruct((), jnp.int32))
+        return routes(self.loss_of_row(state, constants), state.params, row, ghost=self.ghost)
 
     @property
     def _all_noise(self) -> float:
