@@ -9,6 +9,7 @@ import pytest
 import jaxacct as ja
 from jaxacct.cli import build_parser, main, tables
 from jaxacct.train.datasets import table
+from jaxacct.train.folder_lock import locked
 
 HEADER = "age,sex,id,y"
 ROWS = ["20, F, a, no", "", "60,M,b,yes", "200,,c,no", ",M,d,yes", '40,"F",e,no', "-5,F,f,yes"]
@@ -159,6 +160,10 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
         assert main([*run, *refused]) == 2
         assert "--" in capsys.readouterr().err or "--clip-norm" in refused
         assert files() == before
+    with locked(folder / "checkpoints" / "lock"):  # the run goes on, in another process
+        assert main([*run, "--overwrite"]) == 2
+    assert "in use by another process" in capsys.readouterr().err
+    assert files() == before
     assert main([*run, "--overwrite"]) == 0
     assert "no test set" in capsys.readouterr().out
     assert json.loads((folder / "report.json").read_text())["final"]["test_accuracy"] is None
