@@ -71,13 +71,13 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     rules, everywhere, drop = _rules(arguments)
     classes = int(arguments.classes) if arguments.classes.isdecimal() else arguments.classes.split(",")
     test = None if arguments.test is None else pathlib.Path(arguments.test)
-    loaded = table.load(
+    loaded, columns = table.load(
         pathlib.Path(arguments.data), arguments.label, rules, classes,
         bounds=everywhere, drop=drop, test=test, test_size=arguments.test_size or 0,
     )  # fmt: skip
-    told: dict[str, Any] = {"label": arguments.label, "classes": classes, "rules": rules, "bounds": everywhere}
-    told |= {"dropped": drop, "test": arguments.test, "test_size": arguments.test_size}
-    return loaded, {"table": told | {"public": "rules, bounds and classes, as given; the test rows"}}
+    told = {"columns": columns, "label": arguments.label, "classes": classes, "dropped": drop}
+    told |= {"test": arguments.test, "test_size": arguments.test_size}
+    return loaded, {"table": told | {"public": "the columns' rules, the classes, the test rows: as given"}}
 
 
 def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | None]:

@@ -331,6 +331,7 @@ def test_a_dict_is_one_argument_of_the_loss_and_a_tuple_several(tmp_path):
         ([COLUMNS], TypeError, r"IndexedSource\(list\)"),
         ({"x": COLUMNS["x"], "y": [0, 1]}, TypeError, "part y of data is a list"),
         ({"x": COLUMNS["x"], "y": OnDisk(np.array(["a"] * N))}, TypeError, "part y of data is of dtype <U1"),
+        ((COLUMNS["x"], Frame(np.array(["a"] * N))), TypeError, "part 1 of data is of dtype <U1"),
         (IndexedSource, TypeError, "cannot be read by index"),
     ],
 )
