@@ -69,7 +69,11 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if arguments.test is not None and arguments.test_size is not None:
         raise ValueError("give one of --test and --test-size.")
     rules, everywhere, drop = _rules(arguments)
-    classes = int(arguments.classes) if arguments.classes.isdecimal() else arguments.classes.split(",")
+    classes = (
+        int(arguments.classes)
+        if arguments.classes.isdecimal()
+        else [name.strip() for name in arguments.classes.split(",")]
+    )
     test = None if arguments.test is None else pathlib.Path(arguments.test)
     loaded, columns = table.load(
         pathlib.Path(arguments.data), arguments.label, rules, classes,
@@ -190,7 +194,7 @@ def _factory(name: str) -> Callable[..., Any]:
     if not (module and colon and attribute):
         raise ValueError(f"--model {name}: give MODULE:FACTORY, such as my_model:make for make in my_model.py.")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())  # last: files that happen to lie here stand in for no package
     factory = vars(importlib.import_module(module)).get(attribute)
     if not callable(factory):
         raise ValueError(f"--model {name}: {module} has no function or class {attribute}.")

@@ -153,8 +153,10 @@ class Checkpoints:
         """
         if self.holds_run:
             self._open()
-            shutil.rmtree(self.folder)
-            self.close()
+            try:
+                shutil.rmtree(self.folder)
+            finally:
+                self.close()
 
     def resume(self, trainer: DPTrainer) -> int | None:
         """Puts ``trainer`` where the run in the folder was, and returns how many updates its ``fit`` had left.
