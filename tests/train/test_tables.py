@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.cli import build_parser, main, tables
+from jaxacct.cli import build_parser, main, tables, training
 from jaxacct.train.datasets import table
 from jaxacct.train.folder_lock import locked
 
@@ -141,17 +141,18 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
     from flax import nnx
 
     from jaxacct import plot
-    from jaxacct.train import load_model
+    from jaxacct.train import Checkpoints, load_model
 
     monkeypatch.chdir(csv.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plot, "training", lambda *_: None)
+    monkeypatch.setattr(training, "_export", lambda *_: None)
     (csv.parent / "own_model.py").write_text(OWN_MODEL)
     (csv.parent / "rules.json").write_text('{"sex": ["F", "M"], "age": null}')
     csv.with_name("public.csv").write_text(f"{HEADER}\n{ROWS[0]}\n")
     run = command(csv, "--columns", "rules.json", "--model", "own_model:make", "--epsilon", "9", "--delta", "1e-3",
                   "--noise-multiplier", "2", "--epochs", "1")  # fmt: skip
-    assert main([*run, "--test", "public.csv", "--checkpoint-every", "1"]) == 0
+    assert main([*run, "--test", "public.csv"]) == 0
     assert "public test set" in capsys.readouterr().out
     folder = csv.parent / "run"
     report = json.loads((folder / "report.json").read_text())
@@ -162,6 +163,10 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
     assert report["history"][-1]["accuracy"] in (0.0, 1.0)
     assert load_model(folder / "model", nnx.Linear(2, 2, rngs=nnx.Rngs(5)))(np.ones(2, np.float32)).shape == (2,)
 
+    (folder / "checkpoints").mkdir()
+    for name in ("run.json", "lock"):  # of a run that kept checkpoints
+        (folder / "checkpoints" / name).touch()
+
     def files():
         return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
@@ -170,9 +175,8 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
         assert main([*run, *refused]) == 2
         assert "--" in capsys.readouterr().err or "--clip-norm" in refused
         assert files() == before
-    with locked(folder / "checkpoints" / "lock"):  # the run goes on, in another process
-        assert main([*run, "--overwrite"]) == 2
-    assert "in use by another process" in capsys.readouterr().err
+    with locked(folder / "checkpoints" / "lock"), pytest.raises(ValueError, match="in use by another process"):
+        Checkpoints(folder / "checkpoints", every=1).delete()
     assert files() == before
     assert main([*run, "--overwrite"]) == 0
     assert "no test set" in capsys.readouterr().out
