@@ -13,7 +13,7 @@ from typing import Any
 from jaxacct import strict_json
 from jaxacct.cli.arguments import number
 
-EPOCHS, LEAST_STEPS, BATCH, WIDTH = 40, 100, 1024, 64
+EPSILON, EPOCHS, LEAST_STEPS, BATCH, WIDTH = 3.0, 40, 100, 1024, 64
 """Of a table by default: passes over it, but so many steps at least; examples in a batch; width of the MLP."""
 
 ONLY_FOR_TABLES = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
@@ -112,9 +112,10 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     noise = arguments.noise_multiplier
     if noise is None:
         steps = max(1, round(epochs * size / batch))
-        found = calibrate.noise_multiplier(arguments.epsilon, arguments.delta, batch / size, steps)
+        epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
+        found = calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps)
         if not found.satisfied:
-            raise ValueError(f"no noise was found for {steps} steps within epsilon {arguments.epsilon:g}: give fewer.")
+            raise ValueError(f"no noise was found for {steps} steps within epsilon {epsilon:g}: give fewer.")
         noise = float(found.value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),

@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--recipe", action=Elsewhere, const="published settings are trained by python -m bench.papers.train"
     )
-    command.add_argument("--epsilon", type=number, default=3.0, metavar="E", help="budget (default 3)")
+    command.add_argument("--epsilon", type=number, default=tables.EPSILON, metavar="E", help="budget (default 3)")
     command.add_argument("--delta", type=number, default=1e-5, metavar="D", help="budget (default 1e-5)")
     command.add_argument(
         "--noise-multiplier", type=number, metavar="S",
