@@ -13,7 +13,7 @@ from typing import Any
 from jaxacct import strict_json
 from jaxacct.cli.arguments import number
 
-EPOCHS, LEAST_STEPS, BATCH, WIDTH = 40, 100, 1024, 64
+EPSILON, EPOCHS, LEAST_STEPS, BATCH, WIDTH = 3.0, 40, 100, 1024, 64
 """Of a table by default: passes over it, but so many steps at least; examples in a batch; width of the MLP."""
 
 ONLY_FOR_TABLES = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
@@ -69,15 +69,19 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if arguments.test is not None and arguments.test_size is not None:
         raise ValueError("give one of --test and --test-size.")
     rules, everywhere, drop = _rules(arguments)
-    classes = int(arguments.classes) if arguments.classes.isdecimal() else arguments.classes.split(",")
+    classes = (
+        int(arguments.classes)
+        if arguments.classes.isdecimal()
+        else [name.strip() for name in arguments.classes.split(",")]
+    )
     test = None if arguments.test is None else pathlib.Path(arguments.test)
-    loaded = table.load(
+    loaded, columns = table.load(
         pathlib.Path(arguments.data), arguments.label, rules, classes,
         bounds=everywhere, drop=drop, test=test, test_size=arguments.test_size or 0,
     )  # fmt: skip
-    told: dict[str, Any] = {"label": arguments.label, "classes": classes, "rules": rules, "bounds": everywhere}
-    told |= {"dropped": drop, "test": arguments.test, "test_size": arguments.test_size}
-    return loaded, {"table": told | {"public": "rules, bounds and classes, as given; the test rows"}}
+    told = {"columns": columns, "label": arguments.label, "classes": classes, "dropped": drop}
+    told |= {"test": arguments.test, "test_size": arguments.test_size}
+    return loaded, {"table": told | {"public": "the columns' rules, the classes, the test rows: as given"}}
 
 
 def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | None]:
@@ -108,9 +112,10 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     noise = arguments.noise_multiplier
     if noise is None:
         steps = max(1, round(epochs * size / batch))
-        found = calibrate.noise_multiplier(arguments.epsilon, arguments.delta, batch / size, steps)
+        epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
+        found = calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps)
         if not found.satisfied:
-            raise ValueError(f"no noise was found for {steps} steps within epsilon {arguments.epsilon:g}: give fewer.")
+            raise ValueError(f"no noise was found for {steps} steps within epsilon {epsilon:g}: give fewer.")
         noise = float(found.value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),
@@ -190,7 +195,7 @@ def _factory(name: str) -> Callable[..., Any]:
     if not (module and colon and attribute):
         raise ValueError(f"--model {name}: give MODULE:FACTORY, such as my_model:make for make in my_model.py.")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())  # last: files that happen to lie here stand in for no package
     factory = vars(importlib.import_module(module)).get(attribute)
     if not callable(factory):
         raise ValueError(f"--model {name}: {module} has no function or class {attribute}.")

@@ -147,8 +147,9 @@ def run(arguments: argparse.Namespace) -> int:
         if keeper is not None:
             keeper.close()
     report = build_report(trainer, history, config)
-    _write_model(trainer, dataset, folder)
     write_report(report, folder / REPORT)
+    trainer.save(folder / MODEL, overwrite=True)
+    _export(trainer, dataset, folder / INFERENCE)
     try:
         plot.training(report, folder / PICTURE)
     except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
@@ -180,18 +181,17 @@ def _delete(folder: pathlib.Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _write_model(trainer: Any, dataset: Any, folder: pathlib.Path) -> None:
-    """Writes the model, and its function of a batch."""
+def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
+    """Writes the model's function of a batch."""
     import jax
 
     from jaxacct.train import export_inference
 
-    trainer.save(folder / MODEL, overwrite=True)
     example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
     try:
-        write_whole(folder / INFERENCE, export_inference(trainer.model, example))
-    except ModuleNotFoundError as error:  # as for the picture
-        print(f"jaxacct train: no {INFERENCE}: {error}", file=sys.stderr)
+        write_whole(path, export_inference(trainer.model, example))
+    except Exception as error:  # a module of the user's may have no lowering for a platform; as for the picture
+        print(f"jaxacct train: no {path.name}: {error}", file=sys.stderr)
 
 
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:

@@ -29,14 +29,14 @@ import os
 import pathlib
 import secrets
 import shutil
-import sys
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxacct import strict_json, validation
 from jaxacct.train.fingerprint import fingerprint
+from jaxacct.train.folder_lock import locked
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.leaves import Arrays, arrays_of, as_text, digest, of_text, tree_of
 from jaxacct.train.state import Progress, TrainState
@@ -157,8 +157,10 @@ class Checkpoints:
         """
         if self.holds_run:
             self._open()
-            shutil.rmtree(self.folder)
-            self.close()
+            try:
+                shutil.rmtree(self.folder)
+            finally:
+                self.close()
 
     def resume(self, trainer: DPTrainer) -> int | None:
         """Puts ``trainer`` where the run in the folder was, and returns how many updates its ``fit`` had left.
@@ -256,7 +258,7 @@ class Checkpoints:
         """Takes the folder for this process, and from everybody else."""
         self.folder.chmod(0o700)
         if self._lock is None:
-            self._lock = _locked(self.folder / LOCK)
+            self._lock = locked(self.folder / LOCK)
 
     def _check_settings(self, trainer: DPTrainer) -> None:
         path = self.folder / SETTINGS
@@ -376,23 +378,3 @@ def _digest_of_state(state: TrainState) -> str:
 def _digest_of(arrays: Arrays, progress: Progress) -> str:
     """Returns a digest of all that a checkpoint holds: progress, too, says what a report may claim."""
     return digest(arrays | {"plan": np.frombuffer(json.dumps(progress).encode(), np.uint8)})
-
-
-def _locked(path: pathlib.Path) -> IO[bytes]:
-    """Returns an open file that no other process has, until it is closed or the process ends."""
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise ValueError(
-            f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
-        ) from None
-    return file

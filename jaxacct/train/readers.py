@@ -59,7 +59,7 @@ def arguments(example: Any) -> tuple[Any, ...]:
 def arrays_in(data: Any) -> Any:
     """Returns a pytree with the arrays of data frames and series in their place; their rows are not found by number.
 
-    Raises TypeError where a leaf is no array, and names it.
+    Raises TypeError where a leaf is no array, or one of NumPy that does not hold numbers, and names it.
     """
     data = jax.tree.map(lambda leaf: leaf.to_numpy() if hasattr(leaf, "to_numpy") else leaf, data, is_leaf=is_no_tree)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=is_no_tree):
@@ -68,6 +68,8 @@ def arrays_in(data: Any) -> Any:
                 f"part {_name(path)} of data is a {type(leaf).__name__}: give arrays with shape and dtype, or one "
                 "object whose items are examples."
             )
+        if isinstance(leaf, np.ndarray):
+            _check_numbers(path, leaf)
     return data
 
 
@@ -93,7 +95,8 @@ class StoredArrays:
         self._parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in parts]
         self.size = common_size(self._parts)
         first = [np.asarray(part[0]) for part in self._parts]
-        _check_numbers(data, first)
+        for (path, _), part in zip(jax.tree_util.tree_leaves_with_path(data), first, strict=True):
+            _check_numbers(path, part)
         self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in first])
 
     def read(self, rows: np.ndarray) -> tuple[Any, ...]:
@@ -114,9 +117,11 @@ class Items:
         self._data = data
         first = _first(data)
         self._structure, parts = _parts(first)
-        _check_numbers(first, parts)
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(_as_tuple(first), is_leaf=_is_value)]
+        for path, part in zip(paths, parts, strict=True):
+            _check_numbers(path, part)
         self._first = [(part.shape, part.dtype) for part in parts]
-        self._names = [_name(path) for path, _ in _paths(first)]
+        self._names = [_name(path) for path in paths]
         self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in parts])
 
     def read(self, rows: np.ndarray) -> tuple[Any, ...]:
@@ -196,15 +201,13 @@ def is_no_tree(node: Any) -> bool:
     return isinstance(node, list) and not all(_is_array(entry) for entry in node)
 
 
-def _paths(item: Any) -> list[tuple[Any, Any]]:
-    item = tuple(item) if isinstance(item, list) else item
-    return jax.tree_util.tree_leaves_with_path(item, is_leaf=_is_value)
+def _as_tuple(item: Any) -> Any:
+    return tuple(item) if isinstance(item, list) else item
 
 
 def _parts(item: Any) -> tuple[Any, list[np.ndarray]]:
     """Returns the structure and the arrays of an item."""
-    item = tuple(item) if isinstance(item, list) else item
-    leaves, structure = jax.tree.flatten(arguments(item), is_leaf=_is_value)
+    leaves, structure = jax.tree.flatten(arguments(_as_tuple(item)), is_leaf=_is_value)
     return structure, [_as_array(leaf) for leaf in leaves]
 
 
@@ -219,13 +222,12 @@ def _as_array(leaf: Any) -> np.ndarray:
         return np.asarray(None)
 
 
-def _check_numbers(data: Any, parts: list[np.ndarray]) -> None:
-    for (path, _), part in zip(_paths(data), parts, strict=True):
-        if not (jnp.issubdtype(part.dtype, jnp.number) or part.dtype == bool):
-            raise TypeError(
-                f"part {_name(path)} of data is of dtype {part.dtype}, and not of numbers: leave it out, or encode it "
-                "by public rules (tokens, categories, a padded length)."
-            )
+def _check_numbers(path: Any, part: np.ndarray) -> None:
+    if not (jnp.issubdtype(part.dtype, jnp.number) or part.dtype == bool):
+        raise TypeError(
+            f"part {_name(path)} of data is of dtype {part.dtype}, and not of numbers: leave it out, or encode it by "
+            "public rules (tokens, categories, a padded length)."
+        )
 
 
 def _name(path: Any) -> str:

@@ -69,7 +69,8 @@ def test_an_exported_function_needs_neither_jaxacct_nor_flax(tmp_path):
     model = Mixed(0)
     path = tmp_path / "inference"
     path.write_bytes(export_inference(
-        model, {"x": jax.ShapeDtypeStruct((3,), np.float32)}, lambda model, example: jax.nn.softmax(model(example))
+        model, {"x": jax.ShapeDtypeStruct((3,), np.float32)}, lambda model, example: jax.nn.softmax(model(example)),
+        platforms=("cpu",),
     ))  # fmt: skip
     assert not model.drop.deterministic
     subprocess.run([sys.executable, "-c", READ_BACK, str(path)], check=True)

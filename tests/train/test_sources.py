@@ -316,9 +316,8 @@ def test_examples_are_the_same_whatever_they_are_in(data, kind, in_order, tmp_pa
         assert (part.shape[1:], part.dtype) == (like.shape, like.dtype)
 
 
-def test_a_dict_is_one_argument_of_the_loss_and_a_tuple_several(tmp_path):
-    expected = trained(tuple(COLUMNS.values()), spread)
-    assert np.array_equal(trained(mapped_columns(tmp_path), whole), expected)
+def test_a_dict_is_one_argument_of_the_loss_and_a_tuple_several():
+    assert np.array_equal(trained(COLUMNS, whole), trained(tuple(COLUMNS.values()), spread))
 
 
 @pytest.mark.parametrize(
@@ -331,6 +330,7 @@ def test_a_dict_is_one_argument_of_the_loss_and_a_tuple_several(tmp_path):
         ([COLUMNS], TypeError, r"IndexedSource\(list\)"),
         ({"x": COLUMNS["x"], "y": [0, 1]}, TypeError, "part y of data is a list"),
         ({"x": COLUMNS["x"], "y": OnDisk(np.array(["a"] * N))}, TypeError, "part y of data is of dtype <U1"),
+        ((COLUMNS["x"], Frame(np.array(["a"] * N))), TypeError, "part 1 of data is of dtype <U1"),
         (IndexedSource, TypeError, "cannot be read by index"),
     ],
 )

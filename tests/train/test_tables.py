@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.cli import build_parser, main, tables
+from jaxacct.cli import build_parser, main, tables, training
 from jaxacct.train.datasets import table
+from jaxacct.train.folder_lock import locked
 
 HEADER = "age,sex,id,y"
 ROWS = ["20, F, a, no", "", "60,M,b,yes", "200,,c,no", ",M,d,yes", '40,"F",e,no', "-5,F,f,yes"]
@@ -25,7 +26,8 @@ def csv(tmp_path):
 
 
 def test_a_table_is_encoded_by_its_rules(csv):
-    dataset = table.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
+    dataset, columns = table.load(csv, "y", dict(reversed(RULES.items())), ("no", "yes"), drop=("id",))
+    assert list(columns.items()) == list(RULES.items())  # in the order of the file
     np.testing.assert_array_equal(dataset.train_inputs, np.array(INPUTS, np.float32))
     assert dataset.train_labels.tolist() == LABELS
     assert (dataset.name, dataset.num_classes, len(dataset.test_labels)) == ("people", 2, 0)
@@ -34,22 +36,31 @@ def test_a_table_is_encoded_by_its_rules(csv):
 
 def test_a_row_is_encoded_alike_whatever_the_others_are(csv):
     """Neighbouring tables give neighbouring data sets: that is what the guarantee of the training is about."""
-    whole = table.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
+    whole, _ = table.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
     lines = csv.read_text(encoding="utf-8").splitlines()
     csv.write_text("\n".join(lines[:4] + lines[5:]) + "\n", encoding="utf-8")
-    without = table.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
+    without, _ = table.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
     np.testing.assert_array_equal(without.train_inputs, np.delete(whole.train_inputs, 2, axis=0))
     np.testing.assert_array_equal(without.train_labels, np.delete(whole.train_labels, 2))
+
+
+def test_a_test_file_may_have_its_columns_in_another_order(csv):
+    (csv.parent / "other.csv").write_text("sex,more,y,age\nM,?,yes,60\n")
+    dataset, _ = table.load(csv, "y", RULES, ("no", "yes"), drop=("id",), test=csv.parent / "other.csv")
+    assert dataset.test_inputs.tolist() == [INPUTS[1]]
+    assert dataset.test_labels.tolist() == [1]
 
 
 def test_arrays_keep_their_shape_or_become_features(tmp_path):
     images = np.arange(24.0).reshape(6, 2, 2)
     np.savez(tmp_path / "a.npz", x=images, y=np.array(LABELS))
-    alone = table.load(tmp_path / "a.npz", "y", {}, 2, bounds=(0.0, 24.0), test_size=2)
+    alone, _ = table.load(tmp_path / "a.npz", "y", {}, 2, bounds=(0.0, 24.0), test_size=2)
     assert alone.train_inputs.shape == (4, 2, 2)
     assert len(alone.test_labels) == 2
     np.savez(tmp_path / "b.npz", x=images, z=np.array([1.0, np.nan, 3, 1, 2, 3]), y=np.array(LABELS, float))
-    both = table.load(tmp_path / "b.npz", "y", {"z": ("1", "2", "3")}, 2, bounds=(0.0, 24.0), test=tmp_path / "b.npz")
+    both, _ = table.load(
+        tmp_path / "b.npz", "y", {"z": ("1", "2", "3")}, 2, bounds=(0.0, 24.0), test=tmp_path / "b.npz"
+    )
     assert both.train_inputs[:2].tolist() == [[-1, *(np.arange(1, 4) / 12 - 1).astype(np.float32), 1, 0, 0],
                                               [*(np.arange(4, 8) / 12 - 1).astype(np.float32), 0, 0, 0]]  # fmt: skip
     np.testing.assert_array_equal(both.test_inputs, both.train_inputs)
@@ -60,7 +71,7 @@ def test_parquet_reads_as_csv_does(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     columns = {"age": [20, 60, 200, None, 40, -5], "sex": ["F", "M", None, "M", "F", "F"], "y": LABELS}
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
-    dataset = table.load(tmp_path / "t.parquet", "y", RULES, 2)
+    dataset, _ = table.load(tmp_path / "t.parquet", "y", RULES, 2)
     np.testing.assert_array_equal(dataset.train_inputs, np.array(INPUTS, np.float32))
 
 
@@ -130,26 +141,31 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
     from flax import nnx
 
     from jaxacct import plot
-    from jaxacct.train import load_model
+    from jaxacct.train import Checkpoints, load_model
 
     monkeypatch.chdir(csv.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plot, "training", lambda *_: None)
+    monkeypatch.setattr(training, "_export", lambda *_: None)
     (csv.parent / "own_model.py").write_text(OWN_MODEL)
     (csv.parent / "rules.json").write_text('{"sex": ["F", "M"], "age": null}')
     csv.with_name("public.csv").write_text(f"{HEADER}\n{ROWS[0]}\n")
     run = command(csv, "--columns", "rules.json", "--model", "own_model:make", "--epsilon", "9", "--delta", "1e-3",
                   "--noise-multiplier", "2", "--epochs", "1")  # fmt: skip
-    assert main([*run, "--test", "public.csv", "--checkpoint-every", "1"]) == 0
+    assert main([*run, "--test", "public.csv"]) == 0
     assert "public test set" in capsys.readouterr().out
     folder = csv.parent / "run"
     report = json.loads((folder / "report.json").read_text())
     told = report["config"]["table"]
-    assert told["rules"] == {"sex": ["F", "M"]}
+    assert told["columns"] == {"sex": ["F", "M"]}
     assert (told["classes"], told["dropped"], told["test"]) == (["no", "yes"], ["age", "id"], "public.csv")
     assert report["config"]["num_examples"] == 6
     assert report["history"][-1]["accuracy"] in (0.0, 1.0)
     assert load_model(folder / "model", nnx.Linear(2, 2, rngs=nnx.Rngs(5)))(np.ones(2, np.float32)).shape == (2,)
+
+    (folder / "checkpoints").mkdir()
+    for name in ("run.json", "lock"):  # of a run that kept checkpoints
+        (folder / "checkpoints" / name).touch()
 
     def files():
         return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -159,6 +175,9 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
         assert main([*run, *refused]) == 2
         assert "--" in capsys.readouterr().err or "--clip-norm" in refused
         assert files() == before
+    with locked(folder / "checkpoints" / "lock"), pytest.raises(ValueError, match="in use by another process"):
+        Checkpoints(folder / "checkpoints", every=1).delete()
+    assert files() == before
     assert main([*run, "--overwrite"]) == 0
     assert "no test set" in capsys.readouterr().out
     assert json.loads((folder / "report.json").read_text())["final"]["test_accuracy"] is None

@@ -39,8 +39,8 @@ def load(
     drop: Sequence[str] = (),
     test: pathlib.Path | None = None,
     test_size: int = 0,
-) -> Dataset:
-    """Returns a table as a data set.
+) -> tuple[Dataset, dict[str, Rule]]:
+    """Returns a table as a data set, and the rules of its columns in the order of its features.
 
     Args:
         path: .csv with names in its first line, .npz, or .parquet (needs pyarrow). Arrays of an npz file may have more
@@ -59,14 +59,16 @@ def load(
     Raises ValueError where a column has no rule, a category or class is not listed, bounds are none, or a file is
     damaged; ModuleNotFoundError for a Parquet file without pyarrow; FileNotFoundError.
     """
-    inputs, labels = encoded(read(path), path, label, rules, classes, bounds, drop)
+    columns = read(path)
+    rules = _complete(columns, path, label, rules, bounds, drop)
+    inputs, labels = encoded(columns, path, label, rules, classes)
     count = classes if isinstance(classes, int) else len(classes)
     if test_size:
-        return hold_out(path.stem, inputs, labels, test_size, count)
+        return hold_out(path.stem, inputs, labels, test_size, count), rules
     held_out = inputs[:0], labels[:0]
     if test is not None:
-        held_out = encoded(read(test), test, label, rules, classes, bounds, drop)
-    return Dataset(path.stem, inputs, labels, *held_out, num_classes=count)
+        held_out = encoded(read(test), test, label, rules, classes)
+    return Dataset(path.stem, inputs, labels, *held_out, num_classes=count), rules
 
 
 def read(path: pathlib.Path) -> Columns:
@@ -115,35 +117,48 @@ def _read_parquet(path: pathlib.Path) -> Columns:
 
 
 def encoded(
+    columns: Columns, path: pathlib.Path, label: str, rules: Mapping[str, Rule], classes: int | Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the inputs, float32, the columns that have rules in the order of these; and the labels, int32."""
+    _check_there(columns, path, label, *rules)
+    features = [_features(name, columns[name], rule) for name, rule in rules.items()]
+    inputs = (
+        features[0] if len(features) == 1 else np.concatenate([part.reshape(len(part), -1) for part in features], 1)
+    )
+    return inputs, _labels(label, columns[label], classes)
+
+
+def _complete(
     columns: Columns,
     path: pathlib.Path,
     label: str,
     rules: Mapping[str, Rule],
-    classes: int | Sequence[str],
     bounds: Bounds | None,
     drop: Sequence[str],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the inputs, float32, and the labels, int32."""
-    for name in (label, *rules, *drop):
-        if name not in columns:
-            raise ValueError(f"{path} has no column {name!r}: it has {', '.join(columns)}.")
+) -> dict[str, Rule]:
+    """Returns the rule of each column that is used, in the order of the file."""
+    _check_there(columns, path, label, *rules, *drop)
     for name in (name for name in rules if name == label or name in drop):
         raise ValueError(f"column {name!r} has a rule, and is {'the label' if name == label else 'left out'}.")
-    used = {name: column for name, column in columns.items() if name != label and name not in drop}
-    without = [name for name in used if name not in rules and bounds is None]
+    used = [name for name in columns if name != label and name not in drop]
+    if not used:
+        raise ValueError(f"{path} has no column besides the label and those left out.")
+    without = [name for name in used if name not in rules]
+    if bounds is not None:
+        return {name: rules.get(name, bounds) for name in used}
     if without:
         raise ValueError(
             f"{path} has columns without a rule: {', '.join(without)}. Give public bounds (--bounds NAME=LOW:HIGH, or "
             "LOW:HIGH for all), public categories (--categories NAME=A,B,C), or leave them out (--drop NAME): what "
             "would be computed from the data is private."
         )
-    if not used:
-        raise ValueError(f"{path} has no column besides the label and those left out.")
-    features = [_features(name, column, rules.get(name, bounds)) for name, column in used.items()]
-    inputs = (
-        features[0] if len(features) == 1 else np.concatenate([part.reshape(len(part), -1) for part in features], 1)
-    )
-    return inputs, _labels(label, columns[label], classes)
+    return {name: rules[name] for name in used}
+
+
+def _check_there(columns: Columns, path: pathlib.Path, *names: str) -> None:
+    for name in names:
+        if name not in columns:
+            raise ValueError(f"{path} has no column {name!r}: it has {', '.join(columns)}.")
 
 
 def _features(name: str, column: np.ndarray, rule: Any) -> np.ndarray:
