@@ -98,19 +98,20 @@ class Placement:
     """Where and in which order a batch's gradients are computed: changes time and memory, and no guarantee.
 
     Attributes:
-        microbatch_size: examples whose gradients are held in memory at a time, on each device. Lower it, from None, the
-            whole batch, where memory runs out, or padding costs time: blocks of padding alone are left out. A step's
-            time then tells how many examples were drawn, in blocks; the guarantee does not speak of time.
+        microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
+            CPU's caches. Lower it where memory runs out, raise it for an accelerator. Blocks of padding alone are left
+            out, so that a step's time tells how many examples were drawn, in blocks; the guarantee does not speak of
+            time. None: the whole batch, padding included.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
             to rounding, in less time and memory (:func:`~jaxacct.train.clip_and_sum`). False where a layer's rule is
             doubted, to compare.
         devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
 
-    >>> Placement(microbatch_size=64)
+    >>> Placement()
     Placement(microbatch_size=64, ghost=True, devices=None)
     """
 
-    microbatch_size: int | None = None
+    microbatch_size: int | None = 64
     ghost: bool = True
     devices: Sequence[jax.Device] | None = None
 

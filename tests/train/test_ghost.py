@@ -1,6 +1,7 @@
 """Are gradients that are never formed those that vmap forms, in norm and in sum, and no less bounded?"""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,26 @@ def test_microbatches_change_nothing_but_memory():
     for ours, theirs in zip(parts, whole, strict=True):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-4, atol=1e-6)
     assert float(count) == float(their_count)
+
+
+def test_convolutions_of_a_loop_are_of_the_form_that_has_fast_code():
+    """XLA's CPU compiler turns kernels by itself in a program's entry alone."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def loss(kernels, image):
+        for kernel in kernels:
+            image = jnp.tanh(jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=numbers))
+        return image.sum()
+
+    kernels, images = [jnp.ones((3, 3, 2, 3)), jnp.ones((3, 3, 3, 4))], jnp.ones((4, 1, 8, 8, 2))
+
+    def run(kernels, images):
+        options = {"clip_norm": 1.0, "microbatch_size": 2, "ghost": True}
+        return clipped_sum(loss, kernels, images, jnp.ones(4, bool), **options)
+
+    text = jax.jit(run).lower(kernels, images).compile().as_text()
+    found = re.findall(r" convolution\(.*dim_labels=(\S+?),", text)
+    assert found == ["b01f_01io->b01f"] * 3  # two forward, one back
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -99,6 +99,11 @@ def test_norms_and_sums_are_those_of_vmap(name):
     assert float(count) == float(their_count)
 
 
+def test_dead_uses_are_not_counted():
+    loss, params, examples, _ = CASES["tied"]
+    assert "used at 8 positions" in routes(loss, params, examples[0])[1].reason  # four lookups, and four words written
+
+
 def test_a_sum_over_uses_that_cancel_is_not_taken_for_small():
     """Reading and writing cancel but for a rounding: the computed norm must not be one of rounding alone."""
     table, direction = matrix(0, 300, 24), matrix(9, 24, 1)[:, 0]

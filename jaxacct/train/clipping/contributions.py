@@ -50,6 +50,9 @@ SINGLE_MARGIN = 0.0025
 LEAST_BLOCK = 16
 """Rows of a block below which a float32 matrix product no longer beats float64."""
 
+UNROLLED = 4
+"""Blocks that are added up in one pass, as those of a microbatch are."""
+
 CANCELLING = 2.0**-20
 """Of (sum of |a_t| |b_t|)^2, added to the squared norm of a sum over positions: below, a norm may be all rounding."""
 
@@ -126,8 +129,10 @@ class Outer(NamedTuple):
             return _product(left.astype(jnp.float64), right)
         # Rounded here, each row is a b^T for a slightly different b: of the norm that was clipped, up to a roundoff.
         right = right.astype(jnp.float32)
-        if len(left) <= block:
-            return _product(left, right).astype(jnp.float64)
+        count = -(-len(left) // block)
+        if count <= UNROLLED:
+            blocks = zip(jnp.array_split(left, count), jnp.array_split(right, count), strict=True)
+            return sum(_product(*pair).astype(jnp.float64) for pair in blocks)  # type: ignore[return-value]
         missing = -len(left) % block
         left, right = (
             jnp.pad(part, ((0, missing), (0, 0))).reshape(-1, block, part.shape[1]) for part in (left, right)
