@@ -199,7 +199,7 @@ class Checkpoints:
             trainer._restore(state, progress, constants)
             trainer._restore(*_charged(trainer, record))
         self._save(trainer)
-        self.resumed = _told(trainer, begun, trainer.progress.lost_steps - progress.lost_steps)
+        self.resumed = trainer.progress.resumed(trainer.steps, begun, progress, has_seed=trainer.seed != ENTROPY)
 
     def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
@@ -351,21 +351,6 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     for _ in range(2):  # 64 bits: what a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
     return state, progress
-
-
-def _told(trainer: DPTrainer, checkpoint: int, lost: int) -> str:
-    """Returns what became of a run that was taken up at a checkpoint, in a line."""
-    goal = trainer.progress.goal
-    where = f"resumed at step {trainer.steps}" + ("" if goal is None else f" of {goal}")
-    if lost:
-        why = (
-            "no seed was given to make them again"
-            if trainer.seed == ENTROPY
-            else "they did not give the same bits again"
-        )
-        return f"{where}: {lost} steps begun after step {checkpoint} are lost and stay paid for, as {why}."
-    again = trainer.steps - checkpoint
-    return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 
 
 def _stored(arrays: Arrays) -> Arrays:

@@ -15,7 +15,8 @@ from jaxacct.train.clipping import ClippingRule, clip_and_sum
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import run_key
 from jaxacct.train.noise import deviation_of_mean, privatize
-from jaxacct.train.planned import Plan, PlannedLedger
+from jaxacct.train.planned import Plan
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling.packing import Batch
 from jaxacct.train.settings import rule_of
 from jaxacct.train.spending import spending

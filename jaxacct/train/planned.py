@@ -17,7 +17,7 @@ knows what but the data: let the remaining steps be made all the same and thrown
 function of its outputs (and of randomness that knows nothing of the data), and (Y_1, ..., Y_tau) is a function of (Y_1,
 ..., Y_R): post-processing. Hence no odometer and no filter is needed, and nothing is lost to one. Nor does it matter
 into how many calls the steps were divided, or that an interruption lost some: those are released steps of M as well,
-and the ledger has counted them. What it must not do is make one run more than R; :class:`PlannedLedger` refuses that.
+and the ledger has counted them. What it must not do is make one run more than R; :class:`.PlannedLedger` refuses that.
 
 Where tau does not depend on what was released, as for a length that was fixed beforehand, M may be replaced by the
 composition of the steps made: then the smaller epsilon of that holds (:func:`~jaxacct.train.claims.certified_epsilon`).
@@ -25,21 +25,16 @@ composition of the steps made: then the smaller epsilon of that holds (:func:`~j
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
-from jaxacct.mechanisms.mechanism import Mechanism
-from jaxacct.precision import in_float64, outside
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
 
 MOST_STEPS = 2**31 - 1
@@ -92,6 +87,11 @@ class Plan:
         delta: the budget; cut batches take :attr:`overflow_delta` of it.
         queries: what is released beside the steps.
         certified: bounds on the epsilon of the whole plan at :attr:`delta_after_overflow`; ``upper`` holds.
+
+    >>> sampler = PoissonSampler(60_000, 0.01, capacity=800)
+    >>> made = plan(lambda epsilon, steps: sampler, 1e-5, epsilon=3.0, steps=3000)
+    >>> f"{made.noise_multiplier:.4f}", made.steps, bool(2.999 < made.certified.upper <= 3.0)
+    ('1.0330', 3000, True)
     """
 
     sampler: Sampler
@@ -107,7 +107,7 @@ class Plan:
         """Of the sampler's mechanism."""
         return runs_of(self.sampler, self.steps)
 
-    def composition(self, steps: int | None = None) -> tuple[Any, Any]:
+    def composition(self, steps: int | None = None) -> tuple[Mechanisms, Steps]:
         """Returns what the first steps (None: all) are composed of, and how often each of it is run."""
         return _composition(self.sampler, self.noise_multiplier, self.steps if steps is None else steps, self.queries)
 
@@ -170,10 +170,9 @@ def plan(
     Raises ValueError where there is no such plan: the noise pays for no step, has no finite epsilon, or cut batches
     cost all of delta.
 
-    >>> made = plan(lambda epsilon, steps: PoissonSampler.for_budget(60_000, 0.01, epsilon=epsilon, delta=1e-5,
-    ...                                                              steps=steps), 1e-5, epsilon=3.0, steps=3000)
-    >>> f"{made.noise_multiplier:.4f}", bool(2.999 < made.certified.upper <= 3.0)
-    ('1.0331', True)
+    >>> sampler = PoissonSampler(60_000, 0.01, capacity=800)
+    >>> plan(lambda epsilon, steps: sampler, 1e-5, epsilon=3.0, noise_multiplier=1.1).steps
+    3712
     """
     if epsilon is None:
         assert noise_multiplier is not None
@@ -361,48 +360,3 @@ def _rounded_up(value: float) -> float:
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS)
     rounded = float(f"{math.ceil(value / unit) * unit:.{DIGITS}g}")
     return rounded if rounded >= value else float(f"{rounded + unit:.{DIGITS}g}")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class PlannedLedger:
-    """Counts the runs of a plan, and grants them while there are some left: all that a planned run needs in its loop.
-
-    Attributes:
-        made (): runs granted so far, int32.
-        runs: of the plan; static.
-        certified: the plan's certified epsilon; static, so that no record can change it.
-
-    >>> ledger = PlannedLedger.of(2, certified=0.5)
-    >>> granted, ledger = ledger.spend(2)
-    >>> bool(granted), bool(ledger.spend(1)[0]), float(ledger.epsilon())
-    (True, False, 0.5)
-    """
-
-    made: Int32[Array, ""]
-    runs: int = field(metadata={"static": True})
-    certified: float = field(metadata={"static": True})
-
-    @classmethod
-    def of(cls, runs: int, *, certified: float) -> PlannedLedger:
-        """Returns the ledger of a plan before its first run."""
-        return cls(jnp.zeros((), jnp.int32), runs, certified)
-
-    def spend(self, runs: ArrayLike) -> tuple[Bool[Array, ""], PlannedLedger]:
-        """Returns whether so many more runs are the plan's, and the ledger after them: the same one if they are not."""
-        more = jnp.asarray(runs, jnp.int32)
-        granted = (more >= 0) & (more <= self.remaining())
-        return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
-
-    def remaining(self) -> Int32[Array, ""]:
-        """Returns how many runs the plan has left; 0 where a count from elsewhere is none."""
-        return jnp.where((self.made >= 0) & (self.made <= self.runs), self.runs - self.made, 0)
-
-    def epsilon(self) -> Float64[Array, ""]:
-        """Returns the certified epsilon of the whole plan, which holds wherever a run stops; 0 before its first."""
-        return outside(_reading(self.made, self.certified))
-
-
-@in_float64
-def _reading(made: Array, certified: float) -> Array:
-    return jnp.where(made == 0, 0.0, certified)

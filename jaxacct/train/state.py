@@ -74,6 +74,15 @@ class Progress(NamedTuple):
     ended: bool = True
     lost_steps: int = 0
 
+    def resumed(self, steps: int, checkpoint: int, before: Progress, *, has_seed: bool) -> str:
+        """Returns, in a line, what became of a run taken up at a checkpoint, where it had come to ``before``."""
+        where = f"resumed at step {steps}" + ("" if self.goal is None else f" of {self.goal}")
+        lost, again = self.lost_steps - before.lost_steps, steps - checkpoint
+        if lost:
+            why = "they did not give the same bits again" if has_seed else "no seed was given to make them again"
+            return f"{where}: {lost} steps begun after step {checkpoint} are lost and stay paid for, as {why}."
+        return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
+
 
 class Keeper(Protocol):
     """Whom :meth:`.DPTrainer.fit` calls with the trainer, so that nothing is released that is not written down."""

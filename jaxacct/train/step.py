@@ -24,7 +24,7 @@ from jaxacct.train.health import all_finite, check_gradients
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
 

@@ -25,7 +25,7 @@ from jaxacct.train.loop import Loop
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sources import ArraySource, IndexedSource
 from jaxacct.train.spending import spending
 from jaxacct.train.state import Progress, TrainState

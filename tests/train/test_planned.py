@@ -22,7 +22,8 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
-from jaxacct.train.planned import PlannedLedger, plan
+from jaxacct.train.planned import plan
+from jaxacct.train.planned_ledger import PlannedLedger
 
 DELTA = 1e-5
 
