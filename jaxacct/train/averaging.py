@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.noise import widened
+from jaxacct.train.moving import weight, widened
 from jaxacct.train.trainer import DPTrainer
 
 
@@ -57,7 +56,6 @@ def averaging(optimizer: optax.GradientTransformation, decay: float = 0.999) -> 
     (6.0, 5.0)
     """
     validation.check_decay(decay, "decay")
-    kept, logarithm = 1 - decay, math.log(decay) if decay else -math.inf
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: PyTree) -> AveragingState:
@@ -70,7 +68,7 @@ def averaging(optimizer: optax.GradientTransformation, decay: float = 0.999) -> 
             raise ValueError("params = None: averaging needs them; call update(updates, state, params).")
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         count = optax.safe_increment(state.updates)
-        share = kept / -jnp.expm1(count * logarithm)  # of the new one, (1 - decay) / (1 - decay^count): 1 at first
+        share = (1 - decay) / weight(decay, count)  # of the new one: 1 at first
         made = optax.apply_updates(params, updates)
         average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, made)
         return updates, AveragingState(inner_state, average, count)
@@ -102,7 +100,7 @@ def averaged_model(trainer: DPTrainer) -> nnx.Module:
 
     >>> trainer = DPTrainer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], averaging(optax.sgd(0.1)),
     ...                     (jnp.ones((50, 1)),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
-    ...                     expected_batch_size=10, clip_norm=1.0)
+    ...                     expected_batch_size=10, clip_norm=1.0, ledger="filter")
     >>> bool(averaged_model(trainer).kernel[0, 0] == trainer.model.kernel[0, 0])  # no update yet
     True
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ import optax
 from jaxtyping import Array, ArrayLike, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.noise import widened
+from jaxacct.train.moving import weight, widened
 
 LEAST_FLOOR = 1e-16
 """Of the second moment, where there is no noise: the square of Adam's usual epsilon."""
@@ -96,7 +95,7 @@ def adam_bc(
             )
         count = optax.safe_increment(state.updates)
         mean, square = _moved(b1, state.mean, updates, 1), _moved(b2, state.square, updates, 2)
-        weights = _weight(b1, count), _weight(b2, count)
+        weights = weight(b1, count), weight(b2, count)
         variance = jnp.asarray(noise_deviation, jnp.float32) ** 2
         least = jnp.asarray(floor, jnp.float32) if floor is not None else (
             jnp.maximum(variance * jnp.sqrt(2 * _squared_weights(b2, count)), LEAST_FLOOR)
@@ -118,12 +117,7 @@ def _moved(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new.astype(old.dtype) ** power, moment, updates)
 
 
-def _weight(decay: float, count: Array) -> Array:
-    """Returns ``1 - decay^count``: how much of a moment's weight there is."""
-    return -jnp.expm1(count * (math.log(decay) if decay else -math.inf))
-
-
 def _squared_weights(decay: float, count: Array) -> Array:
     """Returns the sum of the squares of a bias-corrected moment's weights."""
-    weight = _weight(decay, count)
-    return (1 - decay) * (2 - weight) / ((1 + decay) * weight)
+    there = weight(decay, count)
+    return (1 - decay) * (2 - there) / ((1 + decay) * there)

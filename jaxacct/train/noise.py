@@ -86,11 +86,6 @@ def deviation_of_mean(
     return (multiplier * clip_norm / divisor).astype(jnp.float32)
 
 
-def widened(tree: PyTree) -> PyTree:
-    """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
-
-
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ...]:
     """Returns independent standard normal float64 values, whatever the ambient precision is.
 

@@ -15,7 +15,8 @@ from jaxacct.train.clipping import ClippingRule, clip_and_sum
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import run_key
 from jaxacct.train.noise import deviation_of_mean, privatize
-from jaxacct.train.planned import Plan, PlannedLedger
+from jaxacct.train.planned import Plan
+from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling.packing import Batch
 from jaxacct.train.settings import rule_of
 from jaxacct.train.spending import spending
@@ -66,11 +67,10 @@ class PrivateGradients:
     ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
     >>> private.plan.steps, bool(1.99 < private.plan.certified.upper <= 2.0)
     (40, True)
-    >>> state, x = private.start(), jnp.ones((1000, 3))
+    >>> state = private.start()
     >>> indices, mask = private.batch(state)
-    >>> gradient, state = private.gradient(jnp.zeros(3), state, (x[indices],), mask)
-    >>> gradient.shape, state
-    ((3,), <PrivateState: step 1>)
+    >>> indices.shape == mask.shape == (private.plan.sampler.capacity,), state
+    (True, <PrivateState: step 0>)
     """
 
     loss: Callable[..., Array]
@@ -176,10 +176,9 @@ class PrivateGradients:
             after = dataclasses.replace(state, ledger=ledger, rule=rule, step=state.step + 1)
             return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
 
-        def refuse(state: PrivateState) -> tuple[PyTree, PrivateState]:
-            return jax.tree.map(jnp.zeros_like, params), state
-
-        return jax.lax.cond(granted, release, refuse, state)
+        if is_concrete(granted):
+            return release(state)
+        return jax.lax.cond(granted, release, lambda state: (jax.tree.map(jnp.zeros_like, params), state), state)
 
 
 def _key(state: PrivateState, purpose: int) -> jax.Array:

@@ -50,7 +50,7 @@ def make_private(
     >>> x = np.ones((300, 2), np.float32)
     >>> trainer = make_private(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda model, x: model(x)[0] ** 2, optax.sgd(0.1),
     ...                        (x,), epsilon=2.0, delta=1e-4, epochs=3)
-    >>> [record.step for record in trainer.fit()][-1], bool(1.99 < trainer.spent_epsilon <= 2.0)
+    >>> trainer.plan.steps, bool(1.99 < trainer.plan.certified.upper <= 2.0)
     (4, True)
     """
     size = len(jax.tree.leaves(data)[0])  # what is read by index is a leaf

@@ -72,7 +72,7 @@ def build_report(
     }
     return {
         "config": {**(config or {}), **settings},
-        "history": [entry._asdict() for entry in history],
+        "history": [_record(entry) for entry in history],
         "final": {
             "steps": trainer.steps,
             "test_accuracy": history[-1].accuracy if history else None,
@@ -83,6 +83,12 @@ def build_report(
         },
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
     }
+
+
+def _record(entry: Evaluation) -> dict[str, Any]:
+    plain = entry._asdict()
+    means = dict(plain.pop("metrics"))
+    return plain | ({"metrics": means} if means else {})
 
 
 def _version(package: str) -> str:

@@ -12,18 +12,6 @@ from jaxacct.train import AdaptiveQuantile, DPTrainer, adam_bc, averaged, averag
 ENTRIES = 4
 
 
-def trainer_of(optimizer, steps=None, **options):
-    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    settings = {"epsilon": 1.0, "delta": 1e-3, "noise_multiplier": 3.0, "expected_batch_size": 40, "clip_norm": 1.0}
-    trainer = DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda m, x: jnp.sum((m(x) - x[:1]) ** 2), optimizer, (x,), seed=1,
-        **settings | options,
-    )  # fmt: skip
-    if steps:
-        trainer.fit(steps, every=1)
-    return trainer
-
-
 def gradients(steps, seed=0):
     rng = np.random.default_rng(seed)
     return rng.normal(0.3, 1.0, (steps, ENTRIES)).astype(np.float32)
@@ -61,19 +49,6 @@ def test_narrow_parameters_are_averaged_in_float32():
     assert averaged(state).dtype == jnp.float32
     _, state = optimizer.update(params, state, params + 2)  # far below what bfloat16 tells apart, times a half
     assert averaged(state)[0] == pytest.approx(257.0, abs=0.01)
-
-
-def test_a_trainer_gives_the_averaged_module_and_trains_as_without():
-    trainer, plain = trainer_of(averaging(optax.sgd(0.5), 0.5)), trainer_of(optax.sgd(0.5), steps=3)
-    kernels, seen = [], []
-    trainer.fit(3, every=1, evaluate=lambda m: kernels.append(m.kernel[...]) or float(averaged_model(trainer).bias[0]),
-                on_evaluation=lambda record: seen.append(record.accuracy))  # fmt: skip
-    np.testing.assert_array_equal(trainer.model.kernel[...], plain.model.kernel[...])
-    expected = (kernels[0] / 4 + kernels[1] / 2 + kernels[2]) / 1.75
-    np.testing.assert_allclose(averaged_model(trainer).kernel[...], expected, rtol=1e-5)
-    assert seen[-1] == averaged_model(trainer).bias[0] != trainer.model.bias[0]
-    with pytest.raises(ValueError, match=r"0 averages.*averaging\(optimizer\)"):
-        averaged_model(plain)
 
 
 def by_the_paper(gradients, rate, deviation, floor, b1=0.9, b2=0.999):
@@ -115,15 +90,6 @@ def test_the_default_floor_is_the_deviation_of_what_noise_leaves():
     assert abs(left.mean()) < 5 * left.std() / np.sqrt(entries)
 
 
-def test_a_trainer_tells_how_much_noise_there_is():
-    rule, norms = AdaptiveQuantile(clip_norm=1.0, count_noise=10.0), [1.0]
-    trainer = trainer_of(optax.chain(deviations(), adam_bc(0.1)), clip_norm=None, clipping=rule)
-    trainer.fit(3, every=1, on_evaluation=lambda _: norms.append(trainer.clip_norm))
-    assert len(set(norms)) == 4
-    expected = rule.gradient_noise_multiplier(3.0) * norms[2] / 40
-    assert float(trainer.state.opt_state[0]) == pytest.approx(expected, rel=1e-5)
-
-
 def deviations():
     """Keeps what it was told."""
     return optax.GradientTransformationExtraArgs(
@@ -148,17 +114,30 @@ def test_wrong_uses_are_named(make, words):
         make()
 
 
-def test_a_schedule_ends_where_the_plan_does():
-    """Warm-up and cosine over as many steps as are planned: the first rate and the one after the last are 0."""
-    steps, rates = 5, []
+def test_all_of_it_in_a_planned_run_of_a_trainer():
+    """One run: warm-up and cosine over the plan's steps, the noise told as the clipping norm moves, and the average."""
+    steps, rule, norms, rates, kernels = 5, AdaptiveQuantile(clip_norm=1.0, count_noise=10.0), [1.0], [], []
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.5, warmup_steps=2, decay_steps=steps)
-    optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=schedule)
-    trainer = trainer_of(optimizer, noise_multiplier=None, epochs=1)
-    assert trainer.plan.steps == steps
-    trainer.fit(every=1, evaluate=lambda model: rates.append(used(trainer)) or 0.0)
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    trainer = DPTrainer(
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda m, x: jnp.sum((m(x) - x[:1]) ** 2),
+        averaging(optax.chain(deviations(), optax.inject_hyperparams(adam_bc)(learning_rate=schedule)), 0.5), (x,),
+        epsilon=1.0, delta=1e-3, epochs=1, expected_batch_size=40, clipping=rule, seed=1,
+    )  # fmt: skip
+
+    def look(record):
+        told, inner = trainer.state.opt_state.inner
+        noise = rule.gradient_noise_multiplier(trainer.noise_multiplier)
+        assert float(told) == pytest.approx(noise * norms[-1] / 40, rel=1e-5)
+        norms.append(trainer.clip_norm)
+        rates.append(float(inner.hyperparams["learning_rate"]))
+        kernels.append(trainer.model.kernel[...])
+
+    trainer.fit(every=1, on_evaluation=look)
+    assert trainer.plan.steps == trainer.steps == len(set(norms)) - 1 == steps
     np.testing.assert_allclose(rates, [schedule(step) for step in range(steps)], rtol=1e-6)
     assert rates[0] == 0.0 < rates[1] < rates[2] > rates[3] > rates[4] > schedule(steps) == 0.0
-
-
-def used(trainer):
-    return float(trainer.state.opt_state.hyperparams["learning_rate"])
+    expected = sum(kernel * 2.0**step for step, kernel in enumerate(kernels)) / (2.0**steps - 1)
+    np.testing.assert_allclose(averaged_model(trainer).kernel[...], expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"0 averages.*averaging\(optimizer\)"):
+        averaged(optax.sgd(0.1).init(jnp.zeros(1)))

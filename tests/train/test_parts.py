@@ -39,17 +39,16 @@ def scanned(private, params, steps, seed=1):
     return jax.jit(lambda *carry: jax.lax.scan(step, carry, length=steps))(params, private.start(seed))
 
 
-@pytest.mark.parametrize(
-    "clipping", [{"clip_norm": 1.0}, {"clipping": AdaptiveQuantile(1.0, count_noise=10.0)}], ids=("flat", "adaptive")
-)
-def test_a_loop_of_the_parts_is_the_trainer_until_the_plan_is_spent(clipping):
-    private, params = made(**clipping)
+def test_a_loop_of_the_parts_is_the_trainer_until_the_plan_is_spent():
+    rule = AdaptiveQuantile(1.0, count_noise=10.0)
+    private, params = made(clipping=rule)
     assert private.steps == 10
     assert 0.999 <= private.plan.certified.upper <= 1.0
     trainer = DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), epsilon=3.0, delta=1e-3,
-        noise_multiplier=private.plan.noise_multiplier, sampler=private.plan.sampler, seed=1, **clipping,
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clipping=rule, seed=1,
+        **SETTINGS,
     )  # fmt: skip
+    assert trainer.plan == private.plan
     trainer.fit(10, every=10)
     (params, state), gradients = scanned(private, params, 12)
     assert state.step == trainer.steps == 10
