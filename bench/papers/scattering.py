@@ -1,9 +1,9 @@
 """Features of images that no data chose: a two-layer scattering transform, and group normalization of its channels.
 
 Mallat (2012), "Group invariant scattering"; Bruna & Mallat (2013), "Invariant scattering convolution networks", with
-the Morlet wavelets given there. A linear model on them is the private one of Tramèr & Boneh (2021), "Differentially private
-learning needs better features (or much more data)". Filters and normalization depend on one image's size only, and
-each image's features on that image alone: nothing of this costs budget.
+the Morlet wavelets given there. A linear model on them is the private one of Tramèr & Boneh (2021), "Differentially
+private learning needs better features (or much more data)". Filters and normalization depend on the size of an image
+only, and its features on that image alone: nothing of this costs budget.
 """
 
 from __future__ import annotations
