@@ -70,9 +70,9 @@ def flat(inputs: np.ndarray) -> np.ndarray:
 
 
 TASKS = {
-    "mnist": Task(scattering.features, 0.5, 150, 1.0, 1500.0, 0.980, 10_000),
-    "digits": Task(scattering.features, 1.0, 60, 3.0, 30.0, 0.950, 287),
-    "adult": Task(flat, 1.0, 100, 3.0, 100.0, 0.849, 5_000),
+    "mnist": Task(scattering.features, 0.25, 150, 1.0, 15_000.0, 0.980, 10_000),
+    "digits": Task(scattering.features, 1.0, 60, 3.0, 40.0, 0.950, 287),
+    "adult": Task(flat, 1.0, 100, 3.0, 300.0, 0.849, 5_000),
 }
 
 
@@ -114,6 +114,7 @@ def run(task: Task, made: Plan, parts: Any, classes: int, seed: int) -> dict[str
         noise_multiplier=made.noise_multiplier,
         sampler=made.sampler,
         clip_norm=task.clip_norm,
+        microbatch_size=min(MICROBATCH, len(inputs)),
         seed=key,
     )
     trainer.fit(every=task.steps)

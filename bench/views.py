@@ -23,7 +23,7 @@ from bench.timing import clock
 from jaxacct.train import RECIPES, Augmentation, DPTrainer, accuracy, cross_entropy, load
 
 EPSILON, DELTA = 3.0, 1e-5
-BATCH, STEPS, MICROBATCH = 1024, 150, 64
+BATCH, STEPS, MICROBATCH = 512, 120, 64
 SHIFT = 2
 """Pixels that a view is moved by at most, in either direction, with zeros at the border."""
 
