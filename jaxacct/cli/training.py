@@ -18,7 +18,6 @@ from jaxacct.whole_file import PRIVATE, write_whole
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
-EPSILON = 3.0
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
 
@@ -202,9 +201,9 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     given = vars(arguments) | {"epochs": epochs}
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
-    costs_follow = arguments.policy == "constant" and None not in (given["noise_multiplier"], given["epochs"])
+    costs_follow = arguments.policy == "constant" and None not in (arguments.noise_multiplier, arguments.epochs)
     if given["epsilon"] is None and not costs_follow:
-        given["epsilon"] = EPSILON
+        given["epsilon"] = tables.EPSILON
     settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
     optional = {name: given[name] for name in ("trainable", "microbatch_size", "ghost") if given[name] is not None}
     policy = _policy(arguments, len(dataset.train_labels))
