@@ -116,8 +116,8 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
         noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),
-        noise_multiplier=1.0 if noise is None else noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01, microbatch_size=128,
-        source=UNTUNED,
+        noise_multiplier=1.0 if noise is None else noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01,
+        microbatch_size=128, source=UNTUNED,
     )  # fmt: skip
     return made, epochs
 
