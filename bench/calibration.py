@@ -17,7 +17,7 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 )
 
 import json

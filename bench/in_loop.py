@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

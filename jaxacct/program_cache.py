@@ -279,8 +279,8 @@ def _processor() -> list[str]:
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             first = file.read(2**14).split("\n\n")[0].splitlines()
-        told = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU implementer", "CPU part")
-        return [line for line in first if line.split(":")[0].strip() in told]
+        known = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU implementer", "CPU part")
+        return [line for line in first if line.split(":")[0].strip() in known]
     except OSError:
         names = ("PROCESSOR_IDENTIFIER", "PROCESSOR_ARCHITECTURE")
         return [platform.processor(), platform.version(), *(os.environ.get(name, "") for name in names)]

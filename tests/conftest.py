@@ -18,8 +18,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
-# Each pytest worker has one core; XLA's own threads would only fight over it.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+# Each pytest worker has one core; XLA's own threads would only fight over it. And nearly all of a cold suite is
+# compilation: all of it is done as the library does that of first answers (jaxacct.elementary.FAST), in a third of the
+# time. What only code that is compiled well could show, .ci/run asks in a second, short run without these flags.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0",
+)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -112,7 +112,7 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
     )
     # The direction that decides may be tight, and the other one need not be.
     bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= tolerance))
-    return bounds, jax.tree.map(lambda mine, theirs: jnp.where(decides, theirs, mine), record, other)
+    return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
 
 
 def within(directions: list[Parts], question: Question, tolerance: float, method: str) -> Answer:

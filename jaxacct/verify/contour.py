@@ -34,11 +34,12 @@ from jaxacct.verify.quadrature import TooMuch
 ACCURACY = 44.0
 """Natural logarithm of the relative accuracy aimed at, e^-44 = 8e-20."""
 
-LESS = (44.0, 27.0, 16.0)
-"""What is tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 = 1e-7."""
-
 MOST_PRODUCTS = 4e7
 """Nodes times frequencies of one law: about four seconds."""
+
+LESS = ((44.0, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 15 * MOST_PRODUCTS))
+"""Accuracies, and products for them, that are tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 =
+1e-7. The last is for few runs at small rates, whose loss is nearly an atom."""
 
 MOST_FREQUENCIES = 200_000
 
@@ -103,9 +104,8 @@ def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, fl
     raise TooMuch("the tail of the loss falls too slowly for one line")
 
 
-def line(runs: sketch.Runs, epsilon: float, accuracy: float | None = None) -> Line:
-    """Returns a line for this epsilon; ``accuracy`` as :data:`ACCURACY`."""
-    wanted = ACCURACY if accuracy is None else accuracy
+def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOST_PRODUCTS) -> Line:
+    """Returns a line for this epsilon; ``wanted`` as :data:`ACCURACY`, ``most`` as :data:`MOST_PRODUCTS`."""
     t, period, u, log_delta = place(runs, epsilon, wanted)
     base = sketch.together(runs, t)[0] - t * epsilon
     step, exact_t, exact_period = 2 * math.pi / period, arb(t), arb(period)
@@ -122,7 +122,7 @@ def line(runs: sketch.Runs, epsilon: float, accuracy: float | None = None) -> Li
             top, k = values[0].real, 1
         else:
             points = quadrature.nodes(law, exact_t, step * count, rough, bits)
-            if len(points.weights) * count > MOST_PRODUCTS:
+            if len(points.weights) * count > most:
                 raise TooMuch(f"{len(points.weights)} nodes at {count} frequencies")
             values = quadrature.values(points, exact_step, count)
             top = values[0].real

@@ -15,24 +15,28 @@ from jaxacct.verify.quadrature import WIDEST, Tilt, _base, spread
 SHIFTS = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0)
 """Distances that a path is moved by, in units of the noise."""
 
+TINY = 1e-60
+"""Share of M(t) that is not looked at closely."""
+
 
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
     """Returns a bound on |M(t + iw)| for all w >= ``frequency``, the pieces' paths moved by ``shifts``."""
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
+    tiny = arb(sketch.cumulants(law, float(t))[0]).exp() * TINY
     for piece, shift in zip(law.pieces, shifts, strict=True):
-        value += _piece(Tilt(piece, t), arb(frequency), arb(shift))
+        value += _piece(Tilt(piece, t), arb(frequency), arb(shift), tiny)
     return value.upper()
 
 
-def _piece(tilt: Tilt, frequency: arb, v: arb) -> arb:
+def _piece(tilt: Tilt, frequency: arb, v: arb, tiny: arb) -> arb:
     piece = tilt.piece
     if not (spread(piece.p) * v < WIDEST and spread(piece.q) * v < WIDEST):
         return arb.pos_inf()
     growth = tilt.growth(v)
     along = tilt.ends()[2]
-    for middle, half in tilt.cells(0.06 if piece.curvature > 0 else 0.01):
+    for middle, half, above in tilt.cells(0.06 if piece.curvature > 0 else 0.01, tiny):
         least = _argument(piece, acb(arb(middle, half), v if piece.rises else -v))
-        along += 2 * half * tilt.supremum(middle, half) * (-frequency * least).exp()
+        along += above * (-frequency * least).exp()
     value = growth * along
     for end in (piece.low, piece.high):
         if end is None:

@@ -117,15 +117,29 @@ class Tilt:
             beyond += self.log_density(high).exp() / (kappa * high - most)
         return low, high, beyond.upper()
 
-    def cells(self, width: float) -> Iterator[tuple[arb, arb]]:
-        """Yields middles and half-widths of equal cells between the ends."""
+    def cells(self, width: float, tiny: arb) -> Iterator[tuple[arb, arb, arb]]:
+        """Yields middles and half-widths of parts between the ends, in their order, and bounds on f's integrals there.
+
+        Parts are equal cells, or many of them together where they hold less than ``tiny``: under a strong tilt f is
+        narrow and its ends lie far apart.
+        """
         low, high, _ = self.ends()
         unit = 1 / self.piece.curvature.sqrt() if self.piece.curvature > 0 else high - low
         count = max(1, int(float((high - low) / (unit * width))) + 1)
-        if count > MOST_CELLS:
-            raise TooMuch(f"the tilted density reaches over {count} cells")
         half = (high - low) / (2 * count)
-        return ((low + (2 * i + 1) * half, half) for i in range(count))
+        left, found = [(0, count)], 0
+        while left:
+            first, last = left.pop()
+            middle, reach = low + (first + last) * half, (last - first) * half
+            above = 2 * reach * self.supremum(middle, reach)
+            if last - first == 1 or above < tiny:
+                found += 1
+                if found > MOST_CELLS:
+                    raise TooMuch(f"the tilted density reaches over {count} cells")
+                yield middle, reach, above
+            else:
+                between = (first + last) // 2
+                left += [(between, last), (first, between)]
 
 
 def _base(terms: Terms, least: bool) -> tuple[arb, arb]:
@@ -174,9 +188,9 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int) -> Nodes:
         error += tilt.ends()[2]
         panels: list[tuple[arb, arb]] = []
         run: list[tuple[arb, arb]] = []
-        for middle, half in tilt.cells(0.5 if piece.curvature > 0 else 0.125):
-            above = 2 * half * tilt.supremum(middle, half)
-            if above < goal / 1000:
+        tiny = goal / 1000
+        for middle, half, above in tilt.cells(0.5 if piece.curvature > 0 else 0.125, tiny):
+            if above < tiny:
                 error += above
                 panels += _merged(run)
                 run = []

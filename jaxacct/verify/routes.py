@@ -178,12 +178,12 @@ class Direction:
                 found = line.delta(epsilon)
                 if found.rad() <= ENOUGH * abs(found):
                     return found
-        for accuracy in contour.LESS:
+        for attempt in contour.LESS:
             try:
-                line = contour.line(self.runs, float(epsilon), accuracy)
+                line = contour.line(self.runs, float(epsilon), *attempt)
                 break
             except TooMuch:
-                if accuracy == contour.LESS[-1]:
+                if attempt == contour.LESS[-1]:
                     raise
         self.lines.append((float(epsilon), line))
         return line.delta(epsilon)
