@@ -27,10 +27,10 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     Formal guarantee: ``upper`` holds for the sampler's relation, for settings that were fixed before training. It is
     that of the steps made, for a stopping time that depends on the settings alone
     (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`; whether training was stopped by looking at it is not
-    checked here). Of a planned run that ended otherwise it is that of the whole plan, which holds whatever of the
-    released decided on the end (:mod:`jaxacct.train.planned`); ``lower`` is that of the steps made. Batches cut at
-    capacity are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it.
-    ``lower`` bounds the epsilon of the worst gradients, not of those that occurred.
+    checked here). Of a planned run that ended otherwise it is that of the whole plan, which holds even if
+    what was released decided on the end (:mod:`jaxacct.train.planned`); ``lower`` is that of the steps made. Batches
+    cut at capacity are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus
+    it. ``lower`` bounds the epsilon of the worst gradients, not of those that occurred.
 
     Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
     happened to be bounds their privacy loss. The ledger does (:attr:`~jaxacct.train.trainer.DPTrainer.spent_epsilon`).
@@ -129,7 +129,7 @@ def guarantee(trainer: DPTrainer) -> str:
         text = (
             f"The noise multiplier, the sampling rate and at most {trainer.plan.steps} steps were fixed "
             "before training. What was released is a part of what that plan releases, so the plan's certified "
-            "epsilon holds by whatever of it was decided when to stop."
+            "epsilon holds, even if what was seen of the model decided when to stop."
         )
     elif trainer.stopping_was_planned:
         text = (
@@ -137,7 +137,7 @@ def guarantee(trainer: DPTrainer) -> str:
             "on them, so the certified epsilon of the non-adaptive composition holds for the realized number of steps. "
         )
         text += (
-            f"That of the whole plan, {trainer.epsilon:g}, would hold had the model decided when to stop."
+            f"That of the whole plan, {trainer.epsilon:g}, would hold even if the model had decided when to stop."
             if trainer.plan is not None
             else f"The Rényi {trainer.ledger_kind}'s epsilon would also hold had they been chosen adaptively."
         )

@@ -123,7 +123,7 @@ def test_a_run_makes_its_plan_and_may_stop_before():
     bounds = certified_epsilon(early)
     assert bounds.upper == trainer.spent_epsilon  # of the plan: who knows why it went on
     assert bounds.lower < 0.9 * bounds.upper
-    assert "by whatever of it was decided when to stop" in guarantee(early)
+    assert "what was seen of the model decided when to stop" in guarantee(early)
     assert build_report(early, [])["final"]["epsilon_certified"]["upper"] == bounds.upper
 
 
