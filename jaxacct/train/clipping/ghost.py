@@ -25,6 +25,7 @@ from jaxtyping import Array, PyTree
 
 from jaxacct.train.clipping.contributions import Contributions, Looked, Outer, Stored, Summed, Tied
 from jaxacct.train.clipping.layers import (
+    Dense,
     Table,
     looked_up,
     matrix_contributions,
@@ -38,6 +39,12 @@ WHY: dict[type[Contributions], str] = {
     Stored: "cheaper than inner products of positions",
     Summed: "inner products of positions are cheaper",
 }
+
+
+MANY, AFFORDED = 16, 4
+"""From so many positions on, the float64 sum over them takes longer than to form a dense layer's gradients, in float32:
+k n (T + 28) multiplications against 2.5 k n T, where to hold a number takes 28 and float64 is 2.5 times as slow (both
+measured on a CPU). So they are formed, where they are at most so many times what goes in and out."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,8 @@ class GhostLoss:
         if not dense:
             return Looked, f"{size}: rows that are looked up", tuple(uses)
         if tables:
-            cost = sum(use.positions for use in dense) * sum(matrix_shape(dense[0].layer))
+            written = sum(use.positions for use in dense)
+            cost = written * sum(matrix_shape(dense[0].layer)) * (AFFORDED if written >= MANY else 1)
             form: type[Contributions] = Tied if shape.size > cost else Stored
             return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
         rows, columns = matrix_shape(dense[0].layer)
@@ -167,6 +175,9 @@ class GhostLoss:
         # A loop would add up gradients of its own step by step, which pays where they are small.
         if form is Stored and (len(uses) > 1 or dense[0].steps) and shape.size <= positions * (rows + columns):
             return Stored, f"{size}: fewer than go in and out of its maps there", ()
+        plain = all(isinstance(use.layer, Dense) and not use.steps for use in dense)
+        if form is Summed and plain and positions >= MANY and shape.size <= AFFORDED * positions * (rows + columns):
+            return Stored, f"{size}: cheaper than their sum in float64", ()
         return form, f"{size}: {WHY[form]}", tuple(uses)
 
     def routes(self) -> Routes:
