@@ -13,12 +13,22 @@ SIZE = 8.0
 MASK = jnp.array([True] * 5 + [False] * 3)
 
 
-def means(metrics, values, unclipped=0.5, mask=MASK, noise_multiplier=0.0, key=0):
-    model = lambda: lambda x: x  # noqa: E731
-    return metrics.after(
-        metrics.start(), jax.random.key(key), model, (jnp.asarray(values, jnp.float32),), mask, unclipped,
+BOUND = 4.0
+
+METRICS = Metrics({"value": (lambda model, x: model(x), BOUND)})
+
+
+@jax.jit
+def released(key, values, unclipped, mask, noise_multiplier):
+    return METRICS.after(
+        METRICS.start(), jax.random.key(key), lambda: lambda x: x, (values,), mask, unclipped,
         noise_multiplier=noise_multiplier, expected_batch_size=SIZE,
     )  # fmt: skip
+
+
+def means(values, unclipped=0.5, mask=MASK, noise_multiplier=0.0, key=0):
+    found = released(key, jnp.asarray(values, jnp.float32), unclipped, mask, noise_multiplier)
+    return {name: float(mean) for name, mean in found.items()}
 
 
 @pytest.mark.parametrize("share", [1e-3, 0.1, 0.9])
@@ -34,35 +44,30 @@ def test_a_step_with_its_metrics_costs_what_it_is_accounted_at(share, count):
 
 
 def test_without_noise_they_are_the_centred_means():
-    values = np.array([0.5, 1.0, 3.0, -2.0, np.nan, 1.0, np.nan, 7.0])
-    found = means(Metrics({"value": (lambda model, x: model(x), 2.0)}), values)
-    expected = 2.0 * (np.sum(np.array([0.25, 0.5, 1.0, 0.0, 1.0]) - 0.5) / SIZE + 0.5)
-    assert float(found["value"]) == pytest.approx(expected, abs=1e-6)
-    assert float(found["clipped"]) == pytest.approx(0.5 - 0.5 / SIZE)
+    found = means(np.array([1.0, 2.0, 6.0, -4.0, np.nan, 2.0, np.nan, 14.0]))
+    expected = BOUND * (np.sum(np.array([0.25, 0.5, 1.0, 0.0, 1.0]) - 0.5) / SIZE + 0.5)
+    assert found["value"] == pytest.approx(expected, abs=1e-6)
+    assert found["clipped"] == pytest.approx(0.5 - 0.5 / SIZE)
 
 
 def test_one_example_moves_a_sum_by_half_at_most():
-    metrics = Metrics({"value": (lambda model, x: x, 1.0)}, clipped=False)
     rng = np.random.default_rng(0)
     apart = MASK.at[2].set(False)
-    for scale in (1.0, 1e-12, 1e12):
-        values = rng.normal(0.5, 1.0, 8) * scale
-        moved = abs(means(metrics, values)["value"] - means(metrics, values, mask=apart)["value"])
-        assert float(moved) * SIZE <= 0.5 * (1 + 1e-6)  # as float32 shows it
-    assert float(moved) > 0
-    most = means(metrics, np.full(8, np.inf)), means(metrics, np.full(8, np.inf), mask=apart)
-    assert float(most[0]["value"] - most[1]["value"]) * SIZE == 0.5
+    for scale in (1.0, 1e-12, 1e12, np.inf):
+        values = rng.normal(2.0, 4.0, 8) * scale
+        moved = abs(means(values)["value"] - means(values, mask=apart)["value"]) / BOUND * SIZE
+        assert 0 < moved <= 0.5 * (1 + 1e-6)  # as float32 shows it
 
 
 def test_the_noise_has_its_scale_and_is_another_for_each_mean():
-    metrics = Metrics({"value": (lambda model, x: x, 4.0)})
-    draw = lambda key: means(metrics, np.zeros(8), unclipped=0.0, noise_multiplier=2.0, key=key)  # noqa: E731
-    draws = jax.vmap(draw)(jnp.arange(4000))
-    assert draws["value"].mean() == pytest.approx(4 * (0.5 - 2.5 / SIZE), abs=5 * float(draws["value"].std()) / 63)
-    clipped, value = (np.asarray(draws[name]) for name in metrics.names)
-    assert clipped.std() == pytest.approx(metrics.deviation(2.0) / SIZE, rel=0.05)
-    assert value.std() == pytest.approx(4 * metrics.deviation(2.0) / SIZE, rel=0.05)
-    assert abs(np.corrcoef(clipped, value)[0, 1]) < 0.08
+    draws = [means(np.zeros(8), unclipped=0.0, noise_multiplier=2.0, key=key) for key in range(2000)]
+    clipped, value = (np.array([draw[name] for draw in draws]) for name in METRICS.names)
+    deviation = METRICS.deviation(2.0) / SIZE
+    assert clipped.mean() == pytest.approx(0.5, abs=5 * deviation / np.sqrt(2000))
+    assert value.mean() == pytest.approx(BOUND * (0.5 - 2.5 / SIZE), abs=5 * BOUND * deviation / np.sqrt(2000))
+    assert clipped.std() == pytest.approx(deviation, rel=0.08)
+    assert value.std() == pytest.approx(BOUND * deviation, rel=0.08)
+    assert abs(np.corrcoef(clipped, value)[0, 1]) < 5 / np.sqrt(2000)
 
 
 @pytest.mark.parametrize(
