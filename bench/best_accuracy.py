@@ -7,9 +7,9 @@ is scaled to norm 1. Two things are released of the training examples, and one p
 Gaussian mechanism, and the steps. Less that mean, an example spends none of its clipping norm on what all have in
 common, about half of its squared norm.
 
-Rates, steps and clipping norms were chosen on training examples: by cross-validation, and by ``--validate``, which holds
-a part of them out. That the digits are scattered was judged on their test part as well. The choice itself is not paid
-for, as in the literature.
+Rates, steps and clipping norms were chosen on training examples: by cross-validation, and by ``--validate``, which
+holds a part of them out. That the digits are scattered was judged on their test part as well. The choice itself is not
+paid for, as in the literature.
 """
 
 from __future__ import annotations
