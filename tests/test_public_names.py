@@ -30,6 +30,8 @@ WITHOUT_DOCTEST = {
     "jaxacct.train.build_report": "needs a trainer that has run: seconds; tests/train/test_report.py has one",
     "jaxacct.train.guarantee": "likewise",
     "jaxacct.train.clipping.ClippingRule": "the base class; Flat shows a rule",
+    "jaxacct.train.clipping.Route": "a row of Routes",
+    "jaxacct.train.clipping.Routes": "what routes returns",
     "jaxacct.train.TrainState": "what a trainer holds",
     "jaxacct.train.PrivateState": "what PrivateGradients.start returns",
     "jaxacct.dominating_pairs.DominatingPair": "the base class; FinitePair shows a pair",

@@ -297,10 +297,10 @@ class _History:
             raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
 
 
-def _evaluation(step: Any, reached: Any, epsilon: Any) -> Any:
+def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
     from jaxacct.train.state import Evaluation
 
-    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon))
+    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))
 
 
 def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History | None, resume: bool) -> list[Any]:

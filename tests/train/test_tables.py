@@ -187,10 +187,9 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
 def test_the_noise_of_a_table_keeps_to_the_budget(csv):
     run = command(csv, "--bounds", "0:80", "--categories", "sex=F,M", "--epochs", "50", "--batch-size", "3")
     arguments = build_parser().parse_args(run)
-    dataset, _ = tables.load(arguments)
-    recipe, epochs = tables.recipe(arguments, dataset)
-    spent = ja.epsilon(ja.PoissonSubsampledGaussian(recipe.noise_multiplier, 0.5), steps=100, delta=1e-5)
-    assert (epochs, recipe.batch_size) == (50, 3)
+    trainer, steps, _ = training._trainer(arguments, tables.load(arguments)[0])
+    assert (steps, trainer.sampler.expected_batch_size) == (100, 3)
+    spent = ja.epsilon(ja.PoissonSubsampledGaussian(trainer.noise_multiplier, 0.5), steps=steps, delta=1e-5)
     assert 2.97 < spent.upper <= 3.0
 
 
