@@ -269,7 +269,7 @@ class _History:
         ) as file:
             if file.tell() == 0:
                 file.write(strict_json.dumps(self.config) + "\n")
-            file.write(strict_json.dumps(entry) + "\n")
+            file.write(_line(entry))
 
     def check(self) -> None:
         """Raises ValueError where the settings were others."""
@@ -284,7 +284,7 @@ class _History:
     def until(self, steps: int) -> list[Any]:
         """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
         kept = [entry for entry in self._read()[1] if entry.step <= steps]
-        lines = [strict_json.dumps(entry) + "\n" for entry in (self.config, *kept)]
+        lines = [strict_json.dumps(self.config) + "\n", *map(_line, kept)]
         write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
         return kept
 
@@ -295,6 +295,10 @@ class _History:
             return dict(there), [_evaluation(*entry) for entry in entries]
         except (ValueError, TypeError):
             raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
+
+
+def _line(entry: Any) -> str:
+    return strict_json.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
 
 
 def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
