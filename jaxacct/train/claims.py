@@ -72,9 +72,12 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
         upper = min(float(above.upper), float(trainer.plan.certified.upper))
         above = Bounds(min(float(above.lower), upper), min(float(above.estimate), upper), upper, above.converged)
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
-    if cost == 0.0:
+    queries = () if trainer.plan is None else trainer.plan.queries
+    if cost == 0.0 and not queries:
         return above
     more = math.nextafter(trainer.delta + cost, 1.0)
+    if queries:  # they may not have been asked
+        mechanism, counts = mechanism[0], counts[0]
     below = jaxacct.epsilon(mechanism, counts, delta=more, relation=relation)
     return Bounds(lower=below.lower, estimate=above.estimate, upper=above.upper)
 
@@ -153,6 +156,11 @@ def guarantee(trainer: DPTrainer) -> str:
             if odometer
             else f"The Rényi filter's budget, epsilon = {trainer.epsilon:g}, holds however everything was chosen."
         )
+    if trainer.plan is not None and trainer.plan.queries:
+        asked = ", ".join(
+            f"{query.mechanism}, {query.count(trainer.plan.steps)} times" for query in trainer.plan.queries
+        )
+        text += f" What the plan pays for beside the steps is included: {asked}."
     sampler = type(trainer.sampler).__name__
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation]}. Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."

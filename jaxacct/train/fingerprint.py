@@ -44,6 +44,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     }
     if trainer.plan is not None:
         entries["planned steps"] = trainer.plan.steps
+        entries["beside the steps"] = trainer.plan.queries
     parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
     for name, tree in parts.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

@@ -15,6 +15,7 @@ import jax
 from jaxtyping import PyTree
 
 from jaxacct import validation
+from jaxacct.train.planned import SideQuery
 from jaxacct.train.sampling import Sampler
 
 Ledger = Literal["planned", "filter", "odometer"]
@@ -43,11 +44,13 @@ class Budget:
             budget. None: "planned" for constant settings, "filter" for policies.
         steps: of a planned run. More steps take more noise each; mostly that pays until training has converged.
         epochs: the same as expected passes over the data.
+        queries: of a planned run: all else that is released of the data, by whomever (:class:`.SideQuery`); the plan
+            pays for it with the steps.
 
     Raises ValueError where a field is out of range.
 
     >>> Budget(2.0, 1e-5, epochs=20)
-    Budget(epsilon=2.0, delta=1e-05, ledger=None, steps=None, epochs=20)
+    Budget(epsilon=2.0, delta=1e-05, ledger=None, steps=None, epochs=20, queries=())
     """
 
     epsilon: float | None = None
@@ -55,6 +58,7 @@ class Budget:
     ledger: Ledger | None = None
     steps: int | None = None
     epochs: float | None = None
+    queries: tuple[SideQuery, ...] = ()
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
@@ -72,6 +76,10 @@ class Budget:
             validation.check_positive(self.epochs, "epochs")
             if self.steps is not None:
                 raise ValueError(f"steps = {self.steps} and epochs = {self.epochs} are both given: give one.")
+        for query in self.queries:
+            if not isinstance(query, SideQuery):
+                raise TypeError(f"queries has a {type(query).__name__}: give a tuple of jaxacct.train.SideQuery.")
+            validation.check_whole(query.every, "every", 1, 2**31 - 1, "the steps for one release")
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,7 @@ class Short(TypedDict, total=False):
     ledger: Ledger | None
     steps: int | None
     epochs: float | None
+    queries: tuple[SideQuery, ...]
     sampling_rate: float | None
     expected_batch_size: float | None
     sampler: Sampler | None

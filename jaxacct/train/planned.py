@@ -62,18 +62,24 @@ Drawn = Callable[[float, int], Sampler]
 
 
 class SideQuery(NamedTuple):
-    """What a run releases beside its steps, every so many of them: a part of the plan, paid for from its start.
+    """What is released of the data beside a run's steps: a part of its plan, paid for from its start.
 
-    Queries on a step's own batch, which share its noise, are no side queries: they are in the noise multiplier
-    (:meth:`.ClippingRule.gradient_noise_multiplier`).
+    Such as a noisy mean that examples are centred by, or a noisy count after each epoch. When it is released does not
+    matter, as long as it is no more often than planned. Queries on a step's own batch, which share its noise, are no
+    side queries: they are in the noise multiplier (:meth:`.ClippingRule.gradient_noise_multiplier`).
 
     Attributes:
         mechanism: of one release; it supports the sampler's relation.
-        every: steps between two; 1 for one after each step.
+        every: steps of the plan for one release, the last ones rounded up to one: one of the plan's length is a single
+            release. Raise it to leave more of the budget to the steps.
     """
 
     mechanism: Mechanism
     every: int = 1
+
+    def count(self, steps: int) -> int:
+        """Returns how often a plan of so many steps pays for it."""
+        return -(-steps // self.every)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +116,11 @@ class Plan:
 
     def composition(self, steps: int | None = None) -> tuple[Mechanisms, Steps]:
         """Returns what the first steps (None: all) are composed of, and how often each of it is run."""
-        return _composition(self.sampler, self.noise_multiplier, self.steps if steps is None else steps, self.queries)
+        mechanisms, counts = _composition(self.sampler, self.noise_multiplier, self.steps, self.queries)
+        if steps is None:
+            return mechanisms, counts
+        runs = runs_of(self.sampler, steps)
+        return mechanisms, (runs, *counts[1:]) if self.queries else runs
 
     @property
     def overflow_delta(self) -> float:
@@ -142,7 +152,7 @@ class Plan:
             ("epsilon, Rényi", f"{self.renyi_epsilon:.6f} for the same"),
             ("paid for overflow", f"{self.overflow_delta:.3g} of delta, batches of at most {self.sampler.capacity}"),
         ]
-        rows += [("beside the steps", f"{query.mechanism} every {query.every} steps") for query in self.queries]
+        rows += [("beside the steps", f"{query.mechanism}, {query.count(self.steps)} times") for query in self.queries]
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 
@@ -332,7 +342,7 @@ def _composition(sampler: Sampler, noise: float, steps: int, queries: tuple[Side
     mechanism, runs = sampler.mechanism(noise), runs_of(sampler, steps)
     if not queries:
         return mechanism, runs
-    return (mechanism, *(query.mechanism for query in queries)), (runs, *(steps // query.every for query in queries))
+    return (mechanism, *(query.mechanism for query in queries)), (runs, *(query.count(steps) for query in queries))
 
 
 def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:

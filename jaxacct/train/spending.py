@@ -9,7 +9,7 @@ from jaxacct.policies import Constant, Policy
 from jaxacct.train import settings
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.owned import owned_settings
-from jaxacct.train.planned import Plan, SideQuery, plan
+from jaxacct.train.planned import Plan, plan
 from jaxacct.train.sampling import PoissonSampler
 
 
@@ -22,17 +22,8 @@ class Spending(NamedTuple):
     plan: Plan | None
 
 
-def spending(
-    budget: Budget,
-    policy: Policy | None,
-    noise: float | None,
-    batches: Batches,
-    size: int,
-    queries: tuple[SideQuery, ...] = (),
-) -> Spending:
+def spending(budget: Budget, policy: Policy | None, noise: float | None, batches: Batches, size: int) -> Spending:
     """Returns what a run spends; solves for what a plan leaves open.
-
-    ``queries``: all that is released of the data beside the steps. A plan pays for them with the steps.
 
     Raises ValueError or TypeError where too little or too much is given.
 
@@ -60,8 +51,11 @@ def spending(
     sampler: Any = owned_settings(batches.sampler, "sampler")
     if ledger != "planned":
         assert budget.epsilon is not None
-        if queries:
-            raise ValueError(f"queries = {queries} are of a planned run, and the ledger is {ledger!r}: leave them out.")
+        if budget.queries:
+            raise ValueError(
+                f"queries = {budget.queries} are of a planned run, and the ledger is {ledger!r}: leave them out, and "
+                "spend them from the ledger of what releases them."
+            )
         if has_length:
             raise ValueError(
                 f"{length} is of a planned run, and the ledger is {ledger!r}: leave it out, and give fit its steps."
@@ -88,7 +82,7 @@ def spending(
 
     made = plan(
         draw, budget.delta, epsilon=budget.epsilon, noise_multiplier=chosen.noise_multiplier if has_noise else None,
-        steps=steps, queries=queries,
+        steps=steps, queries=budget.queries,
     )  # fmt: skip
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)

@@ -133,7 +133,6 @@ class DPTrainer(Loop):
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
-        # What is released of the data beside the steps belongs into ``queries`` of this call: a plan pays for it.
         self.budget, self.policy, self.sampler, self.plan = spending(
             budget, policy, noise_multiplier, batches, len(self.source)
         )
@@ -289,6 +288,8 @@ class DPTrainer(Loop):
 
         An odometer's holds if the run stops here. A planned ledger gives that of the whole plan, wherever it stops.
         """
+        if self.plan is not None and self.plan.queries:  # they may have been released before the first step
+            return float(self.plan.certified.upper)
         return float(self._state.ledger.epsilon())
 
     @property

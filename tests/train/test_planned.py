@@ -37,7 +37,7 @@ def certified_by_hand(made):
     """Delta of what is run, at the epsilon that is claimed, and what cut batches add to it at that epsilon."""
     mechanism = made.sampler.mechanism(made.noise_multiplier)
     steps = -(-made.steps // made.sampler.steps_per_run)
-    queries = [(query.mechanism, made.steps // query.every) for query in made.queries]
+    queries = [(query.mechanism, -(-made.steps // query.every)) for query in made.queries]
     mechanisms, counts = zip((mechanism, steps), *queries, strict=True)
     of_runs = ja.delta(mechanisms, counts, made.epsilon, relation=made.sampler.relation).upper
     cut = made.sampler.overflow_delta(steps * made.sampler.steps_per_run, made.epsilon)
@@ -77,7 +77,9 @@ def test_side_queries_are_part_of_the_plan():
     assert made.noise_multiplier > bare.noise_multiplier
     assert 0.999 * 3.0 <= made.certified.upper <= 3.0
     assert certified_by_hand(made) <= DELTA
-    assert "every 100 steps" in str(made)
+    assert "30 times" in str(made)
+    # Whenever they were released: of ten steps alone all of them are counted.
+    assert made.composition(10)[1] == (10, 30)
     with pytest.raises(ValueError, match=r"pays for no|above|not certified"):
         plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=1.0, queries=(SideQuery(ja.Gaussian(0.1)),))
 
@@ -125,6 +127,18 @@ def test_a_run_makes_its_plan_and_may_stop_before():
     assert bounds.lower < 0.9 * bounds.upper
     assert "what was seen of the model decided when to stop" in guarantee(early)
     assert build_report(early, [])["final"]["epsilon_certified"]["upper"] == bounds.upper
+
+
+def test_a_trainer_pays_for_what_its_user_releases_beside_the_steps():
+    trainer = trainer_of(queries=(SideQuery(ja.Gaussian(20.0), every=10),))
+    assert trainer.noise_multiplier > trainer_of().noise_multiplier
+    assert 0.999 * 4.0 <= trainer.spent_epsilon == trainer.plan.certified.upper <= 4.0  # released already, perhaps
+    bounds = certified_epsilon(trainer)
+    assert bounds.lower == 0.0
+    assert bounds.upper >= ja.epsilon(ja.Gaussian(20.0), 1, trainer.delta).lower
+    assert "Gaussian(noise_multiplier=20.0), 1 times" in guarantee(trainer)
+    with pytest.raises(ValueError, match="of a planned run, and the ledger is 'filter'"):
+        make(ledger="filter", epsilon=1.0, queries=trainer.plan.queries)
 
 
 def test_a_filter_that_stops_short_says_so():
