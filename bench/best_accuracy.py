@@ -35,14 +35,13 @@ from jaxacct.train import (
     Budget,
     DPTrainer,
     Linear,
-    PoissonSampler,
     accuracy,
     clipped_sum,
     cross_entropy,
     load,
     privatize,
 )
-from jaxacct.train.planned import Plan, SideQuery, plan
+from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.recipes import decaying_in_the_second_half
 
 EPSILON, DELTA = 3.0, 1e-5
@@ -78,16 +77,6 @@ TASKS = {
 }
 
 
-def planned(size: int, task: Task) -> Plan:
-    """Returns the least noise for the steps and one mean together."""
-
-    def draw(epsilon: float, steps: int) -> PoissonSampler:
-        return PoissonSampler.for_budget(size, task.rate, epsilon=epsilon, delta=DELTA, steps=steps)
-
-    mean = SideQuery(ja.Gaussian(MEAN_NOISE), every=task.steps)
-    return plan(draw, DELTA, epsilon=EPSILON, steps=task.steps, queries=(mean,))
-
-
 def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -101,7 +90,8 @@ def noisy_mean(key: jax.Array, rows: np.ndarray) -> np.ndarray:
     return privatize(key, total, noise_multiplier=MEAN_NOISE, clip_norm=1.0, expected_batch_size=len(rows))
 
 
-def run(task: Task, made: Plan, parts: Any, classes: int, seed: int) -> dict[str, Any]:
+def run(task: Task, parts: Any, classes: int, seed: int) -> tuple[Plan, dict[str, Any]]:
+    """Returns the plan, of the steps and the mean together, and what a run of it reached."""
     inputs, labels, test_inputs, test_labels = parts
     key_of_mean, key = jax.random.split(jax.random.key(seed))
     mean = np.asarray(noisy_mean(key_of_mean, inputs), np.float32)
@@ -112,16 +102,16 @@ def run(task: Task, made: Plan, parts: Any, classes: int, seed: int) -> dict[str
         cross_entropy,
         optax.sgd(rate, momentum),
         (NORM * (inputs - mean), labels),
-        budget=Budget(None, DELTA, steps=task.steps),
-        noise_multiplier=made.noise_multiplier,
-        sampler=made.sampler,
+        budget=Budget(EPSILON, DELTA, steps=task.steps, queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),)),
+        sampling_rate=task.rate,
         clip_norm=task.clip_norm,
         microbatch_size=min(MICROBATCH, len(inputs)),
         seed=key,
     )
     trainer.fit(every=task.steps)
     assert trainer.steps == task.steps
-    return {"seed": seed, "accuracy": accuracy(trainer.model, NORM * (test_inputs - mean), test_labels)}
+    assert trainer.plan is not None
+    return trainer.plan, {"seed": seed, "accuracy": accuracy(trainer.model, NORM * (test_inputs - mean), test_labels)}
 
 
 def measured(name: str, task: Task, folder: Path, runs: int, *, validate: bool) -> dict[str, Any]:
@@ -136,10 +126,10 @@ def measured(name: str, task: Task, folder: Path, runs: int, *, validate: bool) 
         else (inputs, labels, unit(task.features(dataset.test_inputs)), dataset.test_labels)
     )
     featured = cpu_seconds()
-    made = planned(len(parts[1]), task)
     found = []
     for seed in range(runs):
-        found.append(run(task, made, parts, dataset.num_classes, seed))
+        made, one = run(task, parts, dataset.num_classes, seed)
+        found.append(one)
         print(f"{name} seed {seed}: {found[-1]['accuracy']:.4f}", flush=True)
     values = [one["accuracy"] for one in found]
     return {
