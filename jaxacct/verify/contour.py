@@ -110,7 +110,8 @@ def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: floa
     base = sketch.together(runs, t)[0] - t * epsilon
     step, exact_t, exact_period = 2 * math.pi / period, arb(t), arb(period)
     exact_step = 2 * arb.pi() / exact_period
-    bits = bits_of_nodes(runs, wanted)
+    # Errors of nodes are relative to M(t) e^(-t eps), which may be far above delta; at full accuracy there is room.
+    bits = bits_of_nodes(runs, max(wanted, min(wanted + base - log_delta, ACCURACY)))
     scales = [arb(sketch.cumulants(law, t)[0]).exp() for law, _ in runs]
     count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
