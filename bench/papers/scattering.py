@@ -92,9 +92,9 @@ def scattering(images: Float[Array, "batch side side"]) -> Float[Array, "batch c
         return spectrum.reshape(*spectrum.shape[:-2], 2, half, 2, half).mean(axis=(-4, -2))
 
     spectrum = jnp.fft.fft2(padded)[:, None]
-    fine = jnp.abs(jnp.fft.ifft2(spectrum * waves[0]))
-    coarse = jnp.abs(jnp.fft.ifft2(halved(spectrum * waves[1])))
-    second = jnp.abs(jnp.fft.ifft2(halved(jnp.fft.fft2(fine)[:, :, None] * waves[1])))
+    fine = jnp.abs(jnp.fft.ifft2(spectrum * waves[None, 0]))
+    coarse = jnp.abs(jnp.fft.ifft2(halved(spectrum * waves[None, 1])))
+    second = jnp.abs(jnp.fft.ifft2(halved(jnp.fft.fft2(fine)[:, :, None] * waves[None, None, 1])))
     second = second.reshape(len(images), ANGLES**2, size // 2, size // 2)
     parts = smooth(padded[:, None], 0), smooth(fine, 0), smooth(coarse, 1), smooth(second, 1)
     return jnp.concatenate(parts, axis=1)

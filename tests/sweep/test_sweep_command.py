@@ -16,7 +16,7 @@ AXES = [
     "--noise-multiplier", "0.8:8:5:log", "--sampling-rate", "0.01,0.1", "--steps", "100,10000", "--delta", "1e-5",
     "--mode", "saddlepoint", "--relation", "remove",
 ]  # fmt: skip
-FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4 " + os.environ.get("XLA_FLAGS", "")}
 
 
 def started(*arguments, **environment):
