@@ -17,6 +17,7 @@ float64, so that no rounding adds to the 1/2.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -99,6 +100,17 @@ class Metrics:
         """Returns the sums of the steps' means before the first step."""
         return {name: jnp.zeros((), jnp.float32) for name in self.names}
 
+    def fractions(self, model: Callable[[], object], example: Any) -> list[Float32[Array, ""]]:
+        """Returns what each measure says of one example, as a part of its bound; traceable.
+
+        Raises ValueError where it is not one number: an example would count once for each of them.
+        """
+        values = [
+            (one_number(of(model(), *example), f"measure {name!r}"), bound)
+            for name, (of, bound) in self.measures.items()
+        ]
+        return [jnp.where(value < bound, jnp.maximum(value, 0.0) / bound, 1.0) for value, bound in values]
+
     def after(
         self,
         sums: Mapping[str, Array],
@@ -123,12 +135,7 @@ class Metrics:
             noise_multiplier: what the step is accounted at.
             expected_batch_size: a public number.
         """
-
-        def fractions(example: Any) -> list[Array]:
-            values = ((jnp.asarray(of(model(), *example), jnp.float32), bound) for of, bound in self.measures.values())
-            return [jnp.where(value < bound, jnp.maximum(value, 0.0) / bound, 1.0) for value, bound in values]
-
-        found = jax.vmap(fractions)(examples) if self.measures else []
+        found = jax.vmap(functools.partial(self.fractions, model))(examples) if self.measures else []
         noise = standard_normal(key, (len(self.names),))
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
@@ -147,3 +154,18 @@ class Metrics:
             bound * ((total + deviation * draw) / size + 0.5)
             for bound, total, draw in zip(bounds, sums, noise, strict=True)
         ]
+
+
+def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:
+    """Returns what is counted of one example, in float32; raises ValueError where it is no scalar, and names its source.
+
+    >>> float(one_number(True, "correct"))
+    1.0
+    """
+    number = jnp.asarray(value, jnp.float32)
+    if number.shape != ():
+        raise ValueError(
+            f"{source} returned an array of shape {number.shape} for one example, which is to count once: return a "
+            "scalar, such as an entry, a sum or a mean."
+        )
+    return number

@@ -23,7 +23,7 @@ from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.health import all_finite, check_gradients
 from jaxacct.train.keys import threefry
-from jaxacct.train.metrics import Metrics
+from jaxacct.train.metrics import Metrics, one_number
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
 from jaxacct.train.planned_ledger import PlannedLedger
@@ -284,13 +284,26 @@ class Program:
 
     def _count(self, state: TrainState, constants: PyTree, data: Data) -> Array:
         """Returns how many examples are correct; each adds between 0 and 1, whatever ``correct`` returns."""
-
-        def one(example: Data) -> Array:
-            assert self.correct is not None
-            value = jnp.asarray(self.correct(merged(self.loss.graph, state.params, constants), *example), jnp.float32)
-            return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
-
+        one = lambda example: self.counted(state, constants, example)  # noqa: E731
         return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))
+
+    def counted(self, state: TrainState, constants: PyTree, example: Data) -> Array:
+        """Returns what one example adds to the count; raises ValueError where ``correct`` gives no scalar."""
+        assert self.correct is not None
+        model = merged(self.loss.graph, state.params, constants)
+        value = one_number(self.correct(model, *example), "correct")
+        return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
+
+    def check_counts(self, state: TrainState, constants: PyTree, example: Data) -> None:
+        """Raises ValueError where ``correct`` or a measure gives no scalar of one example of those shapes."""
+        if self.policy.query is not None:
+            jax.eval_shape(self.counted, state, constants, example)
+        if self.metrics is not None:
+            metrics, graph = self.metrics, self.loss.graph
+            jax.eval_shape(
+                lambda params, constants, example: metrics.fractions(lambda: merged(graph, params, constants), example),
+                state.params, constants, example,
+            )  # fmt: skip
 
 
 def _while_granted(

@@ -173,6 +173,7 @@ class DPTrainer(Loop):
             key=owned(run_key(seed)),
             metrics={} if metrics is None else metrics.start(),
         )
+        self.program.check_counts(self._state, self._constants, self.source.example)
         if sharding := self.program.sharding:
             everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
             self._state, self._constants = jax.device_put((self._state, self._constants), everywhere)
