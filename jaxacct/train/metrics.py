@@ -157,7 +157,7 @@ class Metrics:
 
 
 def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:
-    """Returns what is counted of one example, in float32; raises ValueError where it is no scalar, and names its source.
+    """Returns what is counted of one example, in float32; raises ValueError where it is no scalar.
 
     >>> float(one_number(True, "correct"))
     1.0

@@ -196,7 +196,7 @@ def test_group_norm_is_called_as_batch_norm_and_leaves_something_behind_dense_la
     found = to_group_norm(dense, 4, example_axes=1)
     np.testing.assert_array_equal(found(row, use_running_average=False), found(row))
     assert float(jnp.abs(found(row)).max()) > 0.5
-    with pytest.raises(ValueError, match="groups = 32 puts each of 32 features into a group of its own.*groups = 4"):
+    with pytest.raises(ValueError, match=r"groups = 32 puts each of 32 features into a group of its own.*groups = 4"):
         to_group_norm(dense, example_axes=1)
 
 
