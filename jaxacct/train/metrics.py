@@ -71,6 +71,7 @@ class Metrics:
     share: float = 0.01
 
     def __post_init__(self) -> None:
+        validation.check_number(self.share, "share")
         if not 0 < self.share < 1:
             raise ValueError(f"share = {self.share} is no part of a step: give a number between 0 and 1.")
         if not self.measures and not self.clipped:
@@ -79,7 +80,10 @@ class Metrics:
             raise ValueError(
                 f"measures has {CLIPPED!r}, the name of the share of gradients that are clipped: rename it."
             )
-        for name, (_, bound) in self.measures.items():
+        for name, measure in self.measures.items():
+            if not (isinstance(measure, tuple) and len(measure) == 2):
+                raise TypeError(f"measures has {measure!r} for {name!r}: give a pair, (function, bound).")
+            _, bound = measure
             validation.check_positive(bound, f"bound of {name!r}")
         object.__setattr__(self, "measures", dict(self.measures))
 

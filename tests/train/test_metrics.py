@@ -85,6 +85,11 @@ def test_wrong_uses_are_named(make, words):
         make()
 
 
+def test_a_measure_is_a_pair():
+    with pytest.raises(TypeError, match=r"give a pair, \(function, bound\)"):
+        Metrics({"loss": abs})
+
+
 def loss(model, x):
     return jnp.sum((model(x) - 1.0) ** 2)
 
