@@ -26,11 +26,11 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
 
     Formal guarantee: ``upper`` holds for the sampler's relation, for settings that were fixed before training. It is
     that of the steps made, for a stopping time that depends on the settings alone
-    (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`; whether training was stopped by looking at it is not
-    checked here). Of a planned run that ended otherwise it is that of the whole plan, which holds even if
-    what was released decided on the end (:mod:`jaxacct.train.planned`); ``lower`` is that of the steps made. Batches
-    cut at capacity are paid for on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus
-    it. ``lower`` bounds the epsilon of the worst gradients, not of those that occurred.
+    (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`). Of a run that ended otherwise it is what holds even
+    if what was released decided on the end: the epsilon of the whole plan (:mod:`jaxacct.train.planned`), a filter's
+    budget, an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity are paid for on both
+    sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the epsilon of
+    the worst gradients, not of those that occurred.
 
     Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
     happened to be bounds their privacy loss. The ledger does (:attr:`~jaxacct.train.trainer.DPTrainer.spent_epsilon`).
@@ -51,15 +51,18 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             "non-adaptive composition does not apply. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
     lost, made = trainer.progress.lost_steps, epsilon_after(trainer, trainer.steps)
-    if trainer.plan is not None and not trainer.stopping_was_planned and trainer.steps + lost > 0:
-        whole = trainer.plan.certified
-        return Bounds(lower=made.lower, estimate=whole.estimate, upper=whole.upper, converged=whole.converged)
-    if lost:
+    if trainer.plan is None and lost:
         raise ValueError(
             f"an interruption lost {lost} updates, which may have been released and stay paid for: the epsilon of "
             "those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
-    return made
+    if trainer.steps + lost == 0 or (trainer.stopping_was_planned and not lost):
+        return made
+    if trainer.plan is not None:
+        whole = trainer.plan.certified
+        return Bounds(lower=made.lower, estimate=whole.estimate, upper=whole.upper, converged=whole.converged)
+    upper = trainer.epsilon if trainer.ledger_kind == "filter" else trainer.spent_epsilon
+    return Bounds(lower=min(float(made.lower), upper), estimate=upper, upper=upper, converged=False)
 
 
 def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:

@@ -28,8 +28,13 @@ class ExampleGroupNorm(nnx.GroupNorm):
         super().__init__(num_features, num_groups, **options)
         self.example_axes = example_axes
 
-    def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
-        """Returns ``x``, normalized; of the same shape."""
+    def __call__(
+        self, x: jax.Array, use_running_average: bool | None = None, *, mask: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns ``x``, normalized; of the same shape.
+
+        ``use_running_average``: for calls as of ``nnx.BatchNorm``; it says nothing here, where there is no average.
+        """
         if x.ndim == self.example_axes:
             return super().__call__(x[None], mask=None if mask is None else mask[None])[0]
         if x.ndim != self.example_axes + 1:
@@ -53,7 +58,8 @@ def to_group_norm(model: nnx.Module, groups: int = 32, *, example_axes: int = 3)
     Scales and biases are kept; running averages are left out. The function that the model computes is another: a
     trained one has to be trained again.
 
-    Raises ValueError where the features that are normalized are not in the last axis.
+    Raises ValueError where the features that are normalized are not in the last axis, or groups behind dense layers
+    are of one feature each.
 
     Source: Wu and He (2018), "Group normalization".
 
@@ -82,8 +88,15 @@ def to_group_norm(model: nnx.Module, groups: int = 32, *, example_axes: int = 3)
 def _group_norm(norm: nnx.BatchNorm, groups: int, example_axes: int) -> ExampleGroupNorm:
     if norm.axis != -1:
         raise ValueError(f"nnx.BatchNorm with axis = {norm.axis}: groups are made of features in the last axis, -1.")
+    count = math.gcd(groups, norm.num_features)
+    if example_axes == 1 and count == norm.num_features:
+        raise ValueError(
+            f"groups = {groups} puts each of {norm.num_features} features into a group of its own, and normalizes it "
+            f"to 0 where an example has no other axes: give groups = {max(norm.num_features // 8, 1)} or another "
+            "number well below theirs."
+        )
     new = ExampleGroupNorm(
-        norm.num_features, math.gcd(groups, norm.num_features), example_axes=example_axes, epsilon=norm.epsilon,
+        norm.num_features, count, example_axes=example_axes, epsilon=norm.epsilon,
         dtype=norm.dtype, param_dtype=norm.param_dtype, use_bias=norm.use_bias, use_scale=norm.use_scale,
         use_fast_variance=norm.use_fast_variance, promote_dtype=norm.promote_dtype, rngs=nnx.Rngs(0),
     )  # fmt: skip

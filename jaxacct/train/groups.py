@@ -115,6 +115,8 @@ class Placement:
             doubted, to compare.
         devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
 
+    Raises ValueError or TypeError where a field is out of range.
+
     >>> Placement()
     Placement(microbatch_size=64, ghost=True, devices=None)
     """
@@ -122,6 +124,13 @@ class Placement:
     microbatch_size: int | None = 64
     ghost: bool = True
     devices: Sequence[jax.Device] | None = None
+
+    def __post_init__(self) -> None:
+        if self.microbatch_size is not None:
+            meaning = "the examples of a microbatch, or None for the whole batch"
+            validation.check_whole(self.microbatch_size, "microbatch_size", 1, 2**31 - 1, meaning)
+        if self.devices is not None and (isinstance(self.devices, int) or not list(self.devices)):
+            raise ValueError(f"devices = {self.devices!r} are no devices: give some of jax.devices(), or None for one.")
 
 
 @dataclass(frozen=True)

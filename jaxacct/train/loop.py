@@ -107,8 +107,7 @@ class Loop(Sealed):
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every
-        if every < 1:
-            raise ValueError(f"every = {every} is not a number of updates between evaluations: give at least 1.")
+        validation.check_whole(every, "every", 1, 2**31 - 1, "the updates between evaluations")
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")

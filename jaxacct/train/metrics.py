@@ -17,6 +17,7 @@ float64, so that no rounding adds to the 1/2.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ class Metrics:
     share: float = 0.01
 
     def __post_init__(self) -> None:
+        validation.check_number(self.share, "share")
         if not 0 < self.share < 1:
             raise ValueError(f"share = {self.share} is no part of a step: give a number between 0 and 1.")
         if not self.measures and not self.clipped:
@@ -78,7 +80,10 @@ class Metrics:
             raise ValueError(
                 f"measures has {CLIPPED!r}, the name of the share of gradients that are clipped: rename it."
             )
-        for name, (_, bound) in self.measures.items():
+        for name, measure in self.measures.items():
+            if not (isinstance(measure, tuple) and len(measure) == 2):
+                raise TypeError(f"measures has {measure!r} for {name!r}: give a pair, (function, bound).")
+            _, bound = measure
             validation.check_positive(bound, f"bound of {name!r}")
         object.__setattr__(self, "measures", dict(self.measures))
 
@@ -98,6 +103,17 @@ class Metrics:
     def start(self) -> dict[str, Float32[Array, ""]]:
         """Returns the sums of the steps' means before the first step."""
         return {name: jnp.zeros((), jnp.float32) for name in self.names}
+
+    def fractions(self, model: Callable[[], object], example: Any) -> list[Float32[Array, ""]]:
+        """Returns what each measure says of one example, as a part of its bound; traceable.
+
+        Raises ValueError where it is not one number: an example would count once for each of them.
+        """
+        values = [
+            (one_number(of(model(), *example), f"measure {name!r}"), bound)
+            for name, (of, bound) in self.measures.items()
+        ]
+        return [jnp.where(value < bound, jnp.maximum(value, 0.0) / bound, 1.0) for value, bound in values]
 
     def after(
         self,
@@ -123,12 +139,7 @@ class Metrics:
             noise_multiplier: what the step is accounted at.
             expected_batch_size: a public number.
         """
-
-        def fractions(example: Any) -> list[Array]:
-            values = ((jnp.asarray(of(model(), *example), jnp.float32), bound) for of, bound in self.measures.values())
-            return [jnp.where(value < bound, jnp.maximum(value, 0.0) / bound, 1.0) for value, bound in values]
-
-        found = jax.vmap(fractions)(examples) if self.measures else []
+        found = jax.vmap(functools.partial(self.fractions, model))(examples) if self.measures else []
         noise = standard_normal(key, (len(self.names),))
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
@@ -147,3 +158,18 @@ class Metrics:
             bound * ((total + deviation * draw) / size + 0.5)
             for bound, total, draw in zip(bounds, sums, noise, strict=True)
         ]
+
+
+def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:
+    """Returns what is counted of one example, in float32; raises ValueError where it is no scalar.
+
+    >>> float(one_number(True, "correct"))
+    1.0
+    """
+    number = jnp.asarray(value, jnp.float32)
+    if number.shape != ():
+        raise ValueError(
+            f"{source} returned an array of shape {number.shape} for one example, which is to count once: return a "
+            "scalar, such as an entry, a sum or a mean."
+        )
+    return number

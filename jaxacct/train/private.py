@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
 import optax
 from flax import nnx
 from jaxtyping import Array, PyTree
 
+from jaxacct.train.sources import source_of
 from jaxacct.train.trainer import DPTrainer
 
 LEAST_BATCH, LEAST_RATE = 256, 0.01
@@ -53,10 +53,11 @@ def make_private(
     >>> trainer.plan.steps, bool(1.99 < trainer.plan.certified.upper <= 2.0)
     (4, True)
     """
-    size = len(jax.tree.leaves(data)[0])  # what is read by index is a leaf
+    source = source_of(data)
+    size = len(source)
     if expected_batch_size is None:
         expected_batch_size = min(size, max(LEAST_BATCH, LEAST_RATE * size))
     return DPTrainer(
-        model, loss, optimizer, data, epsilon=epsilon, delta=delta, epochs=epochs, clip_norm=clip_norm,
+        model, loss, optimizer, source, epsilon=epsilon, delta=delta, epochs=epochs, clip_norm=clip_norm,
         expected_batch_size=expected_batch_size,
     )  # fmt: skip

@@ -51,6 +51,7 @@ def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size
         validation.check_sampling_rate(sampling_rate)
         return float(sampling_rate)
     assert expected_batch_size is not None
+    validation.check_number(expected_batch_size, "expected_batch_size")
     if not 0 < expected_batch_size <= size:
         raise ValueError(
             f"expected_batch_size = {expected_batch_size} does not fit {size} examples: give a number above 0, at most "

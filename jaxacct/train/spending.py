@@ -9,7 +9,7 @@ from jaxacct.policies import Constant, Policy
 from jaxacct.train import settings
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.owned import owned_settings
-from jaxacct.train.planned import Plan, plan
+from jaxacct.train.planned import MOST_STEPS, Plan, plan
 from jaxacct.train.sampling import PoissonSampler
 
 
@@ -76,6 +76,8 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
         )
     rate = chosen.sampling_rate
     steps = budget.steps if budget.epochs is None else max(1, round(budget.epochs / rate))
+    if steps is not None and steps > MOST_STEPS:
+        raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_STEPS}.")
 
     def draw(epsilon: float, steps: int) -> Any:
         return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=budget.delta, steps=steps)

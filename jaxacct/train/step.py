@@ -23,7 +23,7 @@ from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.health import all_finite, check_gradients
 from jaxacct.train.keys import threefry
-from jaxacct.train.metrics import Metrics
+from jaxacct.train.metrics import UNIT, Metrics, one_number
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
 from jaxacct.train.planned_ledger import PlannedLedger
@@ -276,21 +276,38 @@ class Program:
         granted, ledger = self.spend(state.ledger, state.ledger.curve(query, relation=self.sampler.relation))
 
         def ask(state: TrainState) -> TrainState:
-            answer = noisy_count(_key(state, ANSWER), self._count(state, constants, data), query.noise_multiplier)
+            parts = self._counted(state, constants, data)
+            answer = noisy_count(_key(state, ANSWER), parts, query.noise_multiplier)
             return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
 
         paid = dataclasses.replace(state, ledger=ledger)
         return jax.lax.cond(granted, ask, lambda unchanged: unchanged, paid)
 
-    def _count(self, state: TrainState, constants: PyTree, data: Data) -> Array:
-        """Returns how many examples are correct; each adds between 0 and 1, whatever ``correct`` returns."""
+    def _counted(self, state: TrainState, constants: PyTree, data: Data) -> Array:
+        """Returns what each example adds to the count of correct ones."""
+        one = lambda example: self.counted(state, constants, example)  # noqa: E731
+        return jax.lax.map(one, data, batch_size=BLOCK)
 
-        def one(example: Data) -> Array:
-            assert self.correct is not None
-            value = jnp.asarray(self.correct(merged(self.loss.graph, state.params, constants), *example), jnp.float32)
-            return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
+    def counted(self, state: TrainState, constants: PyTree, example: Data) -> Array:
+        """Returns what one example adds to the count, between 0 and 1, whatever ``correct`` returns.
 
-        return jnp.sum(jax.lax.map(one, data, batch_size=BLOCK))
+        Raises ValueError where that is no scalar.
+        """
+        assert self.correct is not None
+        model = merged(self.loss.graph, state.params, constants)
+        value = one_number(self.correct(model, *example), "correct")
+        return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
+
+    def check_counts(self, state: TrainState, constants: PyTree, example: Data) -> None:
+        """Raises ValueError where ``correct`` or a measure gives no scalar of one example of those shapes."""
+        if self.policy.query is not None:
+            jax.eval_shape(self.counted, state, constants, example)
+        if self.metrics is not None:
+            metrics, graph = self.metrics, self.loss.graph
+            jax.eval_shape(
+                lambda params, constants, example: metrics.fractions(lambda: merged(graph, params, constants), example),
+                state.params, constants, example,
+            )  # fmt: skip
 
 
 def _while_granted(
@@ -316,13 +333,16 @@ def _key(state: TrainState, purpose: int) -> jax.Array:
 
 
 @in_float64
-def noisy_count(key: jax.Array, count: Array, deviation: ArrayLike) -> Float64[Array, ""]:
-    """Returns a count of sensitivity 1 with Gaussian noise of standard deviation ``deviation``; float64.
+def noisy_count(key: jax.Array, parts: Array, deviation: ArrayLike) -> Float64[Array, ""]:
+    """Returns a sum of sensitivity 1 with Gaussian noise of standard deviation ``deviation``; float64.
 
-    >>> float(noisy_count(jax.random.key(0), jnp.array(10.0), 0.0))
+    ``parts`` (examples,), in [0, 1], are rounded to multiples of :data:`.UNIT` and summed exactly.
+
+    >>> float(noisy_count(jax.random.key(0), jnp.ones(10), 0.0))
     10.0
     """
-    return count.astype(jnp.float64) + deviation * standard_normal(key, ())
+    count = jnp.sum(jnp.round(parts.astype(jnp.float64) / UNIT)) * UNIT
+    return count + deviation * standard_normal(key, ())
 
 
 def strongly_typed(leaf: Any, dtype: Any = None) -> Array:

@@ -129,6 +129,10 @@ class DPTrainer(Loop):
         self.placement = placement = group_of(Placement, placement, "placement", given)
         self.augmentation = augmentation = group_of(Augmentation, augmentation, "augmentation", given)
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
+        if not isinstance(optimizer, optax.GradientTransformation):
+            raise TypeError(f"optimizer = {optimizer!r}: give an Optax transformation, such as optax.adam(1e-3).")
+        if metrics is not None and not isinstance(metrics, Metrics):
+            raise TypeError(f"metrics = {metrics!r}: give a jaxacct.train.Metrics.")
         if given:
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
         self.source = source_of(data)
@@ -172,6 +176,7 @@ class DPTrainer(Loop):
             key=owned(run_key(seed)),
             metrics={} if metrics is None else metrics.start(),
         )
+        self.program.check_counts(self._state, self._constants, self.source.example)
         if sharding := self.program.sharding:
             everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
             self._state, self._constants = jax.device_put((self._state, self._constants), everywhere)

@@ -134,3 +134,10 @@ def test_bad_settings_are_named(option):
     name = "microbatch_size" if "microbatch_size" in option else "clip_norm"
     with pytest.raises(ValueError, match=name):
         total(np.ones((2, 2)), **option)
+
+
+@pytest.mark.parametrize("mask", [np.ones(1, bool), np.ones(3, bool), np.ones((4, 1), bool), np.ones((), bool)])
+def test_a_mask_that_is_not_the_rows_is_refused(mask):
+    """A mask of one entry would be spread over all rows, and padding, which is example 0 again and again, count."""
+    with pytest.raises(ValueError, match=r"mask has shape .*one entry of mask for each row"):
+        clipped_sum(lambda w, x: w @ x, jnp.zeros(2), jnp.ones((4, 2)), jnp.asarray(mask), clip_norm=1.0)

@@ -24,6 +24,9 @@ x = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
 def squared_error(model, x, y):
     return jnp.sum((model(x) - y) ** 2)
 
+def with_key(model, x, y, key):
+    return squared_error(model, x, y) + jax.random.normal(key) * jnp.sum(model(x))
+
 def nothing(model, x, y):
     return 0.0 * jnp.sum(model(x))
 
@@ -42,9 +45,11 @@ for name, options in {
     "stored": {"ghost": False, "sampler": uneven},
     "ghost": {"ghost": True, "sampler": even},
     "by five": {"ghost": True, "sampler": uneven, "microbatch_size": 5},
+    "with key": {"ghost": True, "sampler": even},
 }.items():
-    one, kernel, on_one = run(squared_error, 1, None, STEPS, **options)
-    many, spread, on_many = run(squared_error, 1, jax.devices(), STEPS, **options)
+    loss = with_key if name == "with key" else squared_error
+    one, kernel, on_one = run(loss, 1, None, STEPS, **options)
+    many, spread, on_many = run(loss, 1, jax.devices(), STEPS, **options)
     answer[name] = {
         "kernels": [kernel.tolist(), spread.tolist()], "on": [on_one, on_many], "steps": [one.steps, many.steps],
         "epsilons": [one.spent_epsilon, many.spent_epsilon],     }
@@ -97,7 +102,7 @@ def answer():
     return answer
 
 
-@pytest.mark.parametrize("way", ["stored", "ghost", "by five"])
+@pytest.mark.parametrize("way", ["stored", "ghost", "by five", "with key"])
 def test_eight_devices_train_as_one_does(answer, way):
     run = answer[way]
     assert run["on"] == [1, 8]

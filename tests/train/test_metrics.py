@@ -85,8 +85,30 @@ def test_wrong_uses_are_named(make, words):
         make()
 
 
+def test_a_measure_is_a_pair():
+    with pytest.raises(TypeError, match=r"give a pair, \(function, bound\)"):
+        Metrics({"loss": abs})
+
+
 def loss(model, x):
     return jnp.sum((model(x) - 1.0) ** 2)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,)])
+def test_a_measure_of_several_numbers_is_refused(shape):
+    """Each of them would count, and with the mask of the rows each of them for every row."""
+    with pytest.raises(ValueError, match=r"measure 'loss' returned an array of shape \(.,\).*a scalar"):
+        DPTrainer(
+            nnx.Linear(2, 1, rngs=nnx.Rngs(0)), loss, optax.sgd(0.0), (np.ones((400, 2), np.float32),), epsilon=40.0,
+            delta=1e-3, noise_multiplier=0.5, sampling_rate=1.0, clip_norm=3.0, seed=1,
+            metrics=Metrics({"loss": (lambda model, x: jnp.zeros(shape), 3.0)}),
+        )  # fmt: skip
+    metrics = Metrics({"loss": (lambda model, x: jnp.zeros(shape), 3.0)})
+    with pytest.raises(ValueError, match="a scalar"):
+        metrics.after(
+            metrics.start(), jax.random.key(0), lambda: None, (jnp.zeros(8),), MASK, 0.0, noise_multiplier=1.0,
+            expected_batch_size=SIZE,
+        )  # fmt: skip
 
 
 def test_records_have_the_means_over_the_updates_since_the_one_before():

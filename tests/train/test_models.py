@@ -190,6 +190,16 @@ def test_group_norm_takes_the_place_of_batch_norm_and_nothing_else():
         to_group_norm(nnx.BatchNorm(6, axis=1, rngs=nnx.Rngs(0)))
 
 
+def test_group_norm_is_called_as_batch_norm_and_leaves_something_behind_dense_layers():
+    dense = nnx.BatchNorm(32, rngs=nnx.Rngs(0))
+    row = jnp.asarray(np.random.default_rng(0).normal(size=32), jnp.float32)
+    found = to_group_norm(dense, 4, example_axes=1)
+    np.testing.assert_array_equal(found(row, use_running_average=False), found(row))
+    assert float(jnp.abs(found(row)).max()) > 0.5
+    with pytest.raises(ValueError, match=r"groups = 32 puts each of 32 features into a group of its own.*groups = 4"):
+        to_group_norm(dense, example_axes=1)
+
+
 def test_frozen_averages_are_constants_and_others_are_refused():
     model = Normalized(use_running_average=True)
     with pytest.raises(ValueError, match=r"BatchNorm at blocks/1/layers/0.*to_group_norm\(model\).*model\.eval\(\)"):

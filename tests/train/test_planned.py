@@ -141,6 +141,17 @@ def test_a_trainer_pays_for_what_its_user_releases_beside_the_steps():
         make(ledger="filter", epsilon=1.0, queries=trainer.plan.queries)
 
 
+@pytest.mark.parametrize("ledger", ["filter", "odometer"])
+def test_an_end_that_was_not_planned_is_certified_by_the_ledger_alone(ledger):
+    trainer = make(ledger=ledger, epsilon=4.0)
+    trainer.fit(2)
+    of_steps = certified_epsilon(trainer)
+    trainer.fit(1)  # who knows why
+    bounds = certified_epsilon(trainer)
+    assert bounds.upper == (4.0 if ledger == "filter" else trainer.spent_epsilon)
+    assert of_steps.upper < bounds.lower < bounds.upper
+
+
 def test_a_filter_that_stops_short_says_so():
     trainer = make(ledger="filter", epsilon=1.0)
     with pytest.warns(ShortRunWarning, match="of the 1000 steps .*noise_multiplier"):

@@ -277,6 +277,7 @@ class Rising:
     ("policy", "options", "words"),
     [
         (NOISE, {"correct": None}, "correct = None"),
+        (NOISE, {"correct": lambda model, x: jnp.ones(3)}, r"correct returned an array of shape \(3,\).*a scalar"),
         (NOISE, {"data": IndexedSource(DATA)}, "read by index"),
         (Rising(), {"data": IndexedSource(DATA)}, "policy changes the sampling rate.*data in arrays"),
         (NOISE, {"noise_multiplier": 3.0}, "exactly one of noise_multiplier and policy"),

@@ -162,11 +162,23 @@ def test_groups_say_what_their_fields_say_by_themselves():
         ({"epsilon": None, "delta": None, "budget": (1.0, 1e-3)}, TypeError, "budget is a tuple: .*Budget"),
         ({"epsilom": 1.0}, TypeError, "unexpected keyword argument 'epsilom'"),
         ({"ledger": "book"}, ValueError, "ledger = 'book'"),
+        ({"microbatch_size": -3}, ValueError, "microbatch_size = -3"),
+        ({"microbatch_size": 2.5}, TypeError, "microbatch_size = 2.5"),
+        ({"devices": 2}, ValueError, "devices = 2"),
+        ({"expected_batch_size": "50"}, TypeError, "expected_batch_size = '50'|expected_batch_size: .*'50'"),
+        ({"epochs": 1e12, "noise_multiplier": None}, ValueError, "epochs = 1000000000000.0 are .* steps"),
+        ({"metrics": {"loss": (abs, 1.0)}}, TypeError, "metrics = .*Metrics"),
     ],
 )
 def test_wrong_groups(options, kind, words):
     with pytest.raises(kind, match=words):
         small_trainer(**options)
+
+
+def test_a_rate_is_no_optimizer():
+    data = (np.ones((200, 3), np.float32), np.ones((200, 1), np.float32))
+    with pytest.raises(TypeError, match=r"optimizer = 0\.1: give an Optax transformation"):
+        DPTrainer(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, 0.1, data, **BUDGET, clip_norm=1.0)
 
 
 def test_what_is_printed_is_short_and_has_neither_key_nor_parameters():

@@ -38,6 +38,11 @@ def both_ways(params, rows):
     return jnp.sum((hidden @ params["weight"].T - rows[0]) ** 2) + 0 * len(dead.shape)
 
 
+def turned(params, rows):
+    """A reshape that transposes as well, which keeps a square's shape and all of its entries."""
+    return jnp.sum((rows[0] @ jax.lax.reshape(params["weight"], (8, 8), (1, 0)) + rows[1] @ params["weight"]) ** 2)
+
+
 def loop(params, rows):
     def step(carry, row):
         return jnp.tanh(carry @ params["carry"] + row @ params["input"] + params["bias"]), carry.sum()
@@ -69,6 +74,7 @@ CASES = {
         read_twice, {"table": matrix(0, 7, 24), "mix": matrix(1, 24, 2)}, WORDS, {"table": Looked, "mix": Stored}
     ),
     "both ways": (both_ways, {"weight": matrix(2, 8, 300)}, ROWS, {"weight": Summed}),
+    "turned": (turned, {"weight": matrix(2, 8, 8)}, ROWS, {"weight": Stored}),
     "loop": (
         loop, {"carry": matrix(3, 24, 24), "input": matrix(4, 8, 24), "bias": jnp.zeros(24)}, ROWS,
         {"carry": Summed, "input": Stored, "bias": Stored},

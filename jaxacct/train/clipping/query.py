@@ -88,8 +88,9 @@ def clip_and_sum(
     infinite or NaN entry, or one whose square leaves float32 (above 1e19 in norm), contributes zero and counts as
     clipped.
 
-    Raises ValueError where microbatch_size is out of range, where the batch is so large that roundings cannot be paid
-    for, or, with ``ghost``, for clipping norms below 2^-60, where float32 products vanish.
+    Raises ValueError where mask and examples differ in their rows, where microbatch_size is out of range, where the
+    batch is so large that roundings cannot be paid for, or, with ``ghost``, for clipping norms below 2^-60, where
+    float32 products vanish.
 
     Source: Abadi et al. (2016), "Deep learning with differential privacy", Algorithm 1; for the roundings, Casacuberta
     et al. (2022), "Widespread underestimation of sensitivity in differentially private libraries".
@@ -99,13 +100,18 @@ def clip_and_sum(
     >>> [round(float(value), 3) for value in total], float(unclipped)
     ([0.6, 1.3], 0.0)
     """
+    if np.ndim(mask) != 1 or any(np.shape(rows)[:1] != np.shape(mask) for rows in jax.tree.leaves(examples)):
+        shapes = [np.shape(rows) for rows in jax.tree.leaves(examples)]
+        raise ValueError(
+            f"mask has shape {np.shape(mask)} and examples {shapes}: give one entry of mask for each row, or rows that "
+            "are padding would count."
+        )
     bound = rule.sensitivity
     if ghost and is_concrete(bound) and not np.all(np.asarray(bound) >= LEAST_CLIP_NORM):
         raise ValueError(f"the rule's sensitivity {bound} is below 2^-60: scale the loss up, or leave ghost out.")
-    gradients = GhostLoss(loss, params, jax.tree.map(_one, examples)) if ghost else StoredLoss(loss)
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(f"microbatch_size = {microbatch_size} is not a size: give a whole number of at least 1.")
-    summed = functools.partial(_sum_rows, gradients, microbatch_size, len(mask))
+    summed = functools.partial(_sum_rows, loss, ghost, microbatch_size, len(mask))
     if sharding is None:
         return summed(params, rule, examples, mask)
     return _over_devices(summed, sharding)(params, rule, examples, mask)
@@ -128,7 +134,8 @@ Summing = Callable[[PyTree, ClippingRule, PyTree, Array], tuple[PyTree, Array]]
 
 
 def _sum_rows(
-    gradients: GhostLoss | StoredLoss,
+    loss: Loss,
+    ghost: bool,
     microbatch_size: int | None,
     batch: int,
     params: PyTree,
@@ -137,6 +144,8 @@ def _sum_rows(
     mask: Array,
 ) -> tuple[PyTree, Array]:
     """Returns the sums over these rows, of ``batch`` in all, block by block up to the last one that counts."""
+    # Traced here, on the devices: what the loss closes over, such as a step's key, is laid out as it is there.
+    gradients = GhostLoss(loss, params, jax.tree.map(_one, examples)) if ghost else StoredLoss(loss)
     start, rows = _zeros(params), len(mask)
     if microbatch_size is None or microbatch_size >= rows:
         return _add(gradients, gradients.contributions(params, examples), mask, start, rule, batch)

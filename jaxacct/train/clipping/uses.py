@@ -227,6 +227,8 @@ def keeps_entries(step: core.JaxprEqn) -> bool:
     """Returns whether an operation on one array only moves its entries about, or changes their precision."""
     before: Any = step.invars[0].aval
     after: Any = step.outvars[0].aval
+    if step.primitive.name == "reshape" and step.params["dimensions"] is not None:  # it transposes as well
+        return False
     return step.primitive.name in MOVED and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
 
 
