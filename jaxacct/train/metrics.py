@@ -104,7 +104,7 @@ class Metrics:
         """Returns the sums of the steps' means before the first step."""
         return {name: jnp.zeros((), jnp.float32) for name in self.names}
 
-    def fractions(self, model: Callable[[], object], example: Any) -> list[Float32[Array, ""]]:
+    def fractions(self, model: Callable[[], object], example: PyTree) -> list[Float32[Array, ""]]:
         """Returns what each measure says of one example, as a part of its bound; traceable.
 
         Raises ValueError where it is not one number: an example would count once for each of them.
