@@ -356,10 +356,12 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     begun = trainer.steps % trainer.sampler.steps_per_run
     if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole one
         granted, ledger = trainer.program.spend(state.ledger, trainer.program.curve(state))
-        if not granted:
-            raise ValueError("the budget does not pay for the rest of the epoch that the run was lost in, drawn anew.")
-        state = dataclasses.replace(state, ledger=ledger)
-        progress = progress._replace(lost_steps=progress.lost_steps + begun, kept=False)
+        if granted:
+            state = dataclasses.replace(state, ledger=ledger)
+            progress = progress._replace(lost_steps=progress.lost_steps + begun, kept=False)
+        else:  # the run ends here, as if the epoch had been made
+            rest = np.int32(trainer.sampler.steps_per_run - begun)
+            state, progress = dataclasses.replace(state, step=state.step + rest), progress._replace(kept=False)
     for _ in range(2):  # 64 bits: what a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
     return state, progress

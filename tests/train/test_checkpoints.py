@@ -106,6 +106,19 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
     assert not any(str(word) in json.dumps(report) for key, _ in used for word in key)
 
 
+def test_a_last_epoch_that_cannot_be_drawn_anew_ends_the_run_and_gives_the_model_back(tmp_path):
+    options = {**EPOCHS, "noise_multiplier": None, "steps": 10, "seed": None}
+    first = make(**options)
+    run_until_killed(first, tmp_path / "run", 8, every=4, steps=10)
+    again, keeper = make(**options), Checkpoints(tmp_path / "run", every=4)
+    assert keeper.resume(again) == 0
+    assert (again.steps, again.remaining_steps, again.stopping_was_planned) == (10, 0, False)
+    np.testing.assert_array_equal(again.model.kernel, first.model.kernel)
+    assert not again.step(again.state)[0]
+    assert again.fit(keeper=keeper) == []
+    assert certified_epsilon(again).upper == again.plan.certified.upper
+
+
 def test_an_epoch_that_was_lost_in_its_middle_is_paid_for_anew(tmp_path):
     first = make(seed=None, **EPOCHS, ledger="filter")
     run_until_killed(first, tmp_path / "run", 8, every=8)
