@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from interrupted import Killed, assert_same, killed_at, make, resumed, spends
+from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.policies import Constant, Schedule
@@ -23,7 +24,7 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
-from jaxacct.train.planned import plan
+from jaxacct.train.planned import _shown, plan
 from jaxacct.train.planned_ledger import PlannedLedger
 
 DELTA = 1e-5
@@ -54,6 +55,24 @@ def test_a_plan_spends_its_budget_and_no_more(epsilon):
     # The noise before rounding is within 1e-5 of the least: a little less is refuted.
     less = ja.PoissonSubsampledGaussian(made.noise_multiplier * (1 - 1e-4), made.sampler.sampling_rate)
     assert ja.delta(less, 3000, epsilon).lower > made.delta_after_overflow
+
+
+def test_what_one_step_shows_is_below_its_delta():
+    """What refuses a noise before any accountant is asked: below delta, and near it where noise is small."""
+    rng = np.random.default_rng(5)
+    for rate, epsilon in zip(10 ** rng.uniform(-4, 0, 8), rng.uniform(0, 4, 8), strict=True):
+        for noise, tight in ((0.05, True), (0.2, False), (0.6, False)):
+            shown = _shown(rate, noise, epsilon)
+            # Of a normal's two sides, by thresholds: the best event is one of these.
+            places = np.linspace(-2, 3, 2001)
+            without = norm.sf(places / noise)
+            with_it = (1 - rate) * without + rate * norm.sf((places - 1) / noise)
+            best = np.max(with_it - np.exp(epsilon) * without)
+            assert shown <= best * (1 + 1e-9)
+            assert not tight or shown >= 0.999 * best
+    assert _shown(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
+    with pytest.raises(ValueError, match="pays for no step"):
+        plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=0.05)
 
 
 def test_two_of_three_agree():
