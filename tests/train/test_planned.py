@@ -1,5 +1,6 @@
 """Planned budgets: all of epsilon is spent and no more, wherever a run stops, is killed, or is interrupted."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -197,11 +198,17 @@ def test_a_constant_policy_is_planned():
     assert solved.epsilon == solved.budget.epsilon == solved.plan.epsilon < 4.0
 
 
+@functools.cache
+def undisturbed():
+    """Returns a trainer after four epochs, which nobody trains on."""
+    trainer = trainer_of(epochs=4)
+    trainer.fit(every=2)
+    return trainer
+
+
 def test_a_planned_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_path):
     """After an evaluation, whose steps have no checkpoint; bench/crash.py kills processes, anywhere."""
-    whole = trainer_of(epochs=4)
-    whole.fit(every=2)
-    folder, kills = tmp_path / "run", 0
+    whole, folder, kills = undisturbed(), tmp_path / "run", 0
     for step in (2, 6, 6, 18):
         trainer, keeper = trainer_of(epochs=4), Checkpoints(folder, every=4)
         left = keeper.resume(trainer) if keeper.holds_run else None
@@ -250,8 +257,6 @@ def test_another_plans_folder_is_refused(options, tmp_path):
 
 
 def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
-    whole = trainer_of(epochs=4)
-    whole.fit()
     keeper, trainer = Checkpoints(tmp_path / "run", every=100), trainer_of(epochs=4)
     trainer._at_once = 1
 
@@ -269,7 +274,7 @@ def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
     assert keeper.resume(again) == 17
     assert keeper.resumed == "resumed at step 3 of 20: nothing is lost."
     again.fit(17)
-    assert_same(again, whole)
+    assert_same(again, undisturbed())
 
 
 SWALLOWS = """
