@@ -215,23 +215,33 @@ def by_contour(rows: list[Case]) -> Brackets:
 
 def judged(rows: list[Case]) -> dict[str, Any]:
     """Returns, for each accountant, the violations, and how tight it was."""
-    record: dict[str, Any] = {"pairs": len(rows)}
-    for name, accountant in {"prv": by_mesh, "saddlepoint": by_contour}.items():
-        start, violations, gaps = time.perf_counter(), [], []
-        for outcomes in (2, 3):
-            of_size = [case for case in rows if len(case.p) == outcomes]
-            delta, epsilon = accountant(of_size)
-            for case, d, e in zip(of_size, delta.tolist(), epsilon.tolist(), strict=True):
-                ends = wrong(case, tuple(d), tuple(e), Composition(case))
-                violations += [[end, list(case.p), list(case.q), *case[2:], d, e] for end in ends]
-                gaps.append(1 - d[0] / d[1] if d[1] > 0 else 0.0)
-        record[name] = {
-            "violations": len(violations),
-            "first": violations[:5],
-            "gap_of_delta": {str(share): float(np.quantile(gaps, share)) for share in (0.1, 0.5, 0.9)},
-            "seconds": time.perf_counter() - start,
+    accountants = {"prv": by_mesh, "saddlepoint": by_contour}
+    violations: dict[str, list] = {name: [] for name in accountants}
+    gaps: dict[str, list[float]] = {name: [] for name in accountants}
+    seconds = dict.fromkeys(accountants, 0.0)
+    for outcomes in (2, 3):
+        of_size = [case for case in rows if len(case.p) == outcomes]
+        found = {}
+        for name, accountant in accountants.items():
+            start = time.perf_counter()
+            found[name] = accountant(of_size)
+            seconds[name] += time.perf_counter() - start
+        for i, case in enumerate(of_size):
+            truth = Composition(case)
+            for name, brackets in found.items():
+                d, e = (bounds[i].tolist() for bounds in brackets)
+                ends = wrong(case, tuple(d), tuple(e), truth)
+                violations[name] += [[end, list(case.p), list(case.q), *case[2:], d, e] for end in ends]
+                gaps[name].append(1 - d[0] / d[1] if d[1] > 0 else 0.0)
+    return {"pairs": len(rows)} | {
+        name: {
+            "violations": len(violations[name]),
+            "first": violations[name][:5],
+            "gap_of_delta": {str(share): float(np.quantile(gaps[name], share)) for share in (0.1, 0.5, 0.9)},
+            "seconds": seconds[name],
         }
-    return record
+        for name in accountants
+    }
 
 
 def main() -> None:

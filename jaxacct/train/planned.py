@@ -243,7 +243,8 @@ def _most_steps(
     ideal = draw(epsilon, 1)
     relation, run = ideal.relation, ideal.steps_per_run
     mechanisms, counts = _composition(ideal, noise, run, queries)
-    if not float(certified.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
+    hopeless = isinstance(ideal, PoissonSampler) and _shown(ideal.sampling_rate, noise, epsilon) >= delta
+    if hopeless or not float(certified.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
         raise ValueError(
             f"noise_multiplier = {noise:g} at an expected batch size of {ideal.expected_batch_size:.3g} pays for no "
             f"step within (epsilon = {epsilon}, delta = {delta}): raise noise_multiplier or epsilon, or sample smaller "
@@ -257,6 +258,22 @@ def _most_steps(
     steps = most(delta)  # no fewer than what is left once cut batches are paid for
     sampler = draw(epsilon, steps)
     return most(_left(sampler, steps, epsilon, delta)), sampler
+
+
+def _shown(rate: float, noise: float, epsilon: float) -> float:
+    """Returns a lower bound on delta at ``epsilon`` of one step that samples with probability ``rate``.
+
+    Of the event that the noisy sum is above 1/2, half the example's norm: its probability is at least
+    ``rate`` P(Z > -1/2s) with the example there, Z normal and s the noise, and at most P(Z > 1/2s) without, also where
+    another that points away took its place. No delta is below what one event shows; the last factor is for roundings.
+
+    >>> [f"{_shown(0.25, noise, 1.0):.6f}" for noise in (0.0, 0.2, 1.0)]
+    ['0.250000', '0.231568', '0.000000']
+    """
+    reach = 0.5 / noise / math.sqrt(2) if noise > 0 else math.inf
+    missed = math.erfc(reach) / 2
+    without = math.exp(min(epsilon + math.log(missed), 0.0)) if missed > 0 else 0.0
+    return max((rate * (1 - missed) - without) * (1 - 1e-12), 0.0)
 
 
 def _solved(

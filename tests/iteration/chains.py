@@ -1,5 +1,7 @@
 """Exact laws of small one-dimensional noisy iterations, as oracles for the bounds."""
 
+import functools
+
 import numpy as np
 from scipy.special import ndtr
 
@@ -15,12 +17,15 @@ def rounded_kernel(points, shift, noise):
     return np.diff(ndtr((edges[None, :] - points[:, None] - shift) / noise), axis=1)
 
 
+gauss_legendre = functools.cache(np.polynomial.legendre.leggauss)
+
+
 def interval_kernel(diameter, shift, noise, nodes=400):
     """The same without rounding: two atoms at the ends of [0, diameter] and a density at Gauss-Legendre nodes between.
 
     Returns the points, first and last the atoms, and the transition masses, density times weight between.
     """
-    x, weight = np.polynomial.legendre.leggauss(nodes)
+    x, weight = gauss_legendre(nodes)
     inner, weight = diameter * (x + 1) / 2, diameter * weight / 2
     points = np.concatenate([[0.0], inner, [diameter]])
     mean = points[:, None] + shift

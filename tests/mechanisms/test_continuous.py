@@ -116,11 +116,12 @@ def test_works_under_jit_and_vmap(mechanism):
     def of_scaled(factor):
         first, *others = jax.tree.leaves(mechanism)
         scaled = jax.tree.unflatten(jax.tree.structure(mechanism), [first * factor, *others])
-        return rdp.curve(scaled, orders, relation=relation)
+        return rdp.curve(scaled, orders[::4], relation=relation)
 
+    # Without noise quadrature takes all the nodes that it may, for each order.
     batch = jax.jit(jax.vmap(of_scaled))(jnp.asarray([1.0, 1.5, 0.0, jnp.nan]))
-    np.testing.assert_allclose(batch[0], alone, rtol=1e-6)
-    assert np.all(np.asarray(batch[1]) < alone)
+    np.testing.assert_allclose(batch[0], alone[::4], rtol=1e-6)
+    assert np.all(np.asarray(batch[1]) < alone[::4])
     assert np.all(np.isinf(batch[2:]))
 
 

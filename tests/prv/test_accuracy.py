@@ -61,5 +61,5 @@ def test_cut_losses_cost_little_of_a_small_delta(noise, rate, steps, delta):
     """One step's losses end far below epsilon, and what is beyond has no tilted mass to speak of, or all of it."""
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
     bounds = ja.prv.epsilon(mechanism, steps, delta, points=2**12)
-    assert_judged("epsilon", mechanism, steps, delta, bounds)
+    assert_judged("epsilon", mechanism, steps, delta, bounds, refutes=steps > 10**5)
     assert bounds.gap < 1e-3

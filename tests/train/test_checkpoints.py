@@ -1,6 +1,7 @@
 """A run that is interrupted and taken up again: the same bits with a seed, no key twice without one, nothing unpaid."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -29,12 +30,21 @@ from interrupted import (
 from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints
 from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES
 
+KINDS = {"constant": {}, "adaptive noise": ADAPTIVE, "quantile, odometer": QUANTILE}
 
-@pytest.mark.parametrize("options", [{}, ADAPTIVE, QUANTILE], ids=["constant", "adaptive noise", "quantile, odometer"])
+
+@functools.cache
+def uninterrupted(kind="constant", steps=12):
+    """Returns a trainer after so many steps, which nobody trains on, and its history."""
+    trainer = make(**KINDS[kind])
+    return trainer, trainer.fit(steps, every=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("in_the_middle", [False, True])
-def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(options, in_the_middle, tmp_path):
-    whole = make(**options)
-    whole_history = whole.fit(12, every=2)
+def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(kind, in_the_middle, tmp_path):
+    options = KINDS[kind]
+    whole, whole_history = uninterrupted(kind)
     lost = make(**options)
     run_until_killed(lost, tmp_path / "run", 6, in_the_middle=in_the_middle)
     again = make(**options)
@@ -166,14 +176,8 @@ def test_a_second_fit_that_is_interrupted_is_not_forgotten(tmp_path):
     assert Checkpoints(tmp_path / "run", every=20).resume(again) == 6
     assert again.steps == 6
     again.fit(6)
-    assert_same(again, trainer_after(12))
+    assert_same(again, uninterrupted()[0])
     assert not again.stopping_was_planned
-
-
-def trainer_after(steps):
-    trainer = make()
-    trainer.fit(steps)
-    return trainer
 
 
 def test_a_full_disk_leaves_the_record_as_it_was(tmp_path, monkeypatch):
@@ -209,9 +213,7 @@ def test_one_file_that_is_lost_or_damaged_changes_nothing_and_is_written_again(w
     paths[which].write_bytes(paths[which].read_bytes()[:-9])
     again = make()
     resumed(again, tmp_path / "run")
-    whole = make()
-    whole.fit(12)
-    assert_same(again, whole)
+    assert_same(again, uninterrupted()[0])
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert spends(tmp_path / "run")["stop"] == 12
 
@@ -334,8 +336,7 @@ def test_damage_is_named(damage, words, finished, tmp_path):
 def test_a_damaged_checkpoint_may_be_deleted_and_what_followed_stays_paid_for(finished, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(finished, folder)
-    whole = make()
-    whole.fit(4)
+    whole, _ = uninterrupted(steps=4)
     while True:  # the checkpoint at the end of fit, and the one at the same step before it
         shutil.rmtree(_last_state(folder))
         again = make()

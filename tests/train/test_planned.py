@@ -1,5 +1,6 @@
 """Planned budgets: all of epsilon is spent and no more, wherever a run stops, is killed, or is interrupted."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from interrupted import Killed, assert_same, killed_at, make, resumed, spends
+from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.policies import Constant, Schedule
@@ -23,7 +25,7 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
-from jaxacct.train.planned import plan
+from jaxacct.train.planned import _shown, plan
 from jaxacct.train.planned_ledger import PlannedLedger
 
 DELTA = 1e-5
@@ -54,6 +56,24 @@ def test_a_plan_spends_its_budget_and_no_more(epsilon):
     # The noise before rounding is within 1e-5 of the least: a little less is refuted.
     less = ja.PoissonSubsampledGaussian(made.noise_multiplier * (1 - 1e-4), made.sampler.sampling_rate)
     assert ja.delta(less, 3000, epsilon).lower > made.delta_after_overflow
+
+
+def test_what_one_step_shows_is_below_its_delta():
+    """What refuses a noise before any accountant is asked: below delta, and near it where noise is small."""
+    rng = np.random.default_rng(5)
+    for rate, epsilon in zip(10 ** rng.uniform(-4, 0, 8), rng.uniform(0, 4, 8), strict=True):
+        for noise, tight in ((0.05, True), (0.2, False), (0.6, False)):
+            shown = _shown(rate, noise, epsilon)
+            # An event for each threshold on the noisy sum; no delta is below any of them.
+            places = np.linspace(-2, 3, 2001)
+            without = norm.sf(places / noise)
+            with_it = (1 - rate) * without + rate * norm.sf((places - 1) / noise)
+            best = np.max(with_it - np.exp(epsilon) * without, initial=0.0)
+            assert shown <= best * (1 + 1e-9)
+            assert not tight or shown >= 0.999 * best
+    assert _shown(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
+    with pytest.raises(ValueError, match="pays for no step"):
+        plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=0.05)
 
 
 def test_two_of_three_agree():
@@ -189,11 +209,17 @@ def test_a_constant_policy_is_planned():
     assert solved.epsilon == solved.budget.epsilon == solved.plan.epsilon < 4.0
 
 
+@functools.cache
+def undisturbed():
+    """Returns a trainer after four epochs, which nobody trains on."""
+    trainer = trainer_of(epochs=4)
+    trainer.fit(every=2)
+    return trainer
+
+
 def test_a_planned_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_path):
     """After an evaluation, whose steps have no checkpoint; bench/crash.py kills processes, anywhere."""
-    whole = trainer_of(epochs=4)
-    whole.fit(every=2)
-    folder, kills = tmp_path / "run", 0
+    whole, folder, kills = undisturbed(), tmp_path / "run", 0
     for step in (2, 6, 6, 18):
         trainer, keeper = trainer_of(epochs=4), Checkpoints(folder, every=4)
         left = keeper.resume(trainer) if keeper.holds_run else None
@@ -242,8 +268,6 @@ def test_another_plans_folder_is_refused(options, tmp_path):
 
 
 def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
-    whole = trainer_of(epochs=4)
-    whole.fit()
     keeper, trainer = Checkpoints(tmp_path / "run", every=100), trainer_of(epochs=4)
     trainer._at_once = 1
 
@@ -261,7 +285,7 @@ def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
     assert keeper.resume(again) == 17
     assert keeper.resumed == "resumed at step 3 of 20: nothing is lost."
     again.fit(17)
-    assert_same(again, whole)
+    assert_same(again, undisturbed())
 
 
 SWALLOWS = """

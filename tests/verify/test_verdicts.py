@@ -122,9 +122,10 @@ def test_what_releases_nothing_costs_nothing(mechanism):
         assert verify.delta(mechanism, 7, given, (0.0, 0.0)).status == "PROVED"
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_known_number_of_examples_is_proved(steps):
-    mechanism = ja.TruncatedPoissonGaussian.for_batches(0.8, 0.1, (100, 101), 12)
+# Of three steps the contour is short where the noise is large and the rate is not small.
+@pytest.mark.parametrize(("steps", "setting"), [(1, (0.8, 0.1, (100, 101), 12)), (3, (2.0, 0.5, (10, 11), 7))])
+def test_a_known_number_of_examples_is_proved(steps, setting):
+    mechanism = ja.TruncatedPoissonGaussian.for_batches(*setting)
     bracket = ja.prv.epsilon(mechanism, steps, 1e-3, points=1024)
     assert verify.epsilon(mechanism, steps, 1e-3, bracket).status == "PROVED"
     assert verify.epsilon(mechanism, steps, 1e-3, (0.0, float(bracket.lower) * (1 - 1e-8))).status == "REFUTED"
