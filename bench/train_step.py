@@ -36,7 +36,7 @@ from jaxacct.train.modules import merged, split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.sampling import PoissonSampler
 
-EXAMPLES, BATCH, MICROBATCH = 60_000, 256, 64
+EXAMPLES, BATCH, MICROBATCH = 60_000, 256, 32
 """Of the data set that batches are drawn from, as many as are expected in one, and what ours work on at a time."""
 
 BY = ("", f" by {MICROBATCH}")

@@ -118,10 +118,10 @@ class Placement:
     Raises ValueError or TypeError where a field is out of range.
 
     >>> Placement()
-    Placement(microbatch_size=64, ghost=True, devices=None)
+    Placement(microbatch_size=32, ghost=True, devices=None)
     """
 
-    microbatch_size: int | None = 64
+    microbatch_size: int | None = 32
     ghost: bool = True
     devices: Sequence[jax.Device] | None = None
 

@@ -272,7 +272,8 @@ def _shown(rate: float, noise: float, epsilon: float) -> float:
     """
     reach = 0.5 / noise / math.sqrt(2) if noise > 0 else math.inf
     missed = math.erfc(reach) / 2
-    without = math.exp(min(epsilon + math.log(missed), 0.0)) if missed > 0 else 0.0
+    # The tail's logarithm is below -reach^2, which is what is left where the tail underflows.
+    without = math.exp(min(epsilon + (math.log(missed) if missed > 0 else -(reach**2)), 0.0))
     return max((rate * (1 - missed) - without) * (1 - 1e-12), 0.0)
 
 

@@ -71,6 +71,7 @@ def test_what_one_step_shows_is_below_its_delta():
             best = np.max(with_it - np.exp(epsilon) * without, initial=0.0)
             assert shown <= best * (1 + 1e-9)
             assert not tight or shown >= 0.999 * best
+    assert _shown(0.5, 1e-9, 1e25) == 0.0  # the loss is at most 5e17
     assert _shown(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
     with pytest.raises(ValueError, match="pays for no step"):
         plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=0.05)
