@@ -268,6 +268,15 @@ def test_another_plans_folder_is_refused(options, tmp_path):
         Checkpoints(tmp_path / "run", every=4).resume(make(**{"epsilon": None, "steps": 10} | options))
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """What is started in the background by a shell ignores it, and the trainer leaves that so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
     keeper, trainer = Checkpoints(tmp_path / "run", every=100), trainer_of(epochs=4)
     trainer._at_once = 1
@@ -308,6 +317,7 @@ print(main(["train", "--seed", "0"]), main(["train", "--seed", "1"]))
 """
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_is_not_lost_where_an_exception_is():
     """As in JAX's callback of the garbage collector, whose KeyboardInterrupt is printed and forgotten."""
     done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=120, check=False)
