@@ -1,6 +1,5 @@
 """Settings of the suite: a compilation cache that outlives a run, rank promotion as an error, and who runs what."""
 
-import gc
 import os
 import pathlib
 from collections.abc import Iterator
@@ -17,9 +16,6 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).pa
 # A program from the disk costs half of what compiling the smallest one does.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
-# Tracing makes millions of objects: fewer looks for garbage, and no source lines in programs that nobody reads.
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
-gc.set_threshold(50_000, 20, 10)
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it. And nearly all of a cold suite is
