@@ -79,9 +79,9 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         pathlib.Path(arguments.data), arguments.label, rules, classes,
         bounds=everywhere, drop=drop, test=test, test_size=arguments.test_size or 0,
     )  # fmt: skip
-    told = {"columns": columns, "label": arguments.label, "classes": classes, "dropped": drop}
-    told |= {"test": arguments.test, "test_size": arguments.test_size}
-    return loaded, {"table": told | {"public": "the columns' rules, the classes, the test rows: as given"}}
+    settings = {"columns": columns, "label": arguments.label, "classes": classes, "dropped": drop}
+    settings |= {"test": arguments.test, "test_size": arguments.test_size}
+    return loaded, {"table": settings | {"public": "the columns' rules, the classes, the test rows: as given"}}
 
 
 def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | None]:

@@ -130,9 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
             keeper.check(resume=arguments.resume)
         _check_free(folder, arguments.resume)
     folder.mkdir(parents=True, exist_ok=True)  # a bad path should fail before the training, not after it
-    dataset, told = tables.load(arguments)
+    dataset, of_table = tables.load(arguments)
     trainer, steps, config = _trainer(arguments, dataset)
-    config |= told
+    config |= of_table
     if arguments.overwrite:
         _delete(folder)
     try:
@@ -276,9 +276,9 @@ class _History:
         there, _ = self._read()
         differing = [name for name in there if there[name] != self.config.get(name)]
         if differing:
-            told = "; ".join(f"{name}: {there[name]} there, {self.config.get(name)} here" for name in differing)
+            differences = "; ".join(f"{name}: {there[name]} there, {self.config.get(name)} here" for name in differing)
             raise ValueError(
-                f"{self.path.parent} is of a run with other settings ({told}): give those, or another --out."
+                f"{self.path.parent} is of a run with other settings ({differences}): give those, or another --out."
             )
 
     def until(self, steps: int) -> list[Any]:

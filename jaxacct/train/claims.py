@@ -50,12 +50,13 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             f"policy = {type(trainer.policy).__name__} chose its settings from results: the certified epsilon of the "
             "non-adaptive composition does not apply. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
-    lost, made = trainer.progress.lost_steps, epsilon_after(trainer, trainer.steps)
+    lost = trainer.progress.lost_steps
     if trainer.plan is None and lost:
         raise ValueError(
             f"an interruption lost {lost} updates, which may have been released and stay paid for: the epsilon of "
             "those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
+    made = epsilon_after(trainer, trainer.steps)
     if trainer.steps + lost == 0 or (trainer.stopping_was_planned and not lost):
         return made
     if trainer.plan is not None:
@@ -160,10 +161,7 @@ def guarantee(trainer: DPTrainer) -> str:
             else f"The Rényi filter's budget, epsilon = {trainer.epsilon:g}, holds however everything was chosen."
         )
     if trainer.plan is not None and trainer.plan.queries:
-        asked = ", ".join(
-            f"{query.mechanism}, {query.count(trainer.plan.steps)} times" for query in trainer.plan.queries
-        )
-        text += f" What the plan pays for beside the steps is included: {asked}."
+        text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."
     sampler = type(trainer.sampler).__name__
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation]}. Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."

@@ -123,6 +123,11 @@ class Plan:
         return mechanisms, (runs, *counts[1:]) if self.queries else runs
 
     @property
+    def beside(self) -> list[str]:
+        """What is paid for beside the steps and how often, in words."""
+        return [f"{query.mechanism}, {query.count(self.steps)} times" for query in self.queries]
+
+    @property
     def overflow_delta(self) -> float:
         """What cut batches cost of delta."""
         return _overflow(self.sampler, self.steps, self.epsilon)
@@ -152,7 +157,7 @@ class Plan:
             ("epsilon, Rényi", f"{self.renyi_epsilon:.6f} for the same"),
             ("paid for overflow", f"{self.overflow_delta:.3g} of delta, batches of at most {self.sampler.capacity}"),
         ]
-        rows += [("beside the steps", f"{query.mechanism}, {query.count(self.steps)} times") for query in self.queries]
+        rows += [("beside the steps", query) for query in self.beside]
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 

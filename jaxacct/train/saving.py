@@ -75,10 +75,10 @@ def load_model(folder: str | os.PathLike[str], model: nnx.Module) -> nnx.Module:
         here = _described({name: variable[...] for name, variable in variables.items()})
         differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
         if differing:
-            told = "; ".join(
+            differences = "; ".join(
                 f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differing
             )
-            raise ValueError(f"{path} is of another model ({told}): give one that is made as that was.")
+            raise ValueError(f"{path} is of another model ({differences}): give one that is made as that was.")
         arrays = reader.restore(path, {name: jax.eval_shape(lambda v=v: v[...]) for name, v in variables.items()})
     for name, variable in variables.items():
         variable[...] = arrays[name]
