@@ -24,7 +24,7 @@ class Cells(NamedTuple):
     between: CellMasses
     """Of the cells between the points, and of those beyond the first and the last: (points + 1,)."""
     around: CellMasses
-    """Of bins about the points, (points,), which :func:`_lowered` balances."""
+    """Of bins about the points, (points,), which :func:`lowered` balances."""
 
 
 @compiled(static=("points",))
@@ -37,7 +37,7 @@ def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
         cells = pair.cell_masses(boundaries)
 
         def bins() -> Array:
-            edges = _with_settled(_edges(cells.p[1:-1], losses, placed.mesh), placed)
+            edges = _with_settled(balanced_edges(cells.p[1:-1], losses, placed.mesh), placed)
             return jnp.concatenate([-infinity, edges, infinity, infinity])
 
         return jax.lax.cond(is_first, bins, lambda: boundaries), cells
@@ -60,8 +60,8 @@ def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> t
     """
     points = cells.around.p.shape[0]
     losses, h, shift = _losses(placed, points), placed.mesh, placed.shift
-    relaxed = _relaxed(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
-    masses = jnp.stack([_raised(cells.between, losses, h, shift), _lowered(cells.around, losses, relaxed)])
+    relaxed = relaxation(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
+    masses = jnp.stack([_raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
     masses = jnp.where((jnp.arange(points) <= placed.last)[None, :], masses, 0.0)
     shifts, sides = jnp.stack([shift, shift + relaxed]), jnp.array([True, False])
     both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0, 0))(masses, losses, order, h, shifts, sides)
@@ -125,7 +125,7 @@ def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[A
     return stays + jnp.concatenate([(cells.p[0] + cells.p_error[0])[None], upward])
 
 
-def _lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
+def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
     """Returns masses on the points below the pair's loss: one bin a point, and small flows that balance it.
 
     Telling only the bin is post-processing, so (P_i, Q_i) of the bins is a pair below the given one, with the losses
@@ -176,7 +176,7 @@ def _lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " 
     return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * UNIT_ROUNDOFF)
 
 
-def _relaxed(bins: CellMasses, largest: Array) -> Array:
+def relaxation(bins: CellMasses, largest: Array) -> Array:
     """Returns how far the points below are lowered, so that the rounding of a bin's masses is no deficit at an atom.
 
     The losses of atoms and what is made of them are right to a few units; masses that are sums bring in their own
@@ -193,7 +193,7 @@ def _outward(mass: Array, error: Array) -> Array:
     return error + jnp.where(error > UNIT_ROUNDOFF / 4 * mass, 2 * UNIT_ROUNDOFF * mass, 0.0)
 
 
-def _edges(p: Array, losses: Array, h: Array) -> Array:
+def balanced_edges(p: Array, losses: Array, h: Array) -> Array:
     """Returns edges between the mesh points such that bins of an exponential density balance.
 
     With density e^(-x u/h) times the weight 1 - e^-u, that is u e^(-u/2) up to third order, the bin from a to a + h has

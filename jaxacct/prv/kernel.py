@@ -62,17 +62,9 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
     """
     counts = tuple(steps for _, steps in parts)
     total = functools.reduce(operator.add, [steps.sum() for steps in counts])
-    size, index = np.float64(points), np.int64(METHODS.index(method))
-    asked = _ordinary(question), np.bool_(isinstance(question, ForEpsilon)), size
+    asked = _asked(question, points)
     sketches = tuple(sketched(pairs, total, *asked) for pairs, _ in parts)
-    chosen, facts = _planned(sketches, counts, *asked, index)
-
-    def power(row: Any) -> tuple[LossLattice, Stages, Array]:
-        pair, steps, low, high, h = row
-        placed = place(pair, low, high, h, chosen.order, size)
-        return _power(
-            placed, cells_of(pair, placed, points), steps, index, chosen.order, chosen.log_weight, chosen.log_tail
-        )
+    chosen, facts = _planned(sketches, counts, *asked, np.int64(METHODS.index(method)))
 
     ends = np.cumsum([len(steps) for steps in counts])
     concrete = is_concrete(chosen)
@@ -82,22 +74,68 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
     rows = [
         (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
     ]
-    number = int(ends[-1])
+    if int(ends[-1]) == 1 or concrete:
+        return _summed(rows, chosen, facts, points, method)
+    # One after the other: their windows and stages differ, and so the memory is that of the results.
+    results = [jax.lax.map(lambda row: _power_of(row, chosen, points, method), row) for row in rows]
+    every, of_all, losses = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
+    lost = jnp.sum(losses) * (1 + len(losses) * UNIT_ROUNDOFF)
+    return Composed(_tournament(every, chosen.log_tail), _entry(of_all, 0), chosen.order, lost, facts)
+
+
+def composed_apart(compositions: list[Parts], shares: list[float], question: Question, points: int) -> list[Composed]:
+    """Returns several compositions, each by itself, on lattices that are tilted alike. Concrete arguments only.
+
+    Tilt and meshes are chosen for ``question`` about a sum in which each occurs as often as ``shares`` say.
+    """
+    asked, method = _asked(question, points), METHODS[0]
+    counts = [[steps for _, steps in parts] for parts in compositions]
+    sizes = [sum(map(len, steps)) for steps in counts]
+    whole = np.concatenate([share * steps for share, own in zip(shares, counts, strict=True) for steps in own])
+    sketches = [[sketched(pairs, whole.sum(), *asked) for pairs, _ in parts] for parts in compositions]
+    together = jax.tree.map(lambda *leaves: np.concatenate(outside(leaves)), *(s for row in sketches for s in row))
+    chosen, _ = _planned((together,), (whole,), *asked, np.int64(0))
+    windows = outside((chosen.low, chosen.high, chosen.mesh))
+    found = []
+    for parts, own, of_parts, end in zip(compositions, counts, sketches, np.cumsum(sizes), strict=True):
+        starts = end - sum(map(len, own)) + np.cumsum([0, *map(len, own)])
+        rows = [
+            (*outside(part), *(leaf[start : start + len(part[1])] for leaf in windows))
+            for part, start in zip(parts, starts, strict=False)
+        ]
+        facts = _facts([sketch.known for sketch in of_parts], own)
+        found.append(_summed(rows, chosen, facts, points, method))
+    return found
+
+
+def _asked(question: Question, points: int) -> tuple[Any, np.bool_, np.float64]:
+    return _ordinary(question), np.bool_(isinstance(question, ForEpsilon)), np.float64(points)
+
+
+def _power_of(row: Any, chosen: plan.Plan, points: int, method: str) -> tuple[LossLattice, Stages, Array]:
+    pair, steps, low, high, h = row
+    placed = place(pair, low, high, h, chosen.order, np.float64(points))
+    return _power(
+        placed, cells_of(pair, placed, points), steps, np.int64(METHODS.index(method)), chosen.order, chosen.log_weight,
+        chosen.log_tail,
+    )  # fmt: skip
+
+
+def _summed(rows: list[Any], chosen: plan.Plan, facts: Facts, points: int, method: str) -> Composed:
+    """Returns the sum of concrete losses, or of a single one, by the programs of a single one."""
+    number = sum(len(row[1]) for row in rows)
     if number == 1:
-        lattices, stages, lost = power(_entry(rows[0], 0))
+        lattices, stages, lost = _power_of(_entry(rows[0], 0), chosen, points, method)
         return Composed(lattices, stages, chosen.order, lost, facts)
-    if concrete:
-        # One after the other, all by the programs of a single one; what is not run is left out.
-        run = [(row, i) for row in rows for i in np.flatnonzero(row[1]).tolist()] or [(rows[0], 0)]
-        powers = [power(_entry(row, i)) for row, i in run]
-        lattices = _tournament_of([lattices for lattices, _, _ in powers], chosen.log_tail)
-        stages, lost = powers[0][1], np.sum(outside([lost for _, _, lost in powers]))
-    else:
-        # One after the other: their windows and stages differ, and so the memory is that of the results.
-        results = [jax.lax.map(power, row) for row in rows]
-        every, of_all, losses = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
-        lattices, stages, lost = _tournament(every, chosen.log_tail), _entry(of_all, 0), jnp.sum(losses)
-    return Composed(lattices, stages, chosen.order, lost * (1 + number * UNIT_ROUNDOFF), facts)
+    # One after the other; what is not run is left out.
+    run = [(row, i) for row in rows for i in np.flatnonzero(row[1]).tolist()] or [(rows[0], 0)]
+    powers = [_power_of(_entry(row, i), chosen, points, method) for row, i in run]
+    lattices = _tournament_of([lattices for lattices, _, _ in powers], chosen.log_tail)
+    lost = np.sum(outside([lost for _, _, lost in powers]))
+    return Composed(lattices, powers[0][1], chosen.order, lost * (1 + number * UNIT_ROUNDOFF), facts)
+
+
+_facts = compiled(combined)
 
 
 def _ordinary(question: Question) -> Any:

@@ -1,0 +1,203 @@
+"""What the worst adaptive use of a finite menu comes to: a dynamic program over the privacy loss.
+
+The game. An adversary has a budget of R units and a menu of mechanisms, the j-th at a whole cost c_j. Round by round it
+chooses an item that it can pay for, in view of all results so far, or stops. With L the privacy loss so far, drawn under
+P, and Y that of an item's dominating pair (P_j, Q_j), let
+
+    V_r(L) = max( (1 - e^(eps - L))+ ,  max over c_j <= r of E[V_(r - c_j)(L + Y_j)] ).
+
+*Then delta(eps) <= V_R(0) on every path, whatever is chosen from earlier results, stopping included.* Write x = e^L and
+F_r(x) = x V_r(log x). F_0 = (x - e^eps)+ is convex, and F_r is the maximum of F_0 and of the expectations of F(x e^Y)
+under the Q_j (and of x P_j(Y = inf)): convex again, by induction. The likelihood ratio of a mechanism that (P_j, Q_j)
+dominates is below e^Y in the convex order under Q (Blackwell), so that playing the pair in its place only raises the
+expectation, after every history. What is left depends on the history through L and r alone. For a menu of one item the
+maximum is that of composition.
+
+*Blocks.* An item may be a block of n runs of one mechanism. All draws of a block's pairs may be thought of as revealed
+when it is paid for: later decisions then know more, and each run, whenever it is made and in whatever order with runs of
+other blocks, is a function of its draw and of independent randomness. So the runs of a block that has been paid for can
+be made at any later time, and the bound stands.
+
+On a lattice. Each item is a measure above its loss (or below it, for a lower bound on the game) on the multiples of h,
+in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bounds the game on its side. What remains:
+
+* Infinite losses, and mass counted as such, are added up apart: at most I_R over all paths (union bound). From here on
+  V is that of the finite losses. From below they are put at the last point of the lattice.
+* Window. F is convex, F(0) = 0 and F(x) <= x, so its slope is at most 1: above the window V(L) <= 1 - e^(b - L) (1 -
+  V(b)), b its end; and F(x)/x rises: below it V(L) <= V(a). From below: the value of stopping, and 0.
+* Tilt. The program runs on W = V e^(-t L), with weights p e^(t y), which makes a delta of 1e-12 as precise as any. With
+  (1 - e^(eps - L))+ <= e^(t (L - eps)) t^t/(1 + t)^(1 + t), W is nowhere above G_r = max(that constant at L = 0, max
+  over j of M_j G_(r - c_j)), M_j the tilted mass of item j: the Rényi bound of order 1 + t.
+* Errors. E of :class:`~jaxacct.prv.lattice.LossLattice`, of tilted mass s_j, changes W by at most s_j G. A convolution
+  by transforms of N points, each wrong by f = log2(N) TRANSFORM_ERROR in L2 (and entry by entry relative to M_j), errs
+  in each entry by at most M_j |X|_2 (3 f + 8 u) to first order. Both are added at every level, and so go through all
+  that follows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float, Int
+
+from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF
+from jaxacct.programs import compiled
+from jaxacct.prv.spectrum import TRANSFORM_ERROR
+
+
+class Losses(NamedTuple):
+    """The losses of a menu's items on the lattice, for each direction (rows), above or below."""
+
+    weights: Float[Array, "rows items n"]
+    """Tilted masses; the loss k h is at index k, and at n + k for k < 0."""
+    slack: Float[Array, "rows items"]
+    """Tilted mass that they may be wrong by."""
+    infinite: Float[Array, "rows items"]
+    """Mass of infinite losses, and of what counts as such."""
+
+
+class Window(NamedTuple):
+    """The losses L that the program holds, on a circle of n points."""
+
+    mesh: Float[Array, ""]
+    """h, of so few digits that its multiples are exact."""
+    start: Int[Array, ""]
+    """The loss at index 0, in units of h."""
+    first: Int[Array, ""]
+    """Index where the window begins; before it lies what the items' least losses reach down to."""
+    last: Int[Array, ""]
+    """Index where it ends."""
+    order: Float[Array, " rows"]
+    """The tilt t of each direction."""
+
+
+class Solved(NamedTuple):
+    """A game's value for every budget, as far as it was asked for."""
+
+    budget: Int[Array, ""]
+    """The largest budget whose value is at most delta, or the largest asked about."""
+    values: Float[Array, " levels"]
+    """Bounds on V_r(0), the larger of the directions; infinite beyond the budget after that one."""
+
+
+class _Row(NamedTuple):
+    """What a direction's levels have in common."""
+
+    losses: Losses
+    order: Array
+    masses: Float[Array, " items"]
+    wrong: Float[Array, " items"]
+    """Error of a convolution with each, relative to the norm of what it is convolved with."""
+    transforms: Complex[Array, "items half"]
+    decay: Float[Array, " n"]
+    """e^(-t L)."""
+    up: Array
+    down: Array
+
+
+class _Past(NamedTuple):
+    """The levels so far, of each direction."""
+
+    spectra: Complex[Array, "rows ring half"]
+    norms: Float[Array, "rows levels"]
+    bounds: Float[Array, "rows levels"]
+    """G."""
+    infinite: Float[Array, "rows levels"]
+    """I."""
+
+
+class _State(NamedTuple):
+    level: Array
+    goes_on: Array
+    values: Float[Array, " levels"]
+    past: _Past
+
+
+@compiled(static=("ring",))
+def solve(
+    ring: int,
+    losses: Losses,
+    costs: Int[Array, " items"],
+    epsilons: Float[Array, " levels"],
+    window: Window,
+    delta: Float[Array, ""],
+    most: Int[Array, ""],
+    is_upper: Array,
+) -> Solved:
+    """Returns the values of budgets 0, 1, ... up to the first whose value exceeds ``delta``.
+
+    Args:
+        ring: more than any cost; static.
+        losses: of the items; all above, or all below.
+        costs (items,): whole, at least 1.
+        epsilons (levels,): the epsilon at which a path is judged that has this much of its budget left. The same for
+            all is the filter's game.
+        window: see there.
+        delta: where to end.
+        most: the largest budget asked about, below ``levels``.
+        is_upper: whether the values are upper bounds, of losses above, or lower bounds.
+    """
+    n, levels = losses.weights.shape[-1], epsilons.shape[0]
+    u = UNIT_ROUNDOFF
+    places = jnp.arange(n)
+    at = (window.start + places) * window.mesh
+    inside = (places >= window.first) & (places <= window.last)
+    beyond = jnp.maximum(at - at[window.last], 0.0)
+    gone, kept = -jnp.expm1(-beyond), jnp.exp(-beyond)
+
+    def prepared(of_row: Losses, t: Array) -> _Row:
+        # exp of an exponent that rounds, and a few products.
+        relative = 4 * FUNCTION + 4 * u * t * jnp.max(jnp.abs(at))
+        masses = jnp.sum(of_row.weights, axis=-1) * (1 + 2 * n * u)
+        return _Row(
+            of_row, t, masses, masses * (3 * math.log2(n) * TRANSFORM_ERROR + 8 * u) * (1 + 1e-9),
+            jnp.conj(jnp.fft.rfft(of_row.weights)), jnp.exp(-t * at), 1 + relative, 1 - relative,
+        )  # fmt: skip
+
+    prepared_rows = jax.vmap(prepared)(losses, window.order)
+
+    def level(r: Array, row: _Row, past: _Past) -> tuple[Array, Array, Array]:
+        """Returns W on the whole circle, and the bounds that hold everywhere, of one direction."""
+        t, decay, up = row.order, row.decay, row.up
+        safe = jnp.where(is_upper, up, row.down)
+        index, can = jnp.maximum(r - costs, 0), costs <= r
+        log_peak = -t * jnp.log1p(1 / t) - jnp.log1p(t)
+        bound = jnp.exp(log_peak - t * epsilons[r]) * (1 + FUNCTION * (8 + t * jnp.abs(epsilons[r])))
+        bounds = (row.masses + row.losses.slack) * past.bounds[index] * (1 + 4 * u)
+        bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0)))
+        infinite = jnp.max(jnp.where(can, past.infinite[index] + row.losses.infinite, 0.0)) * (1 + 4 * u)
+        error = row.wrong * past.norms[index] + row.losses.slack * past.bounds[index]
+        played = jnp.fft.irfft(row.transforms * past.spectra[index % ring], n)
+        played = (played + jnp.where(is_upper, error, -error)[:, None]) * safe
+        stopped = jnp.maximum(-jnp.expm1(epsilons[r] - at), 0.0) * decay * safe
+        best = jnp.maximum(stopped, jnp.max(jnp.where(can[:, None], played, 0.0), axis=0))
+        best = jnp.where(is_upper, jnp.minimum(best, jnp.minimum(decay * up, bound)), best)
+        value = jnp.minimum(best[window.last] / decay[window.last] * up, 1.0)
+        higher = jnp.where(is_upper, decay * (gone + kept * value) * up, stopped)
+        steeper = jnp.exp(jnp.minimum(t * (at[window.first] - at), 700.0)) * up
+        lower = jnp.where(is_upper, jnp.minimum(best[window.first] * steeper, bound), 0.0)
+        return jnp.where(inside, best, jnp.where(places < window.first, lower, higher)), bound, infinite
+
+    def advance(state: _State) -> _State:
+        r, past = state.level, state.past
+        whole, bound, infinite = jax.vmap(level, in_axes=(None, 0, 0))(r, prepared_rows, past)
+        value = jnp.max(whole[:, -window.start] + infinite) * (1 + jnp.where(is_upper, 4 * u, -4 * u))
+        norms = jnp.sqrt(jnp.sum(whole**2, axis=-1)) * (1 + 2 * n * u)
+        past = _Past(
+            past.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
+            past.norms.at[:, r].set(norms),
+            past.bounds.at[:, r].set(bound),
+            past.infinite.at[:, r].set(infinite),
+        )
+        return _State(r + 1, (value <= delta) & (r < most), state.values.at[r].set(value), past)
+
+    rows = losses.weights.shape[0]
+    zeros = jnp.zeros((rows, levels))
+    past = _Past(jnp.zeros((rows, ring, n // 2 + 1), jnp.complex128), zeros, zeros, zeros)
+    first = _State(jnp.int32(0), jnp.asarray(True), jnp.full(levels, jnp.inf), past)
+    final = jax.lax.while_loop(lambda state: state.goes_on, advance, first)
+    last = final.level - 1
+    return Solved(jnp.where(final.values[last] <= delta, last, last - 1), final.values)

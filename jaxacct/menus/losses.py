@@ -1,0 +1,204 @@
+"""The losses of a menu's items as measures on the multiples of one h, above and below the true ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxacct.composition import directed_parts
+from jaxacct.dominating_pairs import CellMasses
+from jaxacct.mechanisms.mechanism import Mechanism, Relation
+from jaxacct.menus.game import Losses, Window
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, outside
+from jaxacct.programs import compiled
+from jaxacct.prv.discretize import balanced_edges, lowered
+from jaxacct.prv.evaluate import LOG_MASS_ROUNDINGS
+from jaxacct.prv.kernel import composed_apart, infinite_share
+from jaxacct.prv.lattice import LossLattice
+from jaxacct.prv.plan import ORDERS
+from jaxacct.question import ForDelta
+
+POINTS = 2**13
+"""Of the finer meshes that blocks are composed on."""
+
+RESOLUTION = 12.0
+"""Points of the lattice to a standard deviation of the narrowest item: splitting a loss between two points adds h^2/6
+to its variance, a thousandth of it here, and so takes about a thousandth of the runs."""
+
+MOST_POINTS = 2**17
+"""Of the circle; beyond that the lattice is made coarser."""
+
+NEGLIGIBLE = 1e-6
+"""Share of delta that may be lost by cutting all blocks' losses, and by the window."""
+
+SPREAD = 30.0
+"""By how much a Rényi bound of delta typically lies above it."""
+
+BEYOND = 2.0
+"""Losses above epsilon that the window holds."""
+
+DIGITS = 12
+"""Binary digits of h."""
+
+
+class Composed(NamedTuple):
+    """A block's loss in one direction: above and below (2, points), and its infinite mass (2,)."""
+
+    lattices: LossLattice
+    infinite: Float[Array, " 2"]
+
+    def masses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the losses and the masses above, (points,), for choices that no bound depends on."""
+        upper: Any = jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.lattices)
+        losses = upper.start + upper.mesh * np.arange(upper.weights.size)
+        with np.errstate(all="ignore"):
+            return losses, upper.weights * np.exp(upper.log_mass - upper.order * losses)
+
+
+def blocks_of(
+    items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], relation: Relation, epsilon: float
+) -> list[list[Composed]]:
+    """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
+
+    Tilted alike in a direction, as suits a run of all of them at equal shares; ``plays`` says how often ``epsilon``
+    pays for each alone. In the scope of programs.
+    """
+    every = [directed_parts(mechanism, count, relation) for mechanism, count in items]
+    shares = [number / len(items) for number in plays]
+    rows = []
+    for direction in range(max(map(len, every))):
+        # One pair stands for both directions where they mirror one another.
+        of_items = [parts[direction % len(parts)] for parts in every]
+        sums = composed_apart(of_items, shares, ForDelta(np.float64(epsilon)), POINTS)
+        rows.append([Composed(*outside((sum_.lattices, infinite_share(sum_.facts, sum_.lost)))) for sum_ in sums])
+    return rows
+
+
+def window_for(
+    rows: Sequence[Sequence[Composed]], plays: Sequence[float], epsilon: float, delta: float
+) -> tuple[Window, int]:
+    """Returns the window for items' losses, in each direction, and the number of points of its circle.
+
+    Paths come below -a with a probability of at most e^-a, and are then worth about delta e^(-t a), t the order that
+    bounds delta best.
+    """
+    number = max(plays)
+    deviations, lows, highs, orders = [], [], [], []
+    for row in rows:
+        for block, times in zip(row, plays, strict=True):
+            losses, masses = block.masses()
+            mean = np.sum(losses * masses)
+            deviations.append(math.sqrt(np.sum((losses - mean) ** 2 * masses)))
+            lows.append(losses[min(np.searchsorted(np.cumsum(masses), NEGLIGIBLE / number), losses.size - 1)])
+            enough = np.cumsum(masses[::-1]) <= NEGLIGIBLE * delta / number
+            highs.append(losses[::-1][min(np.sum(enough), losses.size - 1)])
+            orders.append(_best_order(losses, masses, times, epsilon))
+    low, high = min(*lows, 0.0), max(*highs, 0.0)
+    below = math.log(SPREAD / NEGLIGIBLE) / (1 + min(orders))
+    length = below + epsilon + BEYOND + (high - low)
+    mesh = _rounded(max(min(deviations) / RESOLUTION, length / (MOST_POINTS - 8)))
+    least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
+    start = math.floor(-below / mesh) + least
+    needed = math.ceil((epsilon + BEYOND) / mesh) + most - start + 1
+    points = 1 << (needed - 1).bit_length()
+    points = 3 * points // 4 if 3 * points // 4 >= needed else points
+    tilts = np.asarray([row[0].lattices.order[0] for row in rows])
+    return Window(np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts), points
+
+
+def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
+    """Returns the order whose Rényi bound on delta is least, for so many blocks."""
+    known = masses > 0
+    exponents = np.log(masses[known]) + ORDERS[:, None] * losses[known]
+    top = exponents.max(axis=1)
+    cumulants = top + np.log(np.sum(np.exp(exponents - top[:, None]), axis=1))
+    return float(ORDERS[np.argmin(times * cumulants - ORDERS * epsilon + ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS))])
+
+
+def losses_on(rows: Sequence[Sequence[Composed]], window: Window, points: int, side: int) -> Losses:
+    """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
+    least, most = -window.first, np.int32(points - 1 - window.last)
+    found = [
+        [
+            gridded(
+                points, jax.tree.map(lambda leaf: leaf[side], block.lattices), block.infinite[side], window.mesh,
+                least, most, order,
+            )
+            for block in row
+        ]
+        for row, order in zip(rows, window.order, strict=True)
+    ]  # fmt: skip
+    return Losses(*(np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(3)))
+
+
+@compiled(static=("points",))
+def gridded(
+    points: int, lattice: LossLattice, infinite: Array, mesh: Array, least: Array, most: Array, order: Array
+) -> tuple[Array, Array, Array]:
+    """Returns one item's weights (points,), slack and infinite mass on the multiples of ``mesh``; see ``Losses``.
+
+    Above, each atom is first raised by what it may be off, then split between its two neighbours so that P- and Q-mass
+    stay; what lies above the last point is infinite, what lies below the first is raised to it. Below, bins of atoms
+    are balanced on the points as those of a pair are (:func:`jaxacct.prv.discretize.lowered`).
+    """
+    u, h, n = UNIT_ROUNDOFF, mesh, lattice.points
+    at = lattice.losses
+    largest = jnp.maximum(jnp.abs(at[0]), jnp.abs(at[-1]))
+    off = lattice.shift + 16 * u * (largest + h)
+    exponents = lattice.log_mass - lattice.order * at
+    rounding = u * (32 + (LOG_MASS_ROUNDINGS + 8) * jnp.abs(lattice.log_mass) + 8 * jnp.abs(lattice.order * at))
+    half = jnp.exp(jnp.minimum(exponents / 2, 350.0))
+    masses = jnp.where(lattice.weights > 0, lattice.weights * half * half, 0.0)
+    places = least + jnp.arange(points)
+    grid = places * h
+    is_point = places <= most
+    summed = 1 + 2 * (n + 8) * u
+
+    def above() -> tuple[Array, Array]:
+        p = jnp.where(lattice.weights > 0, masses * (1 + rounding) + TINY, 0.0)
+        y = at + off
+        cell = jnp.clip(jnp.floor(y / h), least - 1, most)
+        share = -jnp.expm1(-(y - cell * h)) / -jnp.expm1(-h) * (1 + 4 * FUNCTION)
+        share = jnp.where(cell < least, 1.0, jnp.clip(share, 0.0, 1.0))
+        share = jnp.where(cell < most, share, 1.0)
+        index = (cell - least).astype(jnp.int32)
+        raised = jnp.zeros(points + 1).at[jnp.maximum(index, 0)].add(p * (1 - share) * (1 + 2 * u))
+        raised = raised.at[index + 1].add(p * share)
+        raised = raised * summed
+        return jnp.where(is_point, raised[:-1], 0.0), jnp.sum(jnp.where(is_point, 0.0, raised[:-1])) + raised[-1]
+
+    def below() -> tuple[Array, Array]:
+        p = masses * (1 - rounding)
+        y = at - off
+        cell = jnp.clip(jnp.floor(y / h) - least, 0, points - 1).astype(jnp.int32)
+        edges = balanced_edges(jnp.zeros(points).at[cell].add(p)[:-1], grid, h)
+        edges = jnp.where(jnp.arange(points - 1) < most - least, edges, jnp.inf)
+        index = jnp.searchsorted(edges, y)
+        # Q of an atom as it stands: exp errs by its exponent, too.
+        q = p * jnp.exp(-y) * (1 + FUNCTION + 4 * u * jnp.abs(y))
+        of_p, of_q = jnp.zeros(points).at[index].add(p), jnp.zeros(points).at[index].add(q)
+        of_p = of_p.at[most - least].add(infinite)
+        errors = n * u * of_p, n * u * of_q
+        return jnp.where(is_point, lowered(CellMasses(of_p, of_q, *errors), grid, jnp.zeros(())), 0.0), jnp.zeros(())
+
+    kept, cut = jax.lax.cond(lattice.is_upper, above, below)
+    side = jnp.where(lattice.is_upper, 1.0, -1.0)
+    tilt = jnp.exp(order * grid) * (1 + side * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
+    weights = jnp.roll(jnp.where(kept > 0, kept * tilt, 0.0), least)
+    slack = lattice.slack * jnp.exp(lattice.log_mass) * (1 + u * (64 + LOG_MASS_ROUNDINGS * jnp.abs(lattice.log_mass)))
+    # What float64 flushes to zero, of each atom and point.
+    flushed = 4 * (n + points) * TINY * jnp.exp(jnp.minimum(order * most * h, 700.0))
+    counted = jnp.where(lattice.is_upper, (infinite + cut) * (1 + 4 * u), 0.0)
+    return weights, slack + jnp.where(lattice.slack > 0, flushed, flushed), counted
+
+
+def _rounded(mesh: float) -> float:
+    """Returns a number of few digits that is at most a mesh."""
+    mantissa, exponent = math.frexp(mesh)
+    return math.ldexp(math.floor(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)
