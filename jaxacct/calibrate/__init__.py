@@ -5,10 +5,12 @@ Every setting returned satisfies its budget by a certified upper bound, and says
 * :mod:`.targets`: what is called; :mod:`.result`: what comes back.
 * :mod:`.guess`: nearly all of the way, by a saddle-point expansion; :mod:`.search`: the rest, by certified bounds.
 * :mod:`.solve`: both, compiled; :mod:`.by_mesh`: where the exact accountant does not converge.
+* :mod:`.runs`: how many runs of any mechanism a budget pays for.
 * :mod:`.attack`: from an attack's success to an (epsilon, delta).
 """
 
 from jaxacct.calibrate.result import Calibrated, Status
+from jaxacct.calibrate.runs import most_runs
 from jaxacct.calibrate.targets import (
     noise_multiplier,
     noise_multiplier_for_advantage,
@@ -21,6 +23,7 @@ from jaxacct.calibrate.targets import (
 __all__ = [
     "Calibrated",
     "Status",
+    "most_runs",
     "noise_multiplier",
     "noise_multiplier_for_advantage",
     "noise_multiplier_for_tpr",

@@ -1,8 +1,8 @@
 """What the worst adaptive use of a finite menu comes to: a dynamic program over the privacy loss.
 
-The game. An adversary has a budget of R units and a menu of mechanisms, the j-th at a whole cost c_j. Round by round it
-chooses an item that it can pay for, in view of all results so far, or stops. With L the privacy loss so far, drawn under
-P, and Y that of an item's dominating pair (P_j, Q_j), let
+The game. An adversary has a budget of R units and a menu of mechanisms, the j-th at a whole cost c_j. Round by round
+it chooses an item that it can pay for, in view of all results so far, or stops. With L the privacy loss so far, drawn
+under P, and Y that of an item's dominating pair (P_j, Q_j), let
 
     V_r(L) = max( (1 - e^(eps - L))+ ,  max over c_j <= r of E[V_(r - c_j)(L + Y_j)] ).
 
@@ -14,9 +14,9 @@ expectation, after every history. What is left depends on the history through L 
 maximum is that of composition.
 
 *Blocks.* An item may be a block of n runs of one mechanism. All draws of a block's pairs may be thought of as revealed
-when it is paid for: later decisions then know more, and each run, whenever it is made and in whatever order with runs of
-other blocks, is a function of its draw and of independent randomness. So the runs of a block that has been paid for can
-be made at any later time, and the bound stands.
+when it is paid for: later decisions then know more, and each run, whenever it is made and in whatever order with runs
+of other blocks, is a function of its draw and of independent randomness (Blackwell, given all that was released
+before). So the runs of a block that has been paid for can be made at any later time, and the bound stands.
 
 On a lattice. Each item is a measure above its loss (or below it, for a lower bound on the game) on the multiples of h,
 in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bounds the game on its side. What remains:

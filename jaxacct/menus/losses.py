@@ -47,7 +47,7 @@ DIGITS = 12
 """Binary digits of h."""
 
 
-class Composed(NamedTuple):
+class Block(NamedTuple):
     """A block's loss in one direction: above and below (2, points), and its infinite mass (2,)."""
 
     lattices: LossLattice
@@ -63,7 +63,7 @@ class Composed(NamedTuple):
 
 def blocks_of(
     items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], relation: Relation, epsilon: float
-) -> list[list[Composed]]:
+) -> list[list[Block]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
     Tilted alike in a direction, as suits a run of all of them at equal shares; ``plays`` says how often ``epsilon``
@@ -76,12 +76,12 @@ def blocks_of(
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
         sums = composed_apart(of_items, shares, ForDelta(np.float64(epsilon)), POINTS)
-        rows.append([Composed(*outside((sum_.lattices, infinite_share(sum_.facts, sum_.lost)))) for sum_ in sums])
+        rows.append([Block(*outside((sum_.lattices, infinite_share(sum_.facts, sum_.lost)))) for sum_ in sums])
     return rows
 
 
 def window_for(
-    rows: Sequence[Sequence[Composed]], plays: Sequence[float], epsilon: float, delta: float
+    rows: Sequence[Sequence[Block]], plays: Sequence[float], epsilon: float, delta: float
 ) -> tuple[Window, int]:
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
@@ -95,21 +95,22 @@ def window_for(
             losses, masses = block.masses()
             mean = np.sum(losses * masses)
             deviations.append(math.sqrt(np.sum((losses - mean) ** 2 * masses)))
-            lows.append(losses[min(np.searchsorted(np.cumsum(masses), NEGLIGIBLE / number), losses.size - 1)])
+            lows.append(losses[min(int(np.searchsorted(np.cumsum(masses), NEGLIGIBLE / number)), losses.size - 1)])
             enough = np.cumsum(masses[::-1]) <= NEGLIGIBLE * delta / number
-            highs.append(losses[::-1][min(np.sum(enough), losses.size - 1)])
+            highs.append(losses[::-1][min(int(np.sum(enough)), losses.size - 1)])
             orders.append(_best_order(losses, masses, times, epsilon))
     low, high = min(*lows, 0.0), max(*highs, 0.0)
     below = math.log(SPREAD / NEGLIGIBLE) / (1 + min(orders))
     length = below + epsilon + BEYOND + (high - low)
-    mesh = _rounded(max(min(deviations) / RESOLUTION, length / (MOST_POINTS - 8)))
+    mesh = _rounded(max(min(filter(None, deviations), default=length) / RESOLUTION, length / (MOST_POINTS - 8)))
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
     needed = math.ceil((epsilon + BEYOND) / mesh) + most - start + 1
     points = 1 << (needed - 1).bit_length()
     points = 3 * points // 4 if 3 * points // 4 >= needed else points
-    tilts = np.asarray([row[0].lattices.order[0] for row in rows])
-    return Window(np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts), points
+    tilts: Any = np.asarray([row[0].lattices.order[0] for row in rows])
+    numbers: list[Any] = [np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts]
+    return Window(*numbers), points
 
 
 def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
@@ -118,10 +119,11 @@ def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: f
     exponents = np.log(masses[known]) + ORDERS[:, None] * losses[known]
     top = exponents.max(axis=1)
     cumulants = top + np.log(np.sum(np.exp(exponents - top[:, None]), axis=1))
-    return float(ORDERS[np.argmin(times * cumulants - ORDERS * epsilon + ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS))])
+    peaks = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
+    return float(ORDERS[np.argmin(times * cumulants - ORDERS * epsilon + peaks)])
 
 
-def losses_on(rows: Sequence[Sequence[Composed]], window: Window, points: int, side: int) -> Losses:
+def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side: int) -> Losses:
     """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
     least, most = -window.first, np.int32(points - 1 - window.last)
     found = [
@@ -134,7 +136,8 @@ def losses_on(rows: Sequence[Sequence[Composed]], window: Window, points: int, s
         ]
         for row, order in zip(rows, window.order, strict=True)
     ]  # fmt: skip
-    return Losses(*(np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(3)))
+    arrays: list[Any] = [np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(3)]
+    return Losses(*arrays)
 
 
 @compiled(static=("points",))
