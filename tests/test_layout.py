@@ -15,7 +15,7 @@ ROOMS = (
     *("rounded_sum", "binomial"),
     *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
-    *("calibrate", "ledger", "renyi_ledger", "filters", "odometers", "policies"),
+    *("calibrate", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""

@@ -23,9 +23,9 @@ def whole_costs(plays: Sequence[float], units: int = UNITS) -> tuple[int, ...]:
     """Returns costs that are nearly in inverse proportion to ``plays``, how often a budget pays for each item alone.
 
     In proportion they are best for whatever item fares worst. Let S_j = c_j N_j, N_j the plays. The game's budget R(S)
-    rises with every S_j, for what costs more only narrows the adversary's choice, and R(s S) = s R(S), up to a unit. Item j is
-    granted R/S_j of what it would be alone. Scale S so that its largest entry is 1: then the least of these shares is
-    R(S) <= R(1, ..., 1), which equal entries attain.
+    rises with every S_j, for what costs more only narrows the adversary's choice, and R(s S) = s R(S), up to a unit.
+    Item j is granted R/S_j of what it would be alone. Scale S so that its largest entry is 1: then the least of these
+    shares is R(S) <= R(1, ..., 1), which equal entries attain.
 
     >>> whole_costs([26.7, 48.7, 89.8, 179.7], units=800)
     (20, 11, 6, 3)
