@@ -2,10 +2,11 @@
 
 * :mod:`.game`: the dynamic program over the privacy loss, with its proof; :mod:`.losses`: what it is played with.
 * :mod:`.menu`: a menu with its certified budget; :mod:`.costs`: what its items cost.
-* :mod:`.filter`: granting in the loop; :mod:`.dominance`: what is paid for as which item.
+* :mod:`.filter`, :mod:`.odometer`: granting and reading in the loop; :mod:`.dominance`: what is paid for as which item.
 """
 
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.menus.menu import Item, Menu, certify, limit
+from jaxacct.menus.odometer import MenuOdometer
 
-__all__ = ["Item", "Menu", "MenuFilter", "certify", "limit"]
+__all__ = ["Item", "Menu", "MenuFilter", "MenuOdometer", "certify", "limit"]

@@ -80,12 +80,12 @@ class MenuFilter(Ledger):
         relation: Relation = "add_or_remove",
     ) -> None:
         menu = certify(epsilon, delta, items, costs=costs, relation=relation)
-        self._fill(_opened(menu), menu)
+        self._fill(opened(menu), menu)
 
     @classmethod
-    def of(cls, menu: Menu) -> MenuFilter:
+    def of(cls, menu: Menu) -> Self:
         """Returns the filter of a menu that has been certified, before its first release."""
-        return object.__new__(cls)._fill(_opened(menu), menu)
+        return object.__new__(cls)._fill(opened(menu), menu)
 
     def spend(
         self, item: Mechanisms | ArrayLike, steps: Steps = 1, *, relation: Relation | None = None
@@ -149,7 +149,8 @@ class MenuFilter(Ledger):
         return np.asarray([item.cost for item in self.menu.items], np.int32)
 
 
-def _opened(menu: Menu) -> MenuState:
+def opened(menu: Menu) -> MenuState:
+    """Returns the state before the first release."""
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
 
 

@@ -179,12 +179,11 @@ def limit(menu: Menu) -> int:
     if len(paid) < 2:
         return menu.budget
     with scope(by_programs=True):
-        pairs, plays = [(item.mechanism, item.count) for item in paid], [item.alone for item in paid]
-        game = _Game.of(pairs, plays, menu.epsilon, menu.delta, menu.relation)
+        game = Game.on(menu)
         return int(game.solved([item.cost for item in paid], min(2 * menu.budget, MOST_LEVELS), side=1).budget)
 
 
-class _Game(NamedTuple):
+class Game(NamedTuple):
     """Blocks' losses, and the lattice that they are played on."""
 
     rows: list[list[Block]]
@@ -196,19 +195,33 @@ class _Game(NamedTuple):
     @classmethod
     def of(
         cls, items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], epsilon: float, delta: float, to: Relation
-    ) -> _Game:
+    ) -> Game:
         """Returns the game of blocks, of which the budget pays for about so many alone."""
         rows = blocks_of([(costlier(mechanism), count) for mechanism, count in items], plays, to, epsilon)
         return cls(rows, *window_for(rows, plays, epsilon, delta), epsilon, delta)
 
-    def solved(self, costs: Sequence[int], most: int, *, side: int = 0) -> Solved:
-        """Returns the values of budgets up to ``most``, from above (``side`` 0) or from below (1)."""
+    @classmethod
+    def on(cls, menu: Menu) -> Game:
+        """Returns the game of a menu's items that cost something."""
+        paid = [item for item in menu.items if item.cost]
+        pairs, plays = [(item.mechanism, item.count) for item in paid], [item.alone for item in paid]
+        return cls.of(pairs, plays, menu.epsilon, menu.delta, menu.relation)
+
+    def solved(self, costs: Sequence[int], most: int, *, side: int = 0, epsilons: np.ndarray | None = None) -> Solved:
+        """Returns the values of budgets up to ``most``, from above (``side`` 0) or from below (1).
+
+        Up to the first beyond delta; or, where a path is judged by other ``epsilons`` (most + 1,) than the game's
+        according to what is left, up to ``most``.
+        """
         ring = max(_power_of_two(max(cost for cost in costs if cost <= most)), RING if self.points <= WIDE else 1)
         levels = max(_power_of_two(most + 1), LEVELS)
         losses = losses_on(self.rows, self.window, self.points, side)
+        judged = np.full(levels, self.epsilon)
+        if epsilons is not None:
+            judged[: most + 1] = epsilons
         found: Solved = solve(
-            ring, losses, np.asarray(costs, np.int32), np.full(levels, self.epsilon), self.window,
-            np.float64(self.delta), np.int32(most), np.bool_(side == 0),
+            ring, losses, np.asarray(costs, np.int32), judged, self.window,
+            np.float64(self.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
         return outside(found)
 
@@ -247,9 +260,9 @@ def _of_several(
     mechanisms, sizes = [mechanism for mechanism, _ in pairs], [size for _, size in pairs]
     guesses = [guessed_runs(mechanism, epsilon, delta, relation) for mechanism in mechanisms]
 
-    def game_of(sizes: Sequence[int], runs: Sequence[float]) -> _Game:
+    def game_of(sizes: Sequence[int], runs: Sequence[float]) -> Game:
         plays = [number / size for number, size in zip(runs, sizes, strict=True)]
-        return _Game.of(list(zip(mechanisms, sizes, strict=True)), plays, epsilon, delta, relation)
+        return Game.of(list(zip(mechanisms, sizes, strict=True)), plays, epsilon, delta, relation)
 
     with scope(by_programs=True):
         # What each is alone is told by blocks that are not too many: it takes a level for each.

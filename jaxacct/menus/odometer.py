@@ -1,0 +1,147 @@
+"""The odometer of a menu: a reading for every number of units spent, to stop at whenever it looks good.
+
+Judge a path that stops by the reading e(s) there, s the units spent, in place of one epsilon: with U_s(L) = max((1 -
+e^(e(s) - L))+, max over j of E[U_(s + c_j)(L + Y_j)]) the program and the proof are those of :mod:`.game`, the maximum
+over times to stop at being part of it. So E[(1 - e^(e(s) - L))+] <= U_0(0) at every stopping time at once, and no union
+over epsilons is paid for. Any rising e will do. Here it is the curve of a Gaussian mechanism at a smaller delta, whose
+units are squares of mu: what most compositions come near to; begun a little above 0, for there are as many chances to
+stop between a hundredth of the budget and a tenth as between that and all of it; and as long as U_0(0) allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float64
+
+from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
+from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.menus.filter import MenuFilter, MenuState, opened
+from jaxacct.menus.menu import MOST_LEVELS, Game, Items, Menu, certify
+from jaxacct.precision import in_float64, outside, scope
+
+READINGS = 128
+"""Steps of the reading."""
+
+SHARE = 0.1
+"""Of delta, at which the curve's shape is taken."""
+
+EARLY = 0.1
+"""Part of the budget whose reading is read at once: that of the very first releases would cost all later ones more."""
+
+ROUNDS, CLOSE = 8, 2e-3
+"""Of the search for the longest budget: most solutions, and the distance in log delta at which it ends."""
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class MenuOdometer(MenuFilter):
+    """Counts releases from a finite menu, adaptively chosen, and reads an epsilon that holds wherever they stop.
+
+    Args:
+        epsilon: the largest reading, where the budget ends; concrete, as all arguments. Less is read before.
+        delta: as of :class:`.MenuFilter`.
+        items: likewise.
+        costs: likewise.
+        relation: likewise.
+
+    A pytree, as :class:`.MenuFilter` is, which it is too: what exceeds its last reading is refused.
+
+    Formal guarantee: let T be any rule that stops by what was released, and e its reading there. Then P(A) <= E_Q[e^e;
+    A] + delta for every event A of what was released up to T, for neighbours of ``relation``, P and Q its laws under
+    the two. In particular what is released up to a moment at which it reads at most a fixed epsilon is (epsilon,
+    delta)-DP.
+
+    Raises ValueError where an argument is out of range, or a block costs more than the budget.
+
+    >>> import jaxacct as ja
+    >>> steps = [ja.PoissonSubsampledGaussian(noise, 0.01) for noise in (1.0, 2.0)]
+    >>> odometer = MenuOdometer(epsilon=3.0, delta=1e-5, items=[(steps[0], 100), (steps[1], 100)])
+    >>> _, odometer = odometer.spend(steps[0], 500)
+    >>> print(f"{odometer.epsilon():.2f}")
+    1.56
+    """
+
+    readings: tuple[float, ...]
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        items: Items,
+        *,
+        costs: Sequence[int] | None = None,
+        relation: Relation = "add_or_remove",
+    ) -> None:
+        menu, readings = _read(certify(epsilon, delta, items, costs=costs, relation=relation))
+        self._fill(opened(menu), menu, readings)
+
+    @classmethod
+    def of(cls, menu: Menu) -> Self:
+        """Returns the odometer of the items and costs of a menu, whose budget it does not take."""
+        menu, readings = _read(menu)
+        return object.__new__(cls)._fill(opened(menu), menu, readings)
+
+    def epsilon(self) -> Float64[Array, ""]:
+        """Returns the reading: an upper bound for whatever stops here; 0 before anything is spent."""
+        return outside(_reading(self.state, self.menu.budget, np.asarray(self.readings)))
+
+
+def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
+    """Returns the menu with the largest budget found that can be read, and the readings after each part of it."""
+    if not menu.budget or not menu.epsilon:
+        return menu, (0.0,) + (menu.epsilon,) * READINGS
+    delta = menu.delta * SHARE
+    squares = (np.arange(READINGS + 1) / READINGS + EARLY) / (1 + EARLY)
+    mu = float(gaussian_mu(menu.epsilon, delta))
+    shape = np.asarray(gaussian_epsilon(mu * np.sqrt(squares), delta))
+    readings = np.maximum.accumulate(np.where(np.isfinite(shape), shape, menu.epsilon))
+    readings = np.minimum(readings * (menu.epsilon / readings[-1]), menu.epsilon)
+    readings[0], readings[-1] = 0.0, menu.epsilon
+    costs = [item.cost for item in menu.items if item.cost]
+    with scope(by_programs=True):
+        game = Game.on(menu)
+
+        def value(budget: int) -> float:
+            spent = budget - np.arange(budget + 1)
+            judged = readings[-(-spent * READINGS // budget)]
+            return float(game.solved(costs, budget, epsilons=judged).values[budget])
+
+        # Log delta falls by about so much for each unit of the budget's logarithm.
+        passed, slope, budget, at = (0, 1.0), -8.0, round(0.9 * menu.budget), 0.0
+        failed = min(menu.budget, MOST_LEVELS) + 1
+        before: tuple[float, float] | None = None
+        for _ in range(ROUNDS):
+            found = value(budget)
+            height = math.log(max(found, 1e-300) / menu.delta)
+            if height <= 0:
+                passed = max(passed, (budget, found))
+            else:
+                failed = min(failed, budget)
+            if -CLOSE <= height <= 0 or failed - passed[0] <= 1:
+                break
+            at = -math.log(budget)
+            if before is not None and at != before[0]:
+                slope = min(max((height - before[1]) / (at - before[0]), -100.0), -1.0)
+            before = at, height
+            budget = round(math.exp(-(at - (height + CLOSE / 2) / slope)))
+            if not passed[0] < budget < failed:
+                budget = (passed[0] + failed) // 2
+    if passed[0] < max(costs):
+        raise ValueError(
+            f"epsilon = {menu.epsilon:g} is less than an odometer reads after a block of each item at delta = "
+            f"{menu.delta:g}: raise it, or make blocks smaller."
+        )
+    return replace(menu, budget=passed[0], value=passed[1]), tuple(readings.tolist())
+
+
+@in_float64
+def _reading(state: MenuState, budget: int, readings: Any) -> Array:
+    spent = (budget - state.left).astype(jnp.int64)
+    return jnp.asarray(readings)[jnp.clip(-(-spent * READINGS // max(budget, 1)), 0, READINGS)]
