@@ -105,9 +105,10 @@ def _add_policies(group: Any) -> None:
         "--target-accuracy", type=number, metavar="A", help="stop when the noisy count is that share of the examples"
     )
     group.add_argument(
-        "--ledger", choices=("planned", "filter", "odometer"),
-        help="a plan, which spends all of the budget on settings that stay as they are (default for these); a Rényi "
-        "filter over the budget, for others; or an odometer, whose reading holds whenever the run stops",
+        "--ledger", choices=("planned", "menu", "filter", "odometer"),
+        help="a plan, which spends all of the budget on settings that stay as they are (default for these); a menu, "
+        "for settings chosen among finitely many (default for policies); a Rényi filter, for whatever is chosen; or an "
+        "odometer, whose reading holds whenever the run stops",
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class MenuFilter(Ledger):
     everything granted together is (epsilon, delta)-DP for ``relation``. The worst adaptive strategy was computed
     (:mod:`jaxacct.menus.game`); an FFT accountant along the path that was taken would *not* do.
 
-    Raises ValueError where an argument is out of range, or a block costs more than the budget.
+    Raises ValueError where an argument is out of range, or no item is ever granted.
 
     >>> import jaxacct as ja
     >>> steps = [ja.PoissonSubsampledGaussian(noise, 0.01) for noise in (1.0, 2.0)]
@@ -103,6 +103,11 @@ class MenuFilter(Ledger):
         counts: Any = steps
         return self.spend_curve(self.curve(item, relation=relation), counts)
 
+    def would_grant(
+        self, item: Mechanisms | ArrayLike, steps: Steps = 1, *, relation: Relation | None = None
+    ) -> Bool[Array, ""]:
+        return self.spend(item, steps, relation=relation)[0]
+
     def curve(self, item: Mechanisms | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
         """Returns the index of what is paid for, for :meth:`spend_curve`: -1 for nothing on the menu, int32."""
         if relation not in (None, self.menu.relation):
@@ -129,7 +134,7 @@ class MenuFilter(Ledger):
 
     def spend_curve(self, index: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
-        runs = validation.exact_steps(steps)
+        runs = _whole(validation.exact_steps(steps))
         granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)
 
@@ -154,13 +159,19 @@ def opened(menu: Menu) -> MenuState:
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
 
 
+@in_float64
+def _whole(runs: Any) -> Int32[Array, ""]:
+    """Returns a number of runs as int32, -1 where it is none or exceeds what is counted."""
+    runs = jnp.asarray(runs)
+    return jnp.where((runs >= 0) & (runs <= MOST), runs, -1.0).astype(jnp.int32)
+
+
 @jax.jit
 def _spent(
     state: MenuState, index: Array, runs: Array, counts: Array, costs: Array
 ) -> tuple[Bool[Array, ""], MenuState]:
-    valid = (index >= 0) & (runs >= 0) & (runs <= MOST)
-    place = jnp.maximum(index, 0)
-    wanted = jnp.where(valid, runs, 0).astype(jnp.int32)
+    valid = (index >= 0) & (runs >= 0)
+    place, wanted = jnp.maximum(index, 0), jnp.maximum(runs, 0)
     count, cost, paid = counts[place], costs[place], state.paid[place]
     lacking = jnp.maximum(wanted - paid, 0)
     blocks = lacking // count + (lacking % count > 0)

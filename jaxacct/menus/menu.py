@@ -39,7 +39,7 @@ class Item:
     Attributes:
         mechanism: one run of it, of plain numbers.
         count: runs of a block, which is paid for at once; its runs may be made at any later time.
-        cost: units of a block; 0 for what releases nothing.
+        cost: units of a block; 0 for what releases nothing, :data:`NEVER` for what is never granted.
         alone: blocks, a real number, that the budget would pay for were nothing else on the menu and all fixed in
             advance.
     """
@@ -73,7 +73,7 @@ class Menu:
     def share(self, index: int) -> float:
         """Returns what part of a plan's runs of an item is granted of it alone: 1 less the price of the choice."""
         item = self.items[index]
-        return self.budget / (item.cost * item.alone) if item.cost else 1.0
+        return self.budget / (item.cost * item.alone) if 0 < item.cost < NEVER else float(not item.cost)
 
     def fingerprint(self) -> str:
         """Returns a hash of all that the guarantee rests on, to be kept with a run."""
@@ -97,7 +97,10 @@ class Menu:
         guarantee = f"({self.epsilon:g}, {self.delta:g})-DP by {self.relation}"
         lines = [f"{guarantee}: {self.budget} units, which cost a delta of {self.value:.6g} at most"]
         for index, item in enumerate(self.items):
-            runs = "any number of" if not item.cost else f"{self.budget // item.cost * item.count}"
+            if item.cost in (0, NEVER):
+                lines.append(f"{index:3d}  {item.mechanism}: {'never' if item.cost else 'always'} granted")
+                continue
+            runs = self.budget // item.cost * item.count
             lines.append(
                 f"{index:3d}  {item.mechanism}: {item.count} for {item.cost} units; alone {runs} runs, "
                 f"{self.share(index):.1%} of a plan's"
@@ -128,7 +131,9 @@ def certify(
     Formal guarantee: whatever is chosen from earlier results, when the runs of a block are made, and wherever it ends,
     blocks whose costs sum to at most ``budget`` are together (epsilon, delta)-DP for ``relation``: :mod:`.game`.
 
-    Raises ValueError where an argument is out of range, or a block alone costs more than the budget.
+    An item of which a single block costs more than the budget is never granted, and costs the others nothing.
+
+    Raises ValueError where an argument is out of range, or no item is ever granted.
 
     >>> from jaxacct import PoissonSubsampledGaussian
     >>> menu = certify(1.0, 1e-5, [PoissonSubsampledGaussian(noise, 0.01) for noise in (1.5, 3.0)])
@@ -150,12 +155,7 @@ def certify(
     free = [bool(np.all(np.asarray(mechanism.releases_nothing()))) for mechanism, _ in pairs]
     paid = [pair for pair, is_free in zip(pairs, free, strict=True) if not is_free]
     chosen = None if costs is None else [c for c, is_free in zip(costs, free, strict=True) if not is_free]
-    if len(paid) == 1:
-        found, budget, value = _of_one(paid[0], chosen, epsilon, delta, relation)
-    elif paid:
-        found, budget, value = _of_several(paid, chosen, epsilon, delta, relation)
-    else:
-        found, budget, value = [], 0, 0.0
+    found, budget, value = _of_several(paid, chosen, epsilon, delta, relation) if paid else ([], 0, 0.0)
     every = iter(found)
     listed = tuple(
         Item(mechanism, count or 1, 0, math.inf) if is_free else next(every)
@@ -175,7 +175,7 @@ def limit(menu: Menu) -> int:
     >>> menu.budget <= limit(menu) <= 1.01 * menu.budget
     True
     """
-    paid = [item for item in menu.items if item.cost]
+    paid = [item for item in menu.items if 0 < item.cost < NEVER]
     if len(paid) < 2:
         return menu.budget
     with scope(by_programs=True):
@@ -203,7 +203,7 @@ class Game(NamedTuple):
     @classmethod
     def on(cls, menu: Menu) -> Game:
         """Returns the game of a menu's items that cost something."""
-        paid = [item for item in menu.items if item.cost]
+        paid = [item for item in menu.items if 0 < item.cost < NEVER]
         pairs, plays = [(item.mechanism, item.count) for item in paid], [item.alone for item in paid]
         return cls.of(pairs, plays, menu.epsilon, menu.delta, menu.relation)
 
@@ -224,6 +224,15 @@ class Game(NamedTuple):
             np.float64(self.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
         return outside(found)
+
+    def costs_too_much(self, index: int) -> bool:
+        """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
+        for row in self.rows:
+            losses, masses = row[index].masses()
+            over = np.maximum(-np.expm1(np.minimum(self.epsilon - losses, 0.0)), 0.0)
+            if not np.sum(masses * over) + row[index].infinite[1] <= self.delta:
+                return True
+        return False
 
     def alone(self, index: int, guess: float) -> float:
         """Returns how often the budget pays for one item, nothing else being played, as a real number."""
@@ -248,7 +257,7 @@ def _of_one(
     mechanism = costlier(pair[0])
     runs = most_runs(mechanism, epsilon, delta, relation=relation)
     if not runs:
-        raise ValueError(_too_much(mechanism, 1, epsilon, delta))
+        return _without([True], [pair], costs, epsilon, delta, relation)
     cost = costs[0] if costs else 1
     value = float(certified.delta(mechanism, runs, epsilon, relation=relation).upper)
     return [Item(pair[0], 1, cost, float(runs))], min(runs * cost, MOST_RUNS), value
@@ -257,6 +266,9 @@ def _of_one(
 def _of_several(
     pairs: list[tuple[Mechanism, int | None]], costs: list[int] | None, epsilon: float, delta: float, relation: Relation
 ) -> tuple[list[Item], int, float]:
+    """Returns the items with a cost each, the budget, and its value; what is never granted is not played."""
+    if len(pairs) == 1:
+        return _of_one(pairs[0], costs, epsilon, delta, relation)
     mechanisms, sizes = [mechanism for mechanism, _ in pairs], [size for _, size in pairs]
     guesses = [guessed_runs(mechanism, epsilon, delta, relation) for mechanism in mechanisms]
 
@@ -269,10 +281,13 @@ def _of_several(
         usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
         first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
         game = game_of(first, guesses)
-        runs = [game.alone(i, guess / size) * size for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
-        for mechanism, size, number in zip(mechanisms, first, runs, strict=True):
-            if number < size:
-                raise ValueError(_too_much(mechanism, size, epsilon, delta))
+        alone = [0.0] * len(pairs)
+        if not any(once := [game.costs_too_much(i) for i in range(len(pairs))]):
+            alone = [game.alone(i, guess / size) for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
+            once = [number < 1 for number in alone]
+        if any(once):
+            return _without(once, pairs, costs, epsilon, delta, relation)
+        runs = [number * size for number, size in zip(alone, first, strict=True)]
         counts, chosen = sizes_and_costs(runs, sizes)
         if costs:
             counts, chosen = tuple(size or 1 for size in sizes), tuple(costs)
@@ -282,11 +297,33 @@ def _of_several(
         most = math.ceil(min(cost * number for cost, number in zip(chosen, alone, strict=True))) + 1
         found = game.solved(chosen, min(most, MOST_LEVELS))
     budget = int(found.budget)
-    for mechanism, count, cost in zip(mechanisms, counts, chosen, strict=True):
-        if cost > budget:
-            raise ValueError(_too_much(mechanism, count, epsilon, delta))
     items = [Item(*parts) for parts in zip(mechanisms, counts, chosen, alone, strict=True)]
     return items, budget, float(found.values[budget])
+
+
+def _without(
+    never: list[bool],
+    pairs: list[tuple[Mechanism, int | None]],
+    costs: list[int] | None,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+) -> tuple[list[Item], int, float]:
+    """Returns what is found of the others, and for the items that are ``never`` granted a cost that no budget pays."""
+    if all(never):
+        raise ValueError(
+            f"menu = {[mechanism for mechanism, _ in pairs]}: a block of each alone costs more than (epsilon = "
+            f"{epsilon:g}, delta = {delta:g}); give more noise or smaller blocks, or raise the budget."
+        )
+    rest = [pair for pair, is_never in zip(pairs, never, strict=True) if not is_never]
+    left = None if costs is None else [cost for cost, is_never in zip(costs, never, strict=True) if not is_never]
+    found, budget, value = _of_several(rest, left, epsilon, delta, relation)
+    every = iter(found)
+    items = [
+        Item(mechanism, count or 1, NEVER, 0.0) if is_never else next(every)
+        for (mechanism, count), is_never in zip(pairs, never, strict=True)
+    ]
+    return items, budget, value
 
 
 def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | None]:
@@ -300,13 +337,6 @@ def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | 
     if count is not None:
         validation.check_whole(count, "count", 1, MOST_RUNS, "the runs of a block")
     return mechanism, None if count is None else int(count)
-
-
-def _too_much(mechanism: Mechanism, count: int, epsilon: float, delta: float) -> str:
-    return (
-        f"menu has a block of {count} runs of {mechanism}, which alone costs more than (epsilon = {epsilon:g}, delta = "
-        f"{delta:g}): leave it out, give it fewer runs, or raise the budget."
-    )
 
 
 def _power_of_two(number: int) -> int:

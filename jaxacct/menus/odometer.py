@@ -23,7 +23,7 @@ from jaxtyping import Array, Float64
 from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.menus.filter import MenuFilter, MenuState, opened
-from jaxacct.menus.menu import MOST_LEVELS, Game, Items, Menu, certify
+from jaxacct.menus.menu import MOST_LEVELS, NEVER, Game, Items, Menu, certify
 from jaxacct.precision import in_float64, outside, scope
 
 READINGS = 128
@@ -58,7 +58,7 @@ class MenuOdometer(MenuFilter):
     the two. In particular what is released up to a moment at which it reads at most a fixed epsilon is (epsilon,
     delta)-DP.
 
-    Raises ValueError where an argument is out of range, or a block costs more than the budget.
+    Raises ValueError where an argument is out of range, or no item is ever granted.
 
     >>> import jaxacct as ja
     >>> steps = [ja.PoissonSubsampledGaussian(noise, 0.01) for noise in (1.0, 2.0)]
@@ -104,7 +104,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     readings = np.maximum.accumulate(np.where(np.isfinite(shape), shape, menu.epsilon))
     readings = np.minimum(readings * (menu.epsilon / readings[-1]), menu.epsilon)
     readings[0], readings[-1] = 0.0, menu.epsilon
-    costs = [item.cost for item in menu.items if item.cost]
+    costs = [item.cost for item in menu.items if 0 < item.cost < NEVER]
     with scope(by_programs=True):
         game = Game.on(menu)
 

@@ -3,7 +3,7 @@
 from jaxacct.policies.adaptive import AdaptiveBatchSize, AdaptiveNoise
 from jaxacct.policies.early_stopping import EarlyStopping
 from jaxacct.policies.fixed import Constant, Schedule
-from jaxacct.policies.policy import Policy, Setting
+from jaxacct.policies.policy import FinitePolicy, Policy, Setting
 from jaxacct.policies.remaining import SpendRemaining
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "AdaptiveNoise",
     "Constant",
     "EarlyStopping",
+    "FinitePolicy",
     "Policy",
     "Schedule",
     "Setting",

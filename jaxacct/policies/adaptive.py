@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
 
 from jaxacct import validation
@@ -17,6 +18,9 @@ from jaxacct.precision import as_float64, in_float64
 
 SIGNIFICANT = 3.0
 """Standard deviations of the count's noise that make a rise: Lécuyer (2021), section 5.1."""
+
+MOST_CHOICES, MOST_LEVELS = 12, 40
+"""Settings that a menu has, and levels above the least beyond which what is chosen is paid for as the last of them."""
 
 
 @jax.tree_util.register_dataclass
@@ -60,6 +64,14 @@ class _Levelled:
 
     def _range(self) -> tuple[int, int]:
         raise NotImplementedError
+
+    @property
+    def choices(self) -> tuple[tuple[float, float], ...]:
+        """The settings of all levels; of many, some that the others cost no more than."""
+        least, most = self._range()
+        levels = np.unique(np.linspace(least, min(most, least + MOST_LEVELS), MOST_CHOICES).round().astype(int))
+        settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]
+        return tuple((float(noise), float(rate)) for noise, rate in settings)
 
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
         raise NotImplementedError

@@ -12,7 +12,7 @@ from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian
 from jaxacct.policies.adaptive import SIGNIFICANT
-from jaxacct.policies.policy import Policy, Setting
+from jaxacct.policies.policy import FinitePolicy, Policy, Setting
 
 
 @jax.tree_util.register_dataclass
@@ -37,7 +37,8 @@ class EarlyStopping:
         target: the answer at which to stop, where one is known to be good enough; None for none.
         patience: answers without a significant rise after which to stop; None for no limit.
 
-    A filter's budget is spent whether training stops early or not; an odometer's reading at that moment holds.
+    A filter's budget, or a menu's, is spent whether training stops early or not; an odometer's reading at that moment
+    holds.
 
     Source: Lécuyer (2021), section 5.2.
 
@@ -77,6 +78,11 @@ class EarlyStopping:
     @property
     def sampling_rates(self) -> tuple[float, float]:
         return self.policy.sampling_rates
+
+    @property
+    def choices(self) -> tuple[tuple[float, float], ...]:
+        """Those of the policy inside."""
+        return self.policy.choices if isinstance(self.policy, FinitePolicy) else ()
 
     def start(self, ledger: Ledger) -> Watched:
         nothing = jnp.zeros((), jnp.int32)

@@ -51,6 +51,11 @@ class Constant(_Fixed):
     def sampling_rates(self) -> tuple[float, float]:
         return self.sampling_rate, self.sampling_rate
 
+    @property
+    def choices(self) -> tuple[tuple[float, float], ...]:
+        """The one."""
+        return ((self.noise_multiplier, self.sampling_rate),)
+
     def setting(self, state: PyTree, step: ArrayLike) -> Setting:
         return Setting(jnp.float32(self.noise_multiplier), jnp.float32(self.sampling_rate))
 

@@ -67,3 +67,16 @@ class Policy(Protocol):
     def stopped(self, state: PyTree) -> Bool[Array, ""]:
         """Returns whether training ends here."""
         ...
+
+
+@runtime_checkable
+class FinitePolicy(Policy, Protocol):
+    """A policy that chooses among finitely many settings: a run may pay for it by a menu, nearly at a plan's price.
+
+    Attributes:
+        choices: settings such that each that it chooses has at least the noise and at most the rate of one of them;
+            a dozen at most, for each makes the choice a little dearer. Empty where none are known.
+    """
+
+    @property
+    def choices(self) -> tuple[tuple[float, float], ...]: ...

@@ -62,7 +62,7 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     if trainer.plan is not None:
         whole = trainer.plan.certified
         return Bounds(lower=made.lower, estimate=whole.estimate, upper=whole.upper, converged=whole.converged)
-    upper = trainer.epsilon if trainer.ledger_kind == "filter" else trainer.spent_epsilon
+    upper = trainer.spent_epsilon if trainer.ledger_kind == "odometer" else trainer.epsilon
     return Bounds(lower=min(float(made.lower), upper), estimate=upper, upper=upper, converged=False)
 
 
@@ -110,6 +110,8 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
     return PoissonSubsampledGaussian(distinct, rates), counts if steps else np.zeros_like(counts)
 
 
+BOOKS = {"menu": "menu filter", "filter": "Rényi filter", "odometer": "odometer"}
+
 RELATIONS = {
     "add_or_remove": "one example added or removed",
     "replace": "one example replaced by another",
@@ -131,7 +133,7 @@ def guarantee(trainer: DPTrainer) -> str:
     (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). It is what
     :func:`~jaxacct.train.build_report` puts into a report.
     """
-    odometer = trainer.ledger_kind == "odometer"
+    odometer, book = trainer.ledger_kind == "odometer", BOOKS.get(trainer.ledger_kind or "", "plan")
     if trainer.plan is not None and not trainer.stopping_was_planned:
         text = (
             f"The noise multiplier, the sampling rate and at most {trainer.plan.steps} steps were fixed "
@@ -146,7 +148,7 @@ def guarantee(trainer: DPTrainer) -> str:
         text += (
             f"That of the whole plan, {trainer.epsilon:g}, would hold even if the model had decided when to stop."
             if trainer.plan is not None
-            else f"The Rényi {trainer.ledger_kind}'s epsilon would also hold had they been chosen adaptively."
+            else f"The {book}'s epsilon would also hold had they been chosen adaptively."
         )
     else:
         why = (
@@ -156,9 +158,9 @@ def guarantee(trainer: DPTrainer) -> str:
         )
         text = f"{why} The certified epsilon of the non-adaptive composition does not apply. "
         text += (
-            "The Rényi odometer's epsilon of the steps made holds, whenever and why ever training stopped."
+            "The odometer's epsilon of the steps made holds, whenever and why ever training stopped."
             if odometer
-            else f"The Rényi filter's budget, epsilon = {trainer.epsilon:g}, holds however everything was chosen."
+            else f"The {book}'s budget, epsilon = {trainer.epsilon:g}, holds however everything was chosen."
         )
     if trainer.plan is not None and trainer.plan.queries:
         text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."

@@ -42,6 +42,8 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "metrics": trainer.program.metrics,
         "seed": _seed(trainer),
     }
+    if trainer.menu is not None:
+        entries["menu"] = trainer.menu.fingerprint()
     if trainer.plan is not None:
         entries["planned steps"] = trainer.plan.steps
         entries["beside the steps"] = trainer.plan.queries

@@ -15,11 +15,12 @@ import jax
 from jaxtyping import PyTree
 
 from jaxacct import validation
+from jaxacct.menus.menu import Items
 from jaxacct.train.planned import SideQuery
 from jaxacct.train.sampling import Sampler
 
-Ledger = Literal["planned", "filter", "odometer"]
-LEDGERS = ("planned", "filter", "odometer")
+Ledger = Literal["planned", "menu", "filter", "odometer"]
+LEDGERS = ("planned", "menu", "filter", "odometer")
 
 T = TypeVar("T")
 
@@ -38,19 +39,23 @@ class Budget:
         delta: probability that the guarantee leaves open, in (0, 1). Well below one over the number of examples; what
             batches cut at capacity cost is taken off it.
         ledger: "planned", for settings that do not change, spends all of the budget on a length that is known
-            before, and may stop earlier at any time; "filter", a Rényi filter over the budget, is for settings that are
-            chosen on the way; "odometer", a :class:`~jaxacct.odometers.VilleOdometer` that ends the run before it reads
-            more than ``epsilon``, is for those as well, where a run that stops early is to be charged less than its
-            budget. None: "planned" for constant settings, "filter" for policies.
+            before, and may stop earlier at any time; "menu", a :class:`~jaxacct.filters.MenuFilter`, is for settings
+            that are chosen on the way among finitely many, at a few per cent more than a plan; "filter", a Rényi
+            filter, for whatever is chosen; "odometer" ends the run before it reads more than ``epsilon``, where a run
+            that stops early is to be charged less than its budget: a :class:`~jaxacct.odometers.MenuOdometer` where a
+            ``menu`` is given, else a :class:`~jaxacct.odometers.VilleOdometer`. None: "planned" for constant settings,
+            "menu" for policies that know their choices or where ``menu`` is given, "filter" for others.
         steps: of a planned run. More steps take more noise each; mostly that pays until training has converged.
         epochs: the same as expected passes over the data.
+        menu: what may be spent, as :class:`~jaxacct.filters.MenuFilter` takes it: mechanisms of single runs, those of
+            queries beside the steps among them. Empty: the policy's choices and its query.
         queries: of a planned run: all else that is released of the data, by whomever (:class:`.SideQuery`); the plan
             pays for it with the steps.
 
     Raises ValueError where a field is out of range.
 
     >>> Budget(2.0, 1e-5, epochs=20)
-    Budget(epsilon=2.0, delta=1e-05, ledger=None, steps=None, epochs=20, queries=())
+    Budget(epsilon=2.0, delta=1e-05, ledger=None, steps=None, epochs=20, queries=(), menu=())
     """
 
     epsilon: float | None = None
@@ -59,6 +64,7 @@ class Budget:
     steps: int | None = None
     epochs: float | None = None
     queries: tuple[SideQuery, ...] = ()
+    menu: Items = ()
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
@@ -70,6 +76,8 @@ class Budget:
         object.__setattr__(self, "delta", float(self.delta))
         if self.ledger is not None:
             validation.check_one_of(self.ledger, "ledger", LEDGERS)
+        if self.menu and self.ledger in ("planned", "filter"):
+            raise ValueError(f"menu is given, and the ledger is {self.ledger!r}: give 'menu' or 'odometer', or none.")
         if self.steps is not None:
             validation.check_whole(self.steps, "steps", 1, 2**31 - 1, "the steps of a run")
         if self.epochs is not None:

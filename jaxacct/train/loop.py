@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool
@@ -252,4 +253,8 @@ class Loop(Sealed):
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
 
     def _present_curve(self) -> Array:
-        return jnp.zeros(len(self._state.ledger.orders)) if self._curve is None else self._curve
+        if self._curve is not None:
+            return self._curve
+        # Of what nobody looks at, the shape.
+        shape = jax.eval_shape(self.program.curve, self._state)
+        return jnp.zeros(shape.shape, shape.dtype)

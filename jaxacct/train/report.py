@@ -59,6 +59,7 @@ def build_report(
         "sampler": type(trainer.sampler).__name__,
         "policy": type(trainer.policy).__name__,
         "ledger": trainer.ledger_kind,
+        "menu": None if trainer.menu is None else trainer.menu.as_dict() | {"sha256": trainer.menu.fingerprint()},
         "clipping": type(trainer.state.rule).__name__,
         "expected_batch_size": trainer.sampler.expected_batch_size,
         "capacity": trainer.sampler.capacity,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from jaxacct.policies import Constant, Policy
+from jaxacct.menus.menu import Items
+from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.train import settings
-from jaxacct.train.groups import Batches, Budget
+from jaxacct.train.groups import Batches, Budget, Ledger
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import MOST_STEPS, Plan, plan
 from jaxacct.train.sampling import PoissonSampler
@@ -33,7 +34,14 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
     """
     chosen = settings.policy_of(policy, noise, batches, size)
     constant = isinstance(chosen, Constant)
-    ledger = budget.ledger or ("planned" if constant else "filter")
+    of_policy = isinstance(chosen, FinitePolicy) and bool(chosen.choices)
+    usual: Ledger = "menu" if budget.menu or (of_policy and not constant) else "planned" if constant else "filter"
+    ledger = budget.ledger or usual
+    if ledger == "menu" and not (budget.menu or of_policy):
+        raise ValueError(
+            f"ledger = 'menu', and {type(chosen).__name__} does not say among which settings it chooses: give "
+            "menu=(...), mechanisms that dominate them, or ledger='filter'."
+        )
     budget = dataclasses.replace(budget, ledger=ledger)
     has_length = budget.steps is not None or budget.epochs is not None
     length = f"epochs = {budget.epochs}" if budget.steps is None else f"steps = {budget.steps}"
@@ -67,7 +75,7 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
     if not isinstance(chosen, Constant):
         raise ValueError(
             f"ledger = 'planned' and policy = {type(chosen).__name__}: what is chosen on the way is not planned; give "
-            "ledger='filter' or 'odometer'."
+            "ledger='menu', 'filter' or 'odometer'."
         )
     if budget.epsilon is not None and has_noise and has_length:
         raise ValueError(
@@ -88,3 +96,15 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
     )  # fmt: skip
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
+
+
+def items_of(budget: Budget, policy: Policy, sampler: Any) -> Items:
+    """Returns the menu that is given, or that of the settings a policy chooses among and of its query."""
+    if budget.menu:
+        return budget.menu
+    assert isinstance(policy, FinitePolicy)
+    varies = isinstance(sampler, PoissonSampler) and len({rate for _, rate in policy.choices}) > 1
+    steps = [
+        sampler.mechanism_at(noise, rate) if varies else sampler.mechanism(noise) for noise, rate in policy.choices
+    ]
+    return (*steps, *([policy.query] if policy.query is not None else []))

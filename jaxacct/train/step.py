@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
-from jaxacct.filters import RenyiFilter
+from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
@@ -72,7 +72,7 @@ class Program:
     sharding: jax.sharding.NamedSharding | None
     metrics: Metrics | None = None
 
-    def curve(self, state: TrainState) -> Float64[Array, "*orders"]:
+    def curve(self, state: TrainState) -> Array:
         """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
 
         A planned ledger, which knows already, gets nothing to look at.
@@ -106,7 +106,7 @@ class Program:
         if isinstance(ledger, PlannedLedger):
             return ledger.spend(count)
         granted, after = ledger.spend_curve(curve, count)
-        if isinstance(ledger, RenyiFilter):
+        if isinstance(ledger, (RenyiFilter, MenuFilter)):
             return granted, after
         # An odometer counts everything; the run ends before its reading would pass epsilon.
         with scope():  # outside, the reading would be rounded to float32 first

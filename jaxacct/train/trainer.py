@@ -14,8 +14,9 @@ import optax
 from flax import nnx
 from jaxtyping import Array
 
-from jaxacct.filters import RenyiFilter
-from jaxacct.odometers import VilleOdometer
+from jaxacct.filters import MenuFilter, RenyiFilter
+from jaxacct.menus import Menu, certify
+from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.train import settings
@@ -30,7 +31,7 @@ from jaxacct.train.owned import fixed_setting, owned, owned_settings
 from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.saving import save_model
 from jaxacct.train.sources import ArraySource, source_of
-from jaxacct.train.spending import spending
+from jaxacct.train.spending import items_of, spending
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
@@ -202,7 +203,19 @@ class DPTrainer(Loop):
     def _ledger(self, delta: float) -> Any:
         if self.plan is not None:
             return PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
-        return RenyiFilter(self.epsilon, delta) if self.ledger_kind == "filter" else VilleOdometer(delta)
+        if self.ledger_kind == "filter":
+            return RenyiFilter(self.epsilon, delta)
+        if self.ledger_kind == "odometer" and not self.budget.menu:
+            return VilleOdometer(delta)
+        items, kind = items_of(self.budget, self.policy, self.sampler), self.ledger_kind
+        menu = certify(self.epsilon, delta, items, relation=self.sampler.relation)
+        return MenuFilter.of(menu) if kind == "menu" else MenuOdometer.of(menu)
+
+    @property
+    def menu(self) -> Menu | None:
+        """What the run may spend and at which price, where its ledger is of a menu; prints as a table."""
+        ledger = self._state.ledger
+        return ledger.menu if isinstance(ledger, MenuFilter) else None
 
     @property
     def horizon(self) -> int:
@@ -281,8 +294,9 @@ class DPTrainer(Loop):
         if self.plan is not None:
             runs = int(self._state.ledger.remaining())
         else:
-            limit = () if self.ledger_kind == "filter" else (self.epsilon,)
-            runs = int(self._state.ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
+            ledger = self._state.ledger
+            limit = (self.epsilon,) if isinstance(ledger, VilleOdometer) else ()
+            runs = int(ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
         paid = -self.steps % self.sampler.steps_per_run
         left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
         return min(runs * self.sampler.steps_per_run + paid, left)
