@@ -12,8 +12,11 @@ UNITS = 4096
 SCALES = 4
 """Scales tried for each unit."""
 
-BLOCKS, COSTS = 200, range(4, 17)
-"""Blocks that a budget pays for, about, where sizes are chosen, and the costs tried for a block."""
+UNITS_CHOSEN, COSTS = 2000, range(4, 41)
+"""The budget, about, where sizes are chosen, and the costs tried for a block."""
+
+BLOCKS = 200
+"""Blocks by which it is told how often a budget pays for an item alone, about."""
 
 CLOSE = 5e-4
 """Share of the budget that fewer units may cost."""
@@ -49,7 +52,7 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
         sizes: runs of a block where they are given; where not, those that leave the least to rounding are chosen.
 
     >>> sizes_and_costs([2670.0, 4870.0], [None, None])
-    ((8, 17), (6, 7))
+    ((8, 56), (6, 23))
     """
     given = [number / size for number, size in zip(runs, sizes, strict=True) if size]
     if given:
@@ -57,12 +60,16 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
         known: list[int | None] = [next(costs) if size else None for size in sizes]
         units = min(c * n / size for c, n, size in zip(known, runs, sizes, strict=True) if c and size)
     else:
-        known, units = [None] * len(sizes), BLOCKS * sum(COSTS) / len(COSTS)
+        known, units = [None] * len(sizes), UNITS_CHOSEN
     found = []
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
-            # As many runs as so many units pay for; rounded down, lest this item cost the others a part of theirs.
-            tried = [(max(int(c * number / units), 1), c) for c in COSTS]
-            size, cost = min(tried, key=lambda pair: (abs(pair[1] * number / (pair[0] * units) - 1), pair[1]))
+            # As many runs as so many units pay for, or what a single one of few costs.
+            tried = [(int(c * number / units), c) for c in COSTS if c * number >= units]
+            tried += [(1, max(round(units / number), 1))]
+            # What rounding wastes, and about what is left of the last block at the end.
+            size, cost = min(
+                tried, key=lambda pair: abs(pair[1] * number / (pair[0] * units) - 1) + pair[1] / units / 4
+            )
         found.append((size, cost))
     return tuple(size for size, _ in found), tuple(cost for _, cost in found)

@@ -19,8 +19,9 @@ from jaxacct.precision import as_float64, in_float64
 SIGNIFICANT = 3.0
 """Standard deviations of the count's noise that make a rise: Lécuyer (2021), section 5.1."""
 
-MOST_CHOICES, MOST_LEVELS = 12, 40
-"""Settings that a menu has, and levels above the least beyond which what is chosen is paid for as the last of them."""
+MOST_CHOICES, FARTHER = 12, 1.3
+"""Settings that a menu has, at most, and by how much farther each of the last ones is from the least than the one
+before: what lies between two is paid for as the costlier, and what lies beyond all as the last."""
 
 
 @jax.tree_util.register_dataclass
@@ -69,7 +70,9 @@ class _Levelled:
     def choices(self) -> tuple[tuple[float, float], ...]:
         """The settings of all levels; of many, some that the others cost no more than."""
         least, most = self._range()
-        levels = np.unique(np.linspace(least, min(most, least + MOST_LEVELS), MOST_CHOICES).round().astype(int))
+        # One by one from the least, then farther and farther apart.
+        apart = np.maximum(np.arange(MOST_CHOICES), FARTHER ** np.arange(MOST_CHOICES) - 1).astype(int)
+        levels = [least + int(step) for step in np.unique(apart) if step <= most - least]
         settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]
         return tuple((float(noise), float(rate)) for noise, rate in settings)
 

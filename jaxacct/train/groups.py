@@ -176,6 +176,7 @@ class Short(TypedDict, total=False):
     epsilon: float | None
     delta: float
     ledger: Ledger | None
+    menu: Items
     steps: int | None
     epochs: float | None
     queries: tuple[SideQuery, ...]

@@ -76,7 +76,7 @@ class Run(NamedTuple):
 
 @functools.cache
 def run_of(name):
-    trainer = trainer_with(POLICIES[name])
+    trainer = trainer_with(POLICIES[name], ledger="filter")
     settings, noises, spent = [setting_of(trainer)], [], []
     before = np.zeros((1, PARAMETERS), np.float32)
 
@@ -183,7 +183,7 @@ def test_batches_are_drawn_at_the_chosen_rate(size):
 
 def test_a_refused_count_leaves_the_policy_as_it_is_and_costs_nothing():
     """A count with noise 1 costs more than the whole budget."""
-    trainer = trainer_with(dataclasses.replace(NOISE, query_noise=1.0))
+    trainer = trainer_with(dataclasses.replace(NOISE, query_noise=1.0), ledger="filter")
     before = trainer.state.policy
     trainer.fit(2 * PERIOD)
     assert trainer.steps == 2 * PERIOD
