@@ -1,6 +1,7 @@
 """Has the noise the stated scale, and no structure?"""
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import mpmath
 import numpy as np
@@ -84,6 +85,13 @@ def test_every_word_is_used_once_and_none_is_used_for_two_values():
     assert abs(np.corrcoef(pairs)[0, 1]) < 5 / np.sqrt(5000)
     assert abs(np.corrcoef(pairs**2)[0, 1]) < 5 / np.sqrt(5000)
     np.testing.assert_array_equal(pairs, np.asarray(_box_muller(jnp.asarray(words))))
+
+
+def test_words_are_those_of_the_library_that_is_trusted():
+    for seed, pairs in ((3, 1), (2**31 + 5, 7)):
+        key = jax.random.key(seed)
+        expected = jax.extend.random.threefry_2x32(jax.random.key_data(key), jnp.arange(4 * pairs, dtype=jnp.uint32))
+        np.testing.assert_array_equal(np.ravel(_words(key, pairs)), expected)
 
 
 def test_other_generators_odd_sizes_and_scalars():
