@@ -101,6 +101,7 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     from jaxacct import calibrate
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
+    from jaxacct.train.settings import steps_of
 
     size = len(dataset.train_labels)
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
@@ -112,7 +113,7 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     noise = arguments.noise_multiplier
     if noise is None and arguments.policy != "constant":  # where it begins; elsewhere the epochs say what it is
         epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
-        steps = max(1, round(epochs * size / batch))
+        steps = steps_of(epochs, batch / size)
         noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),

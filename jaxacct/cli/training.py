@@ -230,6 +230,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
     """Returns what makes the policy that the arguments name; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
+    from jaxacct.train.settings import steps_of
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
         return None
@@ -238,7 +239,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
         validation.check_probability(arguments.target_accuracy, "target_accuracy")
 
     def make(noise: float, rate: float, steps: int) -> Any:
-        batch, period = rate * size, max(1, round(arguments.policy_epochs / rate))
+        batch, period = rate * size, steps_of(arguments.policy_epochs, rate)
         asks: dict[str, Any] = {"period": period, "query_noise": arguments.query_noise}
         policy: Any = Constant(noise, rate)
         if arguments.policy == "adaptive-noise":

@@ -107,7 +107,7 @@ class Loop(Sealed):
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every
-        validation.check_whole(every, "every", 1, 2**31 - 1, "the updates between evaluations")
+        validation.check_count(every, "every", "the updates between evaluations")
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")

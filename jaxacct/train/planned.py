@@ -37,9 +37,7 @@ from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
-
-MOST_STEPS = 2**31 - 1
-"""Steps that are counted."""
+from jaxacct.validation import MOST_COUNT
 
 DIGITS = 6
 """Of a number that was solved for, rounded to the safe side: a run that is taken up again on another machine, whose
@@ -258,7 +256,7 @@ def _most_steps(
 
     def most(left: float) -> int:
         runs = _solved(ideal, epsilon, left, queries, noise=noise)
-        return int(min(runs, MOST_STEPS // run)) * run
+        return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # no fewer than what is left once cut batches are paid for
     sampler = draw(epsilon, steps)
