@@ -194,7 +194,18 @@ def _factory(name: str) -> Callable[..., Any]:
         raise ValueError(f"--model {name}: give MODULE:FACTORY, such as my_model:make for make in my_model.py.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: files that happen to lie here stand in for no package
-    factory = vars(importlib.import_module(module)).get(attribute)
-    if not callable(factory):
-        raise ValueError(f"--model {name}: {module} has no function or class {attribute}.")
+    try:
+        found = vars(importlib.import_module(module))
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(
+            f"--model {name}: importing {module} fails ({error}): give a module that lies in {os.getcwd()} or is "
+            "installed, with all that it imports."
+        ) from error
+    if not callable(found.get(attribute)):
+        own = [key for key, value in found.items() if getattr(value, "__module__", None) == module and callable(value)]
+        raise ValueError(
+            f"--model {name}: {module} has no function or class {attribute}: give one of its own, which are "
+            f"{', '.join(own) or 'none'}."
+        )
+    factory: Callable[..., Any] = found[attribute]
     return factory

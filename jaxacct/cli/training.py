@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxacct import strict_json
@@ -129,22 +130,22 @@ def run(arguments: argparse.Namespace) -> int:
         if keeper is not None:
             keeper.check(resume=arguments.resume)
         _check_free(folder, arguments.resume)
-    folder.mkdir(parents=True, exist_ok=True)  # a bad path should fail before the training, not after it
-    dataset, of_table = tables.load(arguments)
-    trainer, steps, config = _trainer(arguments, dataset)
-    config |= of_table
-    if arguments.overwrite:
-        _delete(folder)
-    try:
-        record = None if keeper is None else _History(keeper.folder / HISTORY, config)
-        history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
-    except KeyboardInterrupt:
-        if keeper is not None and keeper.holds_run:
-            print("jaxacct train: give --resume to go on.", file=sys.stderr)
-        raise
-    finally:
-        if keeper is not None:
-            keeper.close()
+    with _made(folder):
+        dataset, of_table = tables.load(arguments)
+        trainer, steps, config = _trainer(arguments, dataset)
+        config |= of_table
+        if arguments.overwrite:
+            _delete(folder)
+        try:
+            record = None if keeper is None else _History(keeper.folder / HISTORY, config)
+            history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
+        except KeyboardInterrupt:
+            if keeper is not None and keeper.holds_run:
+                print("jaxacct train: give --resume to go on.", file=sys.stderr)
+            raise
+        finally:
+            if keeper is not None:
+                keeper.close()
     report = build_report(trainer, history, config)
     write_report(report, folder / REPORT)
     trainer.save(folder / MODEL, overwrite=True)
@@ -158,6 +159,20 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(report, folder)
     return 0
+
+
+@contextlib.contextmanager
+def _made(folder: pathlib.Path) -> Iterator[None]:
+    """Makes a folder, so that a bad path fails before the training; of what fails inside, no empty ones are left."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
+        raise
 
 
 def _check_free(folder: pathlib.Path, resume: bool) -> None:

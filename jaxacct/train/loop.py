@@ -103,6 +103,7 @@ class Loop(Sealed):
         Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
 
         Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
+        TypeError where ``evaluate`` returns no number;
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.health`).
         """
         validation.check_steps(0 if steps is None else steps)
@@ -142,7 +143,7 @@ class Loop(Sealed):
             done = self.steps - before
             left -= done
             if done and not (self._interrupts.asked and left > 0):
-                accuracy = None if evaluate is None else float(evaluate(self.model))
+                accuracy = None if evaluate is None else _number(evaluate(self.model))
                 means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
                 sums = self._state.metrics
                 history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
@@ -253,3 +254,14 @@ class Loop(Sealed):
 
     def _present_curve(self) -> Array:
         return jnp.zeros(len(self._state.ledger.orders)) if self._curve is None else self._curve
+
+
+def _number(value: Any) -> float:
+    """Returns what ``evaluate`` returned."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"evaluate returned {value!r}: return one number, such as an accuracy. The steps so far are made and paid "
+            "for; fit called again goes on from there."
+        ) from None
