@@ -289,12 +289,12 @@ class _History:
 
     def check(self) -> None:
         """Raises ValueError where the settings were others."""
+        from jaxacct.train.leaves import differences
+
         there, _ = self._read()
-        differing = [name for name in there if there[name] != self.config.get(name)]
-        if differing:
-            differences = "; ".join(f"{name}: {there[name]} there, {self.config.get(name)} here" for name in differing)
+        if differing := differences(there, {name: self.config.get(name) for name in there}):
             raise ValueError(
-                f"{self.path.parent} is of a run with other settings ({differences}): give those, or another --out."
+                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
             )
 
     def until(self, steps: int) -> list[Any]:

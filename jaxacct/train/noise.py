@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +136,7 @@ def _threefry(key: Array, pairs: int) -> tuple[Array, ...]:
     """
     schedule = jnp.stack([key[0], key[1], key[0] ^ key[1] ^ PARITY])
 
-    def four_rounds(left: Array, right: Array, turns: tuple[int, ...], done: ArrayLike) -> tuple[Array, Array]:
+    def four_rounds(left: Array, right: Array, turns: tuple[int, ...], done: Any) -> tuple[Array, Array]:
         for turn in turns:
             left += right
             right = left ^ (right << jnp.uint32(turn) | right >> jnp.uint32(32 - turn))

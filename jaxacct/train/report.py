@@ -67,7 +67,7 @@ def build_report(
         "clip_norm": trainer.clip_norm,
         "microbatch_size": trainer.microbatch_size,
         "views": trainer.augmentation.views,
-        "augment": augment and getattr(augment, "__qualname__", type(augment).__name__),
+        "augment": None if augment is None else getattr(augment, "__qualname__", type(augment).__name__),
         "metrics": metrics and {"means": list(metrics.names), "share": metrics.share},
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
         "delta_for_accounting": trainer.delta_after_overflow,
