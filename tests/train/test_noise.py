@@ -44,6 +44,13 @@ def test_leaves_and_keys_have_noise_of_their_own():
     assert np.abs(np.corrcoef(rows) - np.eye(4)).max() < 5 / np.sqrt(5000)
 
 
+def test_small_leaves_have_the_noise_that_each_would_have_alone():
+    total = [jnp.zeros(shape) for shape in ((7,), (), (3, 4))]
+    together = privatize(jax.random.key(3), total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
+    for key, leaf in zip(jax.random.split(jax.random.key(3), 3), together, strict=True):
+        np.testing.assert_allclose(leaf, standard_normal(key, leaf.shape), rtol=1e-14)
+
+
 def test_the_sum_is_divided_by_the_expected_batch_size():
     mean = privatize(jax.random.key(0), jnp.arange(3.0), noise_multiplier=0.0, clip_norm=1.0, expected_batch_size=0.5)
     assert mean.tolist() == [0.0, 2.0, 4.0]
