@@ -1,6 +1,6 @@
 """One private step on one core beside the plain one: ratios of interleaved times, padding paid for, and memory.
 
-Run: python -m bench.train_step --json FILE
+Run: python -m bench.train_step --json bench/results/train_step.json
 
 Not a test. A step is the gradient of 256 examples and an SGD update; the private ones clip and add noise, and work on
 the padded batches of a Poisson sampler. Where jax-privacy is installed, its step runs in the same process on the same

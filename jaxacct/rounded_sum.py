@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Float32
 
 from jaxacct.precision import as_float64, exact_float64, kept_positive
+from jaxacct.validation import MOST_COUNT
 
 SMALLEST = 2.0**-126
 """Smallest normal float32: below it XLA may flush to zero, so a positive remainder is never stored as less."""
@@ -25,8 +26,6 @@ LEAST_COST = 2.0**-960
 
 ROUNDING = 2.0**-51
 """Four units of float64 roundoff: covers the at most three roundings of ``old + steps * cost``, all terms >= 0."""
-
-MOST_RUNS = 2**31 - 1
 
 
 @jax.tree_util.register_dataclass
@@ -102,16 +101,16 @@ def runs_within(
 ) -> Float[Array, " ..."]:
     """Returns how many times ``each`` may be added to ``old``, at once or one by one, before it exceeds ``budget``.
 
-    At most MOST_RUNS, which is what remains of anything free; on the safe side: rounding may make it one too small,
+    At most MOST_COUNT, which is what remains of anything free; on the safe side: rounding may make it one too small,
     never too large. Inside the float64 scope.
     """
     finite = jnp.minimum(budget, LARGEST)  # an infinite budget ends where its sum does
     step = each + 2 * SMALLEST
-    guess = jnp.clip(jnp.floor((finite - old) / step), 0, MOST_RUNS)
+    guess = jnp.clip(jnp.floor((finite - old) / step), 0, MOST_COUNT)
     most = jnp.zeros_like(guess)
     # n additions one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
     for fewer in range(3):  # the guess may be off by its rounding
         count = jnp.maximum(guess - fewer, 0.0)
         fits = (old + count * step) * (1 + count * 2.0**-46) <= finite
         most = jnp.maximum(most, jnp.where(fits, count, 0.0))
-    return jnp.where(each == 0, MOST_RUNS, jnp.where(each > 0, most, 0.0))
+    return jnp.where(each == 0, MOST_COUNT, jnp.where(each > 0, most, 0.0))

@@ -16,6 +16,9 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct.precision import exact_float64, in_float64, is_zero
 
+MOST_COUNT = 2**31 - 1
+"""The most of anything that programs count in 32-bit integers, as they do by default."""
+
 MOST_STEPS = 2**53
 """The most runs that are counted: up to here float64 holds every whole number."""
 
@@ -187,6 +190,11 @@ def check_whole(value: object, name: str, least: int, most: int, meaning: str) -
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give {meaning} as a Python integer.")
     if not least <= int(value) <= most:
         raise ValueError(f"{name} = {value} is out of range: give {meaning}, from {least} to {most}.")
+
+
+def check_count(value: object, name: str, meaning: str) -> None:
+    """Raises where a static value is not a Python integer in [1, :data:`MOST_COUNT`]; ``meaning`` says of what."""
+    check_whole(value, name, 1, MOST_COUNT, meaning)
 
 
 def check_probabilities(value: object, name: str, tolerance: float) -> None:

@@ -21,7 +21,6 @@ from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lo
 from jaxacct.audit.gaussian import mu_lower_bound
 from jaxacct.train.claims import epsilon_after
 from jaxacct.train.keys import run_key
-from jaxacct.train.settings import affordable_steps
 from jaxacct.train.trainer import DPTrainer
 
 CLIP_NORM = 1.0
@@ -176,29 +175,25 @@ def make_trainer(
     seed: int | jax.Array | None = None,
     included: Bool[np.ndarray, " canaries"] | None = None,
 ) -> DPTrainer:
-    """Returns the trainer of ``data`` and canaries, with a budget for ``settings.steps``.
+    """Returns the trainer of ``data`` and canaries, whose plan is what the settings claim.
 
     ``included`` says which canaries are in its own data (None: none); :func:`watched` is given rows of each run.
     """
     size = len(data[0]) + settings.canaries
     mechanism = jaxacct.PoissonSubsampledGaussian(settings.noise_multiplier, settings.sampling_rate)
-    budget = float(jaxacct.epsilon(mechanism, settings.steps, settings.delta).upper)
-    if not math.isfinite(budget):
+    epsilon = float(jaxacct.epsilon(mechanism, settings.steps, settings.delta).upper)
+    if not math.isfinite(epsilon):
         raise ValueError(f"noise_multiplier = {settings.noise_multiplier} has no finite epsilon to be audited.")
-    # The filter's epsilon is larger than the certified one; a budget of a little more does no harm.
-    affords = functools.partial(affordable_steps, size, settings.sampling_rate, settings.noise_multiplier)
-    while affords(epsilon=budget, delta=settings.delta * 0.99) < settings.steps:
-        budget = 1.1 * budget + 1e-3
     sampler = faults.sampler(fault).for_budget(
-        size, settings.sampling_rate, epsilon=budget, delta=settings.delta, steps=settings.steps
+        size, settings.sampling_rate, epsilon=epsilon, delta=settings.delta, steps=settings.steps
     )
     return DPTrainer(
         canaries.WithCanaries(model, settings.canaries),
         canaries.with_canaries(loss, canaries.STRENGTH * CLIP_NORM),
         optax.sgd(LEARNING_RATE),
         canaries.rows(data, np.zeros(settings.canaries, bool) if included is None else included),
-        epsilon=budget,
         delta=settings.delta,
+        steps=settings.steps,
         noise_multiplier=settings.noise_multiplier,
         sampler=sampler,
         clipping=faults.rule(CLIP_NORM, fault),

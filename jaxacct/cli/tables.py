@@ -101,6 +101,7 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     from jaxacct import calibrate
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
+    from jaxacct.train.settings import steps_of
 
     size = len(dataset.train_labels)
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
@@ -112,7 +113,7 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     noise = arguments.noise_multiplier
     if noise is None and arguments.policy != "constant":  # where it begins; elsewhere the epochs say what it is
         epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
-        steps = max(1, round(epochs * size / batch))
+        steps = steps_of(epochs, batch / size)
         noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),
@@ -193,7 +194,18 @@ def _factory(name: str) -> Callable[..., Any]:
         raise ValueError(f"--model {name}: give MODULE:FACTORY, such as my_model:make for make in my_model.py.")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: files that happen to lie here stand in for no package
-    factory = vars(importlib.import_module(module)).get(attribute)
-    if not callable(factory):
-        raise ValueError(f"--model {name}: {module} has no function or class {attribute}.")
+    try:
+        found = vars(importlib.import_module(module))
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(
+            f"--model {name}: importing {module} fails ({error}): give a module that lies in {os.getcwd()} or is "
+            "installed, with all that it imports."
+        ) from error
+    if not callable(found.get(attribute)):
+        own = [key for key, value in found.items() if getattr(value, "__module__", None) == module and callable(value)]
+        raise ValueError(
+            f"--model {name}: {module} has no function or class {attribute}: give one of its own, which are "
+            f"{', '.join(own) or 'none'}."
+        )
+    factory: Callable[..., Any] = found[attribute]
     return factory

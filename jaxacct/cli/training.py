@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxacct import strict_json
@@ -130,22 +131,22 @@ def run(arguments: argparse.Namespace) -> int:
         if keeper is not None:
             keeper.check(resume=arguments.resume)
         _check_free(folder, arguments.resume)
-    folder.mkdir(parents=True, exist_ok=True)  # a bad path should fail before the training, not after it
-    dataset, of_table = tables.load(arguments)
-    trainer, steps, config = _trainer(arguments, dataset)
-    config |= of_table
-    if arguments.overwrite:
-        _delete(folder)
-    try:
-        record = None if keeper is None else _History(keeper.folder / HISTORY, config)
-        history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
-    except KeyboardInterrupt:
-        if keeper is not None and keeper.holds_run:
-            print("jaxacct train: give --resume to go on.", file=sys.stderr)
-        raise
-    finally:
-        if keeper is not None:
-            keeper.close()
+    with _made(folder):
+        dataset, of_table = tables.load(arguments)
+        trainer, steps, config = _trainer(arguments, dataset)
+        config |= of_table
+        if arguments.overwrite:
+            _delete(folder)
+        try:
+            record = None if keeper is None else _History(keeper.folder / HISTORY, config)
+            history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
+        except KeyboardInterrupt:
+            if keeper is not None and keeper.holds_run:
+                print("jaxacct train: give --resume to go on.", file=sys.stderr)
+            raise
+        finally:
+            if keeper is not None:
+                keeper.close()
     report = build_report(trainer, history, config)
     write_report(report, folder / REPORT)
     trainer.save(folder / MODEL, overwrite=True)
@@ -159,6 +160,20 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(report, folder)
     return 0
+
+
+@contextlib.contextmanager
+def _made(folder: pathlib.Path) -> Iterator[None]:
+    """Makes a folder, so that a bad path fails before the training; of what fails inside, no empty ones are left."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
+        raise
 
 
 def _check_free(folder: pathlib.Path, resume: bool) -> None:
@@ -231,6 +246,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
     """Returns what makes the policy that the arguments name; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
+    from jaxacct.train.settings import steps_of
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
         return None
@@ -239,7 +255,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
         validation.check_probability(arguments.target_accuracy, "target_accuracy")
 
     def make(noise: float, rate: float, steps: int) -> Any:
-        batch, period = rate * size, max(1, round(arguments.policy_epochs / rate))
+        batch, period = rate * size, steps_of(arguments.policy_epochs, rate)
         asks: dict[str, Any] = {"period": period, "query_noise": arguments.query_noise}
         policy: Any = Constant(noise, rate)
         if arguments.policy == "adaptive-noise":
@@ -274,12 +290,12 @@ class _History:
 
     def check(self) -> None:
         """Raises ValueError where the settings were others."""
+        from jaxacct.train.leaves import differences
+
         there, _ = self._read()
-        differing = [name for name in there if there[name] != self.config.get(name)]
-        if differing:
-            differences = "; ".join(f"{name}: {there[name]} there, {self.config.get(name)} here" for name in differing)
+        if differing := differences(there, {name: self.config.get(name) for name in there}):
             raise ValueError(
-                f"{self.path.parent} is of a run with other settings ({differences}): give those, or another --out."
+                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
             )
 
     def until(self, steps: int) -> list[Any]:

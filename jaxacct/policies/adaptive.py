@@ -129,7 +129,7 @@ class AdaptiveNoise(_Levelled):
         validation.check_sampling_rate(self.sampling_rate)
         for name in ("increment", "initial", "least", "query_noise"):
             validation.check_positive(getattr(self, name), name)
-        validation.check_whole(self.period, "period", 1, 2**31 - 1, "the steps between adaptations")
+        validation.check_count(self.period, "period", "the steps between adaptations")
         if not self.least <= self.initial <= self.most:
             raise ValueError(f"initial = {self.initial} is not between least = {self.least} and most = {self.most}.")
 
@@ -178,10 +178,10 @@ class AdaptiveBatchSize(_Levelled):
 
     def __post_init__(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_whole(self.num_examples, "num_examples", 1, 2**31 - 1, "the size of the data set")
+        validation.check_count(self.num_examples, "num_examples", "the size of the data set")
         for name in ("increment", "initial", "least", "query_noise"):
             validation.check_positive(getattr(self, name), name)
-        validation.check_whole(self.period, "period", 1, 2**31 - 1, "the steps between adaptations")
+        validation.check_count(self.period, "period", "the steps between adaptations")
         if not self.least <= self.initial <= self.most <= self.num_examples:
             raise ValueError(
                 f"initial = {self.initial} is not between least = {self.least} and most = {self.most}, or those exceed "

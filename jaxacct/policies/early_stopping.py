@@ -62,7 +62,7 @@ class EarlyStopping:
         return self.policy.every_step
 
     def __post_init__(self) -> None:
-        validation.check_whole(self.period, "period", 1, 2**31 - 1, "the steps between answers")
+        validation.check_count(self.period, "period", "the steps between answers")
         validation.check_positive(self.query_noise, "query_noise")
         if self.policy.period not in (0, self.period):
             raise ValueError(

@@ -50,8 +50,8 @@ class SpendRemaining:
 
     def __post_init__(self) -> None:
         validation.check_sampling_rate(self.sampling_rate)
-        validation.check_whole(self.steps, "steps", 1, 2**31 - 1, "the steps of the whole run")
-        validation.check_whole(self.period, "period", 1, 2**31 - 1, "the steps between calibrations")
+        validation.check_count(self.steps, "steps", "the steps of the whole run")
+        validation.check_count(self.period, "period", "the steps between calibrations")
         if not 0 < self.least < self.most:
             raise ValueError(f"least = {self.least} and most = {self.most} are no range of noise multipliers.")
 

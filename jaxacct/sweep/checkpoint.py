@@ -53,7 +53,7 @@ class Checkpoint:
         try:
             record = dict(strict_json.loads(path.read_bytes()))
             chunk = record.pop("chunk")
-            validation.check_whole(chunk, "chunk", 1, 2**31 - 1, "a number of entries")
+            validation.check_count(chunk, "chunk", "a number of entries")
         except (OSError, ValueError, TypeError, KeyError, MemoryError):
             raise ValueError(
                 f"checkpoint = {self.folder}: its {DESCRIPTION} is missing or damaged: name another folder, or delete "

@@ -36,7 +36,7 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
     """Returns the results."""
     check_not_forked()
     quantity.check(settings)
-    validation.check_whole(options.chunk, "chunk", 1, 2**31 - 1, "a number of entries")
+    validation.check_count(options.chunk, "chunk", "a number of entries")
     validation.check_positive(options.memory, "memory")
     devices = tuple(jax.local_devices() if options.devices is None else options.devices)
     start = time.monotonic()

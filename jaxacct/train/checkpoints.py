@@ -38,7 +38,7 @@ from jaxacct import strict_json, validation
 from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.folder_lock import locked
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.leaves import Arrays, arrays_of, as_text, digest, of_text, tree_of
+from jaxacct.train.leaves import Arrays, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.write_ahead import Record, WriteAhead, write_private
@@ -89,8 +89,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, every: int, keep: int = 3) -> None:
-        validation.check_whole(every, "every", 1, 2**31 - 1, "the updates between checkpoints")
-        validation.check_whole(keep, "keep", 1, 2**31 - 1, "how many checkpoints stay")
+        validation.check_count(every, "every", "the updates between checkpoints")
+        validation.check_count(keep, "keep", "how many checkpoints stay")
         self.folder, self.every, self.keep = pathlib.Path(folder).absolute(), int(every), int(keep)
         self.spends = WriteAhead(self.folder / SPENDS)
         self._trainer: DPTrainer | None = None
@@ -266,15 +266,10 @@ class Checkpoints:
             there = dict(strict_json.loads(path.read_bytes()))
         except (ValueError, TypeError):
             raise ValueError(f"{path} is damaged: restore it, or begin a run in another folder.") from None
-        here = fingerprint(trainer)
-        differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-        if differing:
-            listed = "; ".join(
-                f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differing
-            )
+        if differing := differences(there, fingerprint(trainer)):
             raise ValueError(
-                f"checkpoints = {self.folder} are of another run ({listed}): give the settings that it was begun with, "
-                "or name another folder."
+                f"checkpoints = {self.folder} are of another run ({differing}): give the settings that it was begun "
+                "with, or name another folder."
             )
 
     def _write_ahead(self, trainer: DPTrainer, stop: int, ledger: Any) -> None:

@@ -75,11 +75,7 @@ class ExampleLoss:
                 "or into a module other than its argument. Flax has its own transformations for that: nnx.remat, "
                 "nnx.vmap, nnx.scan, nnx.jit."
             ) from error
-        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise ValueError(
-                f"loss returned {value} for one example: it must return a floating-point scalar, of one example "
-                "without a batch axis."
-            )
+        check_one_number(value, "loss", floating=True)
         return made
 
     @property
@@ -107,6 +103,20 @@ class ExampleLoss:
             constants = reseeded(constants, keys[STREAMS])
         more = {"key": keys[LOSS]} if self.takes_key else {}
         return self.loss(merged(self.graph, params, constants), *example, **more)
+
+
+def check_one_number(value: Any, source: str, *, floating: bool = False) -> None:
+    """Raises ValueError where what ``source`` returned for one example, or the shape of that, is not one number.
+
+    >>> check_one_number(True, "correct")
+    """
+    shape = () if isinstance(value, (bool, int, float)) else getattr(value, "shape", None)
+    if shape != () or (floating and not jnp.issubdtype(value.dtype, jnp.floating)):
+        found = repr(value) if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
+        raise ValueError(
+            f"{source} returned {found} for one example, which has no batch axis and is to count once: return a "
+            f"{'floating-point ' * floating}scalar, such as an entry, a sum or a mean."
+        )
 
 
 def takes_key(loss: Callable[..., Any], parts: int) -> bool:

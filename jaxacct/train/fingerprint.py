@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.leaves import arrays_of, digest
+from jaxacct.train.leaves import arrays_of, described, digest
 from jaxacct.train.trainer import DPTrainer
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -32,7 +32,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     """
     entries = {
         "examples": len(trainer.source),
-        "an example": ", ".join(_shape(part) for part in jax.tree.leaves(trainer.source.example)),
+        "an example": ", ".join(described(part) for part in jax.tree.leaves(trainer.source.example)),
         "epsilon": trainer.epsilon,
         "delta": trainer.delta,
         "ledger": trainer.ledger_kind,
@@ -50,16 +50,12 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
     for name, tree in parts.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            entries[f"{name} {_name(path)}"] = _shape(leaf)
+            entries[f"{name} {_name(path)}"] = described(leaf)
     return {name: ADDRESS.sub("", str(value)) for name, value in entries.items()}
 
 
 def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
-
-
-def _shape(array: Any) -> str:
-    return f"{array.dtype} {tuple(array.shape)}"
 
 
 def _seed(trainer: DPTrainer) -> str:

@@ -79,7 +79,7 @@ class Budget:
         if self.menu and self.ledger in ("planned", "filter"):
             raise ValueError(f"menu is given, and the ledger is {self.ledger!r}: give 'menu' or 'odometer', or none.")
         if self.steps is not None:
-            validation.check_whole(self.steps, "steps", 1, 2**31 - 1, "the steps of a run")
+            validation.check_count(self.steps, "steps", "the steps of a run")
         if self.epochs is not None:
             validation.check_positive(self.epochs, "epochs")
             if self.steps is not None:
@@ -87,7 +87,7 @@ class Budget:
         for query in self.queries:
             if not isinstance(query, SideQuery):
                 raise TypeError(f"queries has a {type(query).__name__}: give a tuple of jaxacct.train.SideQuery.")
-            validation.check_whole(query.every, "every", 1, 2**31 - 1, "the steps for one release")
+            validation.check_count(query.every, "every", "the steps for one release")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Placement:
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
             meaning = "the examples of a microbatch, or None for the whole batch"
-            validation.check_whole(self.microbatch_size, "microbatch_size", 1, 2**31 - 1, meaning)
+            validation.check_count(self.microbatch_size, "microbatch_size", meaning)
         if self.devices is not None and (isinstance(self.devices, int) or not list(self.devices)):
             raise ValueError(f"devices = {self.devices!r} are no devices: give some of jax.devices(), or None for one.")
 

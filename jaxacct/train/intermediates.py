@@ -23,7 +23,7 @@ def unprotected_intermediates(
         loss: as the trainer takes it.
         examples: of the form of the trainer's data: each part has a leading axis.
         key: typed key that dropout and ``loss`` draw from, one for each example folded in. None: streams of ``model``
-            are used as they are, by all examples alike.
+            are used as they are, by all examples alike, and ``loss`` must not take a key.
 
     Returns:
         A nested dict as the modules are nested, of what was sown (a tuple, unless it was reduced), each with a leading
@@ -31,6 +31,8 @@ def unprotected_intermediates(
 
     No guarantee: this is a function of the examples without noise, and no ledger knows of it. Give it public data, or
     keep what it returns to yourself: what is chosen by looking at it is no longer covered by a guarantee either.
+
+    Raises ValueError where ``loss`` takes a key and there is none.
 
     >>> class Sows(nnx.Module):
     ...     def __call__(self, x):
@@ -42,6 +44,8 @@ def unprotected_intermediates(
     """
     graph, state = nnx.split(model)
     wants_key = takes_key(loss, len(examples))
+    if wants_key and key is None:
+        raise ValueError("key = None, and loss takes a key: give one, such as jax.random.key(0).")
 
     def of_one(index: Array, example: tuple[PyTree, ...]) -> PyTree:
         own = None if key is None else jax.random.split(jax.random.fold_in(key, index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -78,6 +78,25 @@ def digest(arrays: Arrays) -> str:
         total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())
     return total.hexdigest()
+
+
+def described(array: Any) -> str:
+    """Returns dtype and shape.
+
+    >>> described(np.zeros((2, 1)))
+    'float64 (2, 1)'
+    """
+    return f"{np.dtype(array.dtype)} {tuple(array.shape)}"
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Returns where two descriptions differ, in words; nothing where they do not.
+
+    >>> differences({"a": 1, "b": 2}, {"a": 1, "c": 3})
+    'b: 2 there, none here; c: none there, 3 here'
+    """
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return "; ".join(f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
 
 
 def _placed(array: np.ndarray, like: jax.Array) -> jax.Array:

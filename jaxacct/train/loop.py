@@ -104,11 +104,12 @@ class Loop(Sealed):
         Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
 
         Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
+        TypeError where ``evaluate`` returns no number;
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.health`).
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every
-        validation.check_whole(every, "every", 1, 2**31 - 1, "the updates between evaluations")
+        validation.check_count(every, "every", "the updates between evaluations")
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
@@ -143,7 +144,7 @@ class Loop(Sealed):
             done = self.steps - before
             left -= done
             if done and not (self._interrupts.asked and left > 0):
-                accuracy = None if evaluate is None else float(evaluate(self.model))
+                accuracy = None if evaluate is None else _number(evaluate(self.model))
                 means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
                 sums = self._state.metrics
                 history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
@@ -258,3 +259,14 @@ class Loop(Sealed):
         # Of what nobody looks at, the shape.
         shape = jax.eval_shape(self.program.curve, self._state)
         return jnp.zeros(shape.shape, shape.dtype)
+
+
+def _number(value: Any) -> float:
+    """Returns what ``evaluate`` returned."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"evaluate returned {value!r}: return one number, such as an accuracy. The steps so far are made and paid "
+            "for; fit called again goes on from there."
+        ) from None

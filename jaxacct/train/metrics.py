@@ -28,6 +28,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
 from jaxacct import validation
 from jaxacct.precision import in_float64
+from jaxacct.train.example_loss import check_one_number
 from jaxacct.train.noise import standard_normal
 
 CLIPPED = "clipped"
@@ -165,10 +166,5 @@ def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:
     >>> float(one_number(True, "correct"))
     1.0
     """
-    number = jnp.asarray(value, jnp.float32)
-    if number.shape != ():
-        raise ValueError(
-            f"{source} returned an array of shape {number.shape} for one example, which is to count once: return a "
-            "scalar, such as an entry, a sum or a mean."
-        )
-    return number
+    check_one_number(value, source)
+    return jnp.asarray(value, jnp.float32)

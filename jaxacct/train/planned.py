@@ -37,9 +37,7 @@ from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
-
-MOST_STEPS = 2**31 - 1
-"""Steps that are counted."""
+from jaxacct.validation import MOST_COUNT
 
 DIGITS = 6
 """Of a number that was solved for, rounded to the safe side: a run that is taken up again on another machine, whose
@@ -135,7 +133,7 @@ class Plan:
     @property
     def delta_after_overflow(self) -> float:
         """What is left of delta for the mechanisms."""
-        return _left(self.sampler, self.steps, self.epsilon, self.delta)
+        return delta_left(self.sampler, self.steps, self.epsilon, self.delta)
 
     @property
     def renyi_epsilon(self) -> float:
@@ -202,10 +200,10 @@ def plan(
         tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in MARGINS]
     else:
         sampler = draw(epsilon, steps)
-        least = _solved(sampler, epsilon, _left(sampler, steps, epsilon, delta), queries, steps=steps)
+        least = _solved(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
         tried = [(_rounded_up(least * (1 + more)), steps) for more in MARGINS]
     for noise, count in tried:
-        bounds = _certified(sampler, noise, count, epsilon, _left(sampler, count, epsilon, delta), queries)
+        bounds = _certified(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
         if bounds is not None:
             return Plan(
                 sampler=sampler, noise_multiplier=noise, steps=count, epsilon=epsilon, delta=delta, queries=queries,
@@ -235,7 +233,7 @@ def _least_epsilon(
         sampler = draw(epsilon, steps)
         if _overflow(sampler, steps, epsilon) < share * delta:
             # They cost less than their share, and at a smaller epsilon no more.
-            left = _left(sampler, steps, epsilon, delta)
+            left = delta_left(sampler, steps, epsilon, delta)
             bounds = certified.epsilon(mechanisms, counts, left, relation=ideal.relation)
             return min(_rounded_up(float(bounds.upper)), epsilon), sampler
     raise ValueError(_cut_too_often(delta, steps))
@@ -258,11 +256,11 @@ def _most_steps(
 
     def most(left: float) -> int:
         runs = _solved(ideal, epsilon, left, queries, noise=noise)
-        return int(min(runs, MOST_STEPS // run)) * run
+        return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # no fewer than what is left once cut batches are paid for
     sampler = draw(epsilon, steps)
-    return most(_left(sampler, steps, epsilon, delta)), sampler
+    return most(delta_left(sampler, steps, epsilon, delta)), sampler
 
 
 def _shown(rate: float, noise: float, epsilon: float) -> float:
@@ -373,7 +371,11 @@ def _overflow(sampler: Sampler, steps: int, epsilon: float) -> float:
     return sampler.overflow_delta(runs_of(sampler, steps) * sampler.steps_per_run, epsilon)
 
 
-def _left(sampler: Sampler, steps: int, epsilon: float, delta: float) -> float:
+def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float) -> float:
+    """Returns what is left of ``delta`` once batches cut in so many steps are paid for.
+
+    Raises ValueError where nothing is.
+    """
     left = math.nextafter(delta - _overflow(sampler, steps, epsilon), 0.0)
     if left <= 0:
         raise ValueError(_cut_too_often(delta, steps))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-MOST_EXAMPLES = 2**31 - 1
+from jaxacct.validation import MOST_COUNT
 
 WHY_BY_INDEX = (
     "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches of "
@@ -161,10 +161,8 @@ def _length(data: Any) -> int:
     size = len(data)
     if size == 0:
         raise ValueError("data has no examples.")
-    if size > MOST_EXAMPLES:
-        raise ValueError(
-            f"data has {size} examples, more than {MOST_EXAMPLES}: give each one once, without repetitions."
-        )
+    if size > MOST_COUNT:
+        raise ValueError(f"data has {size} examples, more than {MOST_COUNT}: give each one once, without repetitions.")
     return size
 
 

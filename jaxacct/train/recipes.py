@@ -22,7 +22,7 @@ from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
-from jaxacct.train.settings import affordable_steps, rate_of
+from jaxacct.train.settings import affordable_steps, rate_of, steps_of
 from jaxacct.train.spending import spending
 from jaxacct.train.trainer import DPTrainer
 
@@ -174,7 +174,7 @@ def make_trainer(
     planned = None
     if epochs is not None:
         validation.check_positive(epochs, "epochs")
-        planned = max(1, round(epochs / rate))
+        planned = steps_of(epochs, rate)
     start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
     if policy is None and options.get("ledger") in (None, "planned"):
         spent, steps = _planned(Budget(epsilon, delta, steps=planned), noise_multiplier, start, rate, size)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
+from jaxacct.train.leaves import described, differences
 from jaxacct.train.owned import owned
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -71,14 +71,10 @@ def load_model(folder: str | os.PathLike[str], model: nnx.Module) -> nnx.Module:
     loaded = nnx.merge(graph, owned(state))
     variables = {name: variable for name, variable in _variables(loaded).items() if variable[...].size}
     with orbax.checkpoint.StandardCheckpointer() as reader:
-        there = _described(reader.metadata(path).item_metadata.tree)
-        here = _described({name: variable[...] for name, variable in variables.items()})
-        differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-        if differing:
-            differences = "; ".join(
-                f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differing
-            )
-            raise ValueError(f"{path} is of another model ({differences}): give one that is made as that was.")
+        there = {name: described(array) for name, array in reader.metadata(path).item_metadata.tree.items()}
+        here = {name: described(variable[...]) for name, variable in variables.items()}
+        if differing := differences(there, here):
+            raise ValueError(f"{path} is of another model ({differing}): give one that is made as that was.")
         arrays = reader.restore(path, {name: jax.eval_shape(lambda v=v: v[...]) for name, v in variables.items()})
     for name, variable in variables.items():
         variable[...] = arrays[name]
@@ -106,6 +102,7 @@ def export_inference(
 
     Raises ModuleNotFoundError without flatbuffers, by which JAX serializes.
 
+    >>> import numpy as np
     >>> blob = export_inference(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), jax.ShapeDtypeStruct((2,), np.float32))
     >>> [export.deserialize(bytearray(blob)).call(np.ones((rows, 2), np.float32)).shape for rows in (1, 5)]
     [(1, 1), (5, 1)]
@@ -127,7 +124,3 @@ def _variables(model: nnx.Module) -> dict[str, Any]:
     """Returns a module's variables by their paths, without random state."""
     state = nnx.state(model, nnx.Not(nnx.RngState))
     return {"/".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
-
-
-def _described(arrays: Any) -> dict[str, str]:
-    return {name: f"{np.dtype(array.dtype)} {tuple(array.shape)}" for name, array in arrays.items()}

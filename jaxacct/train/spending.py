@@ -10,8 +10,9 @@ from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.train import settings
 from jaxacct.train.groups import Batches, Budget, Ledger
 from jaxacct.train.owned import owned_settings
-from jaxacct.train.planned import MOST_STEPS, Plan, plan
+from jaxacct.train.planned import Plan, plan
 from jaxacct.train.sampling import PoissonSampler
+from jaxacct.validation import MOST_COUNT
 
 
 class Spending(NamedTuple):
@@ -83,9 +84,9 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
             "given, and any two of them fix the third: leave one out; or give ledger='filter' and fit its steps."
         )
     rate = chosen.sampling_rate
-    steps = budget.steps if budget.epochs is None else max(1, round(budget.epochs / rate))
-    if steps is not None and steps > MOST_STEPS:
-        raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_STEPS}.")
+    steps = budget.steps if budget.epochs is None else settings.steps_of(budget.epochs, rate)
+    if steps is not None and steps > MOST_COUNT:
+        raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}.")
 
     def draw(epsilon: float, steps: int) -> Any:
         return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=budget.delta, steps=steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -28,6 +27,7 @@ from jaxacct.train.loop import Loop
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
+from jaxacct.train.planned import delta_left
 from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.saving import save_model
 from jaxacct.train.sources import ArraySource, source_of
@@ -232,13 +232,7 @@ class DPTrainer(Loop):
         """What is left of delta once batches cut at capacity are paid for, over the longest run the budget allows."""
         if self.plan is not None:
             return self.plan.delta_after_overflow
-        left = math.nextafter(self.delta - self.sampler.overflow_delta(self.horizon, self.epsilon), 0.0)
-        if left <= 0:
-            raise ValueError(
-                f"sampler cuts batches so often that they cost all of delta = {self.delta} over {self.horizon} steps: "
-                "give it a larger capacity."
-            )
-        return left
+        return delta_left(self.sampler, self.horizon, self.epsilon, self.delta)
 
     @property
     def noise_multiplier(self) -> float:

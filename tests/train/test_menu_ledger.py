@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from interrupted import ADAPTIVE, assert_same, make
+from interrupted import ADAPTIVE, assert_same, make, resumed, run_until_killed
 
 import jaxacct as ja
 from jaxacct.filters import MenuFilter, RenyiFilter
@@ -53,13 +53,10 @@ def test_what_is_chosen_is_what_is_charged(trainer):
 
 
 def test_it_is_taken_up_with_the_same_bits(tmp_path):
-    whole, first, again = make(**SETTINGS), make(**SETTINGS), make(**SETTINGS)
-    whole.fit(8)
-    with Checkpoints(tmp_path / "run", every=2) as keeper:
-        first.fit(4, keeper=keeper)
-    with Checkpoints(tmp_path / "run", every=2) as keeper:
-        keeper.resume(again)
-        again.fit(4, keeper=keeper)
+    whole, again = make(**SETTINGS), make(**SETTINGS)
+    whole.fit(12, every=2)
+    run_until_killed(make(**SETTINGS), tmp_path / "run", 4, every=2)
+    resumed(again, tmp_path / "run", every=2)
     assert_same(whole, again)
     other = make(**SETTINGS | {"policy": dataclasses.replace(POLICY, most=3.0)})
     with pytest.raises(ValueError, match="policy"):

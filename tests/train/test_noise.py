@@ -1,6 +1,7 @@
 """Has the noise the stated scale, and no structure?"""
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import mpmath
 import numpy as np
@@ -41,6 +42,13 @@ def test_leaves_and_keys_have_noise_of_their_own():
     second = privatize(jax.random.key(1), total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
     rows = np.stack([np.asarray(leaf) for tree in (first, second) for leaf in (tree["a"], tree["b"])])
     assert np.abs(np.corrcoef(rows) - np.eye(4)).max() < 5 / np.sqrt(5000)
+
+
+def test_small_leaves_have_the_noise_that_each_would_have_alone():
+    total = [jnp.zeros(shape) for shape in ((7,), (), (3, 4))]
+    together = privatize(jax.random.key(3), total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
+    for key, leaf in zip(jax.random.split(jax.random.key(3), 3), together, strict=True):
+        np.testing.assert_allclose(leaf, standard_normal(key, leaf.shape), rtol=1e-14)
 
 
 def test_the_sum_is_divided_by_the_expected_batch_size():
@@ -84,6 +92,13 @@ def test_every_word_is_used_once_and_none_is_used_for_two_values():
     assert abs(np.corrcoef(pairs)[0, 1]) < 5 / np.sqrt(5000)
     assert abs(np.corrcoef(pairs**2)[0, 1]) < 5 / np.sqrt(5000)
     np.testing.assert_array_equal(pairs, np.asarray(_box_muller(jnp.asarray(words))))
+
+
+def test_words_are_those_of_the_library_that_is_trusted():
+    for seed, pairs in ((3, 1), (2**31 + 5, 7)):
+        key = jax.random.key(seed)
+        expected = jax.extend.random.threefry_2x32(jax.random.key_data(key), jnp.arange(4 * pairs, dtype=jnp.uint32))
+        np.testing.assert_array_equal(np.ravel(_words(key, pairs)), expected)
 
 
 def test_other_generators_odd_sizes_and_scalars():

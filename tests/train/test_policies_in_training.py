@@ -277,6 +277,7 @@ class Rising:
     ("policy", "options", "words"),
     [
         (NOISE, {"correct": None}, "correct = None"),
+        (NOISE, {"correct": lambda model, x: None}, r"correct returned None for one example.*a scalar"),
         (NOISE, {"correct": lambda model, x: jnp.ones(3)}, r"correct returned an array of shape \(3,\).*a scalar"),
         (NOISE, {"data": IndexedSource(DATA)}, "read by index"),
         (Rising(), {"data": IndexedSource(DATA)}, "policy changes the sampling rate.*data in arrays"),

@@ -232,3 +232,5 @@ def test_intermediates_of_each_example():
     assert len({tuple(row) for row in dropped}) > 3
     alike = np.asarray(intermediates(Counts(), plain, (INPUTS,))["kept"][0]) == 0
     assert np.all(alike == alike[0])
+    with pytest.raises(ValueError, match="key = None, and loss takes a key"):
+        intermediates(Counts(), draws, (INPUTS,))

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from jaxacct import plot
-from jaxacct.train import DPTrainer, build_report, run_key, write_report
+from jaxacct.train import DPTrainer, Metrics, build_report, run_key, write_report
 
 
 def make(seed=1, optimizer=None, **options):
@@ -49,6 +49,17 @@ def test_the_report_has_the_promised_shape(tmp_path):
     assert report["config"]["sampling_rate"] == trainer.mechanism.sampling_rate
     assert "fixed before training" in final["guarantee"]
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["report.json"]
+
+
+def test_the_report_tells_of_views_and_of_what_measures_cost():
+    def turned(key, example):
+        return (example[0] * jax.random.rademacher(key, ()),)
+
+    told = build_report(make(augment=turned, views=3, metrics=Metrics(share=0.02)), [])["config"]
+    assert (told["views"], told["augment"].rpartition(".")[2]) == (3, "turned")
+    assert told["metrics"] == {"means": ["clipped"], "share": 0.02}
+    plain = build_report(make(), [])["config"]
+    assert (plain["views"], plain["augment"], plain["metrics"]) == (1, None, None)
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path):

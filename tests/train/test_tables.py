@@ -112,6 +112,7 @@ def test_what_is_not_public_and_complete_is_refused(change, words, csv):
     [
         ("a.txt", b"", "is of no known kind: give one of .csv"),
         ("a.csv", b"", "give at least one"),
+        ("a.csv", b"x,y\n\n", "a.csv has no rows, only the columns x, y"),
         ("a.csv", b"x,x,y\n1,2,3\n", "give each column one of its own"),
         ("a.csv", b"x,y\n1,2\n1\n", "line 3: 1 fields, expected 2"),
         ("a.csv", b"x,y\n\xff,2\n", "a.csv is damaged"),
@@ -206,6 +207,7 @@ def test_the_noise_of_a_table_keeps_to_the_budget(csv):
         (["--columns", "people.csv"], "give a JSON object"),
         (["--bounds", "0:80", "--categories", "sex=F,M", "--model", "own"], "MODULE:FACTORY"),
         (["--bounds", "0:80", "--categories", "sex=F,M", "--model", "math:pi"], "no function or class pi"),
+        (["--bounds", "0:80", "--categories", "sex=F,M", "--model", "nope:f"], "--model nope:f: importing nope fails"),
         (["--bounds", "0:80", "--categories", "sex=F,M", "--batch-size", "9"], "the first at most 6"),
     ],
 )
@@ -213,6 +215,7 @@ def test_wrong_arguments_are_named(more, words, csv, monkeypatch, capsys):
     monkeypatch.chdir(csv.parent)
     assert main(command(csv, *more)) == 2
     assert words in capsys.readouterr().err
+    assert not (csv.parent / "run").exists()
 
 
 def test_rules_need_a_table(tmp_path, capsys):

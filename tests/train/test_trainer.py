@@ -50,6 +50,16 @@ def test_no_seed_takes_entropy_and_does_not_tell():
     assert runs[0].seed == "operating system"
 
 
+def test_an_evaluation_that_returns_no_number_is_named_and_loses_nothing():
+    trainer, whole = small_trainer(), small_trainer()
+    with pytest.raises(TypeError, match="evaluate returned None: return one number"):
+        trainer.fit(steps=4, every=2, evaluate=lambda model: None)
+    assert trainer.steps == 2
+    trainer.fit(steps=2)
+    whole.fit(steps=4, every=2)
+    assert same(trainer, whole)
+
+
 def test_a_second_fit_goes_on_where_the_first_stopped():
     whole, parts = small_trainer(), small_trainer()
     whole.fit(steps=6, every=6)

@@ -85,6 +85,8 @@ def read(path: pathlib.Path) -> Columns:
     if not columns or len({np.shape(column)[:1] for column in columns.values()}) != 1:
         shapes = {name: np.shape(column) for name, column in columns.items()}
         raise ValueError(f"{path} has columns of shapes {shapes}: give at least one, all with one row an example.")
+    if not len(next(iter(columns.values()))):
+        raise ValueError(f"{path} has no rows, only the columns {', '.join(columns)}: give at least one example.")
     return columns
 
 

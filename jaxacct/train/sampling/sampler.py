@@ -71,8 +71,10 @@ def runs_of(sampler: Sampler, steps: int) -> int:
 
 def check_num_examples(num_examples: int) -> None:
     """Raises where a number of examples is no size."""
-    if not isinstance(num_examples, int) or not 1 <= num_examples < 2**31:
-        raise ValueError(f"num_examples = {num_examples} is not a size: give a whole number from 1 to 2**31 - 1.")
+    if not isinstance(num_examples, int) or not 1 <= num_examples <= validation.MOST_COUNT:
+        raise ValueError(
+            f"num_examples = {num_examples} is not a size: give a whole number from 1 to {validation.MOST_COUNT}."
+        )
 
 
 def drawn_rate(sampling_rate: float) -> float:
