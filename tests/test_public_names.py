@@ -44,6 +44,7 @@ WITH_ANY = {
     "jaxacct.calibrate.scale(make)": "any mechanism of one number, of whatever type the caller's number has",
     "jaxacct.calibrate.scale(steps)": "likewise",
     "jaxacct.dominating_pairs.LossDistributionPair(parameters)": "the callables' own",
+    "jaxacct.menus.Menu.as_dict(return)": "JSON",
     "jaxacct.prv.delta(return)": "the bracket, and a record beside it if asked",
     "jaxacct.prv.epsilon(return)": "likewise",
     "jaxacct.sweep.Sweep.as_dict(return)": "JSON",

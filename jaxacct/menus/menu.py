@@ -44,6 +44,10 @@ class Item:
         cost: units of a block; 0 for what releases nothing, :data:`NEVER` for what is never granted.
         alone: blocks, a real number, that the budget would pay for were nothing else on the menu and all fixed in
             advance.
+
+    >>> from jaxacct import Gaussian
+    >>> Item(Gaussian(20.0), count=5, cost=8, alone=61.5).cost
+    8
     """
 
     mechanism: Mechanism
@@ -63,6 +67,11 @@ class Menu:
         items: in the order given.
         budget: units.
         value: what the worst use of the budget comes to, at most: an upper bound on delta at ``epsilon``.
+
+    >>> from jaxacct import Gaussian
+    >>> menu = certify(1.0, 1e-5, [Gaussian(20.0), Gaussian(30.0)])
+    >>> menu.value <= 1e-5, menu.budget // menu.items[0].cost * menu.items[0].count
+    (True, 28)
     """
 
     epsilon: float

@@ -257,8 +257,7 @@ class Loop(Sealed):
         if self._curve is not None:
             return self._curve
         # Of what nobody looks at, the shape.
-        shape = jax.eval_shape(self.program.curve, self._state)
-        return jnp.zeros(shape.shape, shape.dtype)
+        return jnp.zeros(jax.eval_shape(self.program.curve, self._state).shape)
 
 
 def _number(value: Any) -> float:

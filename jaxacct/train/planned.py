@@ -35,6 +35,7 @@ import numpy as np
 
 from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
+from jaxacct.calibrate.runs import most_certified
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
@@ -300,26 +301,28 @@ def _solved(
     # From what Poisson sampling would need; what is really run decides.
     if steps is None:
         run = sampler.steps_per_run
-        start = -math.log(max(float(calibrate.steps(epsilon, delta, noise, rate).value) / run, 1.0))
-        setting = lambda u: (noise, round(math.exp(-u)) * run)  # noqa: E731
-    else:
-        start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value), LEAST_NOISE))
-        setting = lambda u: (math.exp(u), steps)  # noqa: E731
+        guess = float(calibrate.steps(epsilon, delta, noise, rate).value) / run
+
+        def delta_at(runs: int) -> Bounds:
+            mechanisms, counts = _composition(sampler, noise, runs * run, queries)
+            return certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+
+        return most_certified(delta_at, delta, guess)
+    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value), LEAST_NOISE))
 
     def cost(u: float) -> float:
-        mechanisms, counts = _composition(sampler, *setting(u), queries)
+        mechanisms, counts = _composition(sampler, math.exp(u), steps, queries)
         return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
-    found = _least(cost, start, whole=steps is None)
-    return round(math.exp(-found)) if steps is None else math.exp(found)
+    return math.exp(_least(cost, start))
 
 
-def _least(cost: Callable[[float], float], start: float, *, whole: bool) -> float:
+def _least(cost: Callable[[float], float], start: float) -> float:
     """Returns a setting u of cost at most 1 that is near the least, by secants; inf where none was found.
 
-    The cost falls in u, about as a power of e^u. Where ``whole``, e^-u is rounded to a whole number.
+    The cost falls in u, about as a power of e^u.
     """
-    passed, failed = 0.0 if whole else math.inf, -math.inf  # that one run passes is known
+    passed, failed = math.inf, -math.inf
     u, slope, before = start, -1.0, None
     for _ in range(ROUNDS):
         height = math.log(min(max(cost(u), math.exp(-LONGEST)), math.exp(LONGEST)))
@@ -327,8 +330,7 @@ def _least(cost: Callable[[float], float], start: float, *, whole: bool) -> floa
             passed = min(passed, u)
         else:
             failed = max(failed, u)
-        neighbours = whole and failed > -math.inf and round(math.exp(-failed)) - round(math.exp(-passed)) <= 1
-        if -CLOSE <= height <= 0 or neighbours:
+        if -CLOSE <= height <= 0:
             break
         if before is not None and abs(height) < LONGEST and u != before[0]:
             slope = min(max((height - before[1]) / (u - before[0]), -4.0), -0.25)

@@ -30,6 +30,7 @@ def make(*, seed=1, loss=squared_error, examples=200, width=3, optimizer=None, *
 
 
 ADAPTIVE = {
+    "ledger": "filter",
     "noise_multiplier": None, "expected_batch_size": None, "correct": lambda model, x, y: (model(x)[0] - y[0]) ** 2 < 1,
     "policy": AdaptiveNoise(sampling_rate=0.2, initial=3.0, increment=0.5, least=1.0, period=3, query_noise=20.0),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from jaxacct.train import Checkpoints, build_report, guarantee
 
 POLICY = dataclasses.replace(ADAPTIVE["policy"], least=2.5, most=3.5)
 QUERY = ja.Gaussian(20.0)
-SETTINGS = ADAPTIVE | {"policy": POLICY}
+SETTINGS = ADAPTIVE | {"policy": POLICY, "ledger": None}
 
 
 @pytest.fixture(scope="module")
