@@ -37,7 +37,7 @@ ACCURACY = 44.0
 MOST_PRODUCTS = 4e7
 """Nodes times frequencies of one law: about four seconds."""
 
-LESS = ((44.0, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
+LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
 """Accuracies, and products for them, that are tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 =
 1e-7. The last is for few runs at small rates, whose loss is nearly an atom."""
 

@@ -19,6 +19,9 @@ from flint import arb
 from jaxacct.verify import sketch
 from jaxacct.verify.losses import Loss, Piece
 
+SEEN = 1e-6
+"""Tilted mass beyond from which on it tells where the best tilt is."""
+
 WORTH = 1.2
 """How many times as large the best tilt has to become."""
 
@@ -39,6 +42,8 @@ def likely(runs: sketch.Runs, epsilon: float, wanted: float) -> tuple[sketch.Run
     for _ in range(ROUNDS):
         reach = math.sqrt(2 * (share - log_delta))
         cut = [(_within(law, reach), k) for law, k in runs]
+        if sketch.together(cut, tilt)[0] > sketch.together(runs, tilt)[0] - SEEN:
+            return runs, arb(0)
         raised = sketch.saddle(cut, epsilon)
         # At most what is kept, and what is not: a guess from the wrong tilt is far too high.
         found = max(sketch.log_delta(cut, raised, epsilon), log_delta - wanted)

@@ -2,11 +2,14 @@
 
 On a piece the integrand is F(x) = p(x)^(1+z) q(x)^(-z), entire but for the zeros of p and q. At x + iv, write a for the
 least and b for the largest exponent of a sum sum c_k e^(alpha_k x): the terms' arguments lie within v (b - a) of each
-other. So while that is below pi the sum is not 0, and its modulus is between cos(v (b - a)/2) and 1 times its value at
-x. With the common factor e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2),
+other. So while that is below pi the sum is not 0, and its modulus is at most its value at x, and with shares w_j of the terms
+at x the square of their ratio is 1 - sum over all i, j of w_i w_j (1 - cos(v (alpha_i - alpha_j))) >= 1 - A, where A =
+min(1/2, 1 - max w_j^2) (1 - cos(v (b - a))): cos^2(v (b - a) / 2) is the first. With the common factor
+e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2),
 
-    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) cos(v spread(q) / 2)^(-t) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r =
-    p/q.
+    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) (1 - A)^(-t/2) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r = p/q,
+
+A of q.
 
 *Gauss's rule* of n nodes on a panel of half-width H misses at most 64/15 H sup|F| rho^(-2n) / (1 - rho^(-2)), the
 supremum over the ellipse of semi-axes H (rho +- 1/rho) / 2 (Trefethen 2013, Theorem 19.3). f is bounded on an interval
@@ -81,9 +84,15 @@ class Tilt:
         fall = -piece.curvature * high + (1 + t) * p[0] - t * q[1]
         return (self.log_density(middle) + half * rise.max(-fall).max(arb(0))).exp().upper()
 
-    def growth(self, v: arb) -> arb:
-        """Returns a bound on |F(x + iu)| / f(x), but for the argument, for all u up to v."""
-        return ((self.piece.curvature * v * v / 2) - self.t * (spread(self.piece.q) * v / 2).cos().log()).exp()
+    def growth(self, v: arb, low: arb | None = None, high: arb | None = None) -> arb:
+        """Returns a bound on |F(x + iu)| / f(x), but for the argument, for x in [low, high] or any, and u up to v."""
+        q, mixed = self.piece.q, arb(0.5)
+        if low is not None:
+            # The share of an outermost term is least at an end.
+            largest = (1 / (1 + _rest(q, high, least=True))).max(1 / (1 + _rest(q, low, least=False)))
+            mixed = (1 - largest**2).min(mixed)
+        apart = mixed * (1 - (spread(q) * v).cos())
+        return (self.piece.curvature * v * v / 2 - self.t / 2 * (1 - apart).log()).exp()
 
     def argument(self, low: arb, high: arb, v: arb) -> arb:
         """Returns a bound on |arg r(x + iu)| for x in [low, high] and u up to v."""
@@ -222,7 +231,7 @@ def _panel(
         v, reach = half * (rho - 1 / rho) / 2, half * (rho + 1 / rho) / 2
         if widest * v > WIDEST:
             break
-        bound = tilt.supremum(middle, reach) * tilt.growth(v)
+        bound = tilt.supremum(middle, reach) * tilt.growth(v, middle - reach, middle + reach)
         bound *= (limit * tilt.argument(middle - reach, middle + reach, v)).exp()
         bound *= half * 64 / 15 / (1 - rho**-2)
         needed = float((bound / goal).log() / (2 * rho.log()))

@@ -184,9 +184,7 @@ class Direction:
                     return found
         for wanted, most in contour.LESS:
             try:
-                runs, beyond = self.runs, arb(0)
-                if wanted < contour.ACCURACY:
-                    runs, beyond = outcomes.likely(runs, float(epsilon), wanted)
+                runs, beyond = outcomes.likely(self.runs, float(epsilon), wanted)
                 line = contour.line(runs, float(epsilon), wanted, most)
                 break
             except TooMuch:
