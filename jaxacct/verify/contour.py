@@ -43,6 +43,9 @@ LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS),
 
 MOST_FREQUENCIES = 200_000
 
+MOST_ROWS = 40
+"""Rows of tables that are proved for one line."""
+
 
 @dataclass(frozen=True, eq=False)
 class Line:
@@ -90,6 +93,12 @@ def moment(runs: sketch.Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
+def most(runs: sketch.Runs, epsilon: arb) -> arb:
+    """Returns Chernoff's bound on delta, finite losses alone: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
+    t = arb(sketch.saddle(runs, float(epsilon)))
+    return moment(runs, t, 20) * (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon).exp()
+
+
 def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
     """Returns t, the period L, u, and about log delta, by floats."""
     t = sketch.saddle(runs, epsilon)
@@ -99,7 +108,11 @@ def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, fl
         u = sketch.farther(runs, epsilon + period, t)
         excess = sketch.together(runs, u)[0] - u * epsilon - (u - t) * period - log_delta
         if excess < -accuracy:
-            return t, period, u, log_delta
+            # No farther than it takes: under a strong tilt a moment is more work.
+            while excess < -accuracy:
+                far, u = u, math.sqrt(u * t)
+                excess = sketch.together(runs, u)[0] - u * epsilon - (u - t) * period - log_delta
+            return t, period, far, log_delta
         period *= 1.15
     raise TooMuch("the tail of the loss falls too slowly for one line")
 
@@ -145,23 +158,25 @@ def reach(
     ``goal`` is the natural logarithm of what the product may be at the frequency 1 / pi.
     """
     tables = [decay.table(law, float(t)) for law, _ in runs]
-    wanted, frequency = goal, step
-    for _ in range(8):
+    frequency = step
+    for _ in range(MOST_ROWS):
         while True:
             logs = sum(k * found.at(frequency)[0] for found, (_, k) in zip(tables, runs, strict=True))
-            if logs - math.log(math.pi * frequency) <= wanted:
+            if logs - math.log(math.pi * frequency) <= goal + 1:
                 break
             frequency *= 1.04
             if frequency > step * MOST_FREQUENCIES:
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
-        count = int(frequency / step) + 3
         # The last frequency taken is (count - 1) steps, and more than this one.
+        count = int(frequency / step) + 3
+        # An estimate gives way to what is proved, with which other rows of the tables may be better.
+        tables = [
+            found.proved(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
+        ]
         shares = [_share(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
         proved = sum(float(share(top).log()) for share, top in zip(shares, scales, strict=True))
-        missing = proved - math.log(math.pi * frequency) - goal
-        if missing <= 2:
+        if proved - math.log(math.pi * frequency) <= goal + 2:
             break
-        wanted -= missing
     return count, shares
 
 
@@ -171,11 +186,10 @@ def _share(found: decay.Table, law: Loss, t: arb, frequency: float, k: int) -> C
         fall = (-law.normal * k * arb(frequency) ** 2 / 2).exp()
         return lambda top: fall
     log, row, multiple = found.at(frequency)
-    if log >= 0 or not law.pieces:
+    if log >= 0 or row not in found.bounds:
         return lambda top: arb(1)
-    start = max(float(found.frequencies[row]) if multiple > 1 else 0.0, min(frequency, found.frequencies[row]))
-    beyond = decay.bound(law, t, start, found.shifts[row])
-    assert multiple * frequency >= start
+    beyond = found.bounds[row]
+    assert multiple * frequency >= found.frequencies[row]
 
     def share(top: arb) -> arb:
         square = ((beyond / top) ** 2).min(arb(1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flint import acb, arb
@@ -72,12 +72,16 @@ def _argument(piece: Piece, z: acb) -> arb:
 
 @dataclass(frozen=True)
 class Table:
-    """Floats: for rising frequencies, about the log of what :func:`bound` gives over M(t), and the shifts."""
+    """Floats: for rising frequencies, about the log of what :func:`bound` gives over M(t), and the shifts.
+
+    ``bounds`` has by their rows those that were proved.
+    """
 
     frequencies: np.ndarray
     logs: np.ndarray
     shifts: list[list[float]]
     variance: float | None = None
+    bounds: dict[int, arb] = field(default_factory=dict)
 
     def at(self, frequency: float) -> tuple[float, int, int]:
         """Returns the log of the bound on |phi| beyond ``frequency``, the table's row and the multiple n used."""
@@ -89,6 +93,16 @@ class Table:
             logs = np.where(n > 1, 0.5 * np.log1p(-(1 - square) / n**2), np.minimum(self.logs, 0.0))
         row = int(np.argmin(logs))
         return float(logs[row]), row, int(n[row])
+
+    def proved(self, law: Loss, t: arb, frequency: float, top: arb) -> Table:
+        """Returns the table with the row for ``frequency`` proved; ``top`` is M(t)."""
+        log, row, _ = self.at(frequency)
+        if log >= 0 or not law.pieces or row in self.bounds:
+            return self
+        beyond = bound(law, t, float(self.frequencies[row]), self.shifts[row])
+        logs, found = self.logs.copy(), float((beyond / top).log())
+        logs[row] = found if found < 0 else 0.0
+        return replace(self, logs=logs, bounds={**self.bounds, row: beyond})
 
 
 def table(law: Loss, t: float) -> Table:

@@ -1,8 +1,8 @@
 """Outcomes that no one sees, taken out of the laws: few runs at small rates are judged by what is likely.
 
 A subsampled run's losses log(1 - q + q e^x) grow as outcomes do, though P gives those hardly any mass. Under a tilt t
-they weigh q^t e^(t^2 / (2 s^2)), which is above all others from t = 2 s^2 log(1/q) on. So the best tilt of the law as it
-is stays below, however narrow the losses are that delta comes from, and a sum over frequencies is long. Without the
+they weigh q^t e^(t^2 / (2 s^2)), which is above all others from t = 2 s^2 log(1/q) on. So the best tilt of the law as
+it is stays below, however narrow the losses are that delta comes from, and a sum over frequencies is long. Without the
 outcomes beyond a place the best tilt may be a hundred times as large.
 
 *Proof.* Beyond its place a run has P's mass m. On runs none of which is beyond, the laws are those cut, and the rest of

@@ -2,14 +2,12 @@
 
 On a piece the integrand is F(x) = p(x)^(1+z) q(x)^(-z), entire but for the zeros of p and q. At x + iv, write a for the
 least and b for the largest exponent of a sum sum c_k e^(alpha_k x): the terms' arguments lie within v (b - a) of each
-other. So while that is below pi the sum is not 0, and its modulus is at most its value at x, and with shares w_j of the terms
-at x the square of their ratio is 1 - sum over all i, j of w_i w_j (1 - cos(v (alpha_i - alpha_j))) >= 1 - A, where A =
-min(1/2, 1 - max w_j^2) (1 - cos(v (b - a))): cos^2(v (b - a) / 2) is the first. With the common factor
-e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2),
+other. So while that is below pi the sum is not 0, and its modulus is at most its value at x. With w_j the terms' shares
+at x, the square of the ratio is 1 - sum over all i, j of w_i w_j (1 - cos(v (alpha_i - alpha_j))) >= 1 - A, where A =
+min(1/2, 1 - max w_j^2) (1 - cos(v (b - a))); the half is that of cos^2(v (b - a) / 2). With the common factor
+e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2), and A of q,
 
-    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) (1 - A)^(-t/2) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r = p/q,
-
-A of q.
+    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) (1 - A)^(-t/2) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r = p/q.
 
 *Gauss's rule* of n nodes on a panel of half-width H misses at most 64/15 H sup|F| rho^(-2n) / (1 - rho^(-2)), the
 supremum over the ellipse of semi-axes H (rho +- 1/rho) / 2 (Trefethen 2013, Theorem 19.3). f is bounded on an interval

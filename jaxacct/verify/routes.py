@@ -104,6 +104,20 @@ class Direction:
             self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
         return self.infinite.union(arb(1)) if best is None else best
 
+    def below(self, epsilon: float, delta: float) -> arb | None:
+        """Returns a ball for the delta at ``epsilon`` that is below another, where Chernoff's bound is; else None."""
+        if not self.runs or math.isinf(epsilon) or not self.infinite < delta:
+            return None
+        t = self._tilt(arb(epsilon))
+        if not sketch.log_most(self.runs, t, epsilon) < math.log(delta):
+            return None
+        with ctx.workprec(BITS):
+            try:
+                ball = self.infinite + arb(0).union(contour.most(self.runs, arb(epsilon)))
+            except (TooMuch, ArithmeticError, OverflowError):
+                return None
+        return ball if ball < delta else None
+
     def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
         """Returns a part of a ball for delta at ``epsilon``, by sandwiches ever finer until it is enough.
 
