@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from jaxacct.verify import decay, quadrature, sketch
 from jaxacct.verify.losses import Loss
@@ -40,6 +40,9 @@ MOST_PRODUCTS = 4e7
 LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
 """Accuracies, and products for them, that are tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 =
 1e-7. The last is for few runs at small rates, whose loss is nearly an atom."""
+
+LOWER = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""Parts of the saddle point that a line is tried at."""
 
 MOST_FREQUENCIES = 200_000
 
@@ -100,21 +103,44 @@ def most(runs: sketch.Runs, epsilon: arb) -> arb:
 
 
 def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
-    """Returns t, the period L, u, and about log delta, by floats."""
-    t = sketch.saddle(runs, epsilon)
-    log_delta = sketch.log_delta(runs, t, epsilon)
-    period = (accuracy - log_delta) / t
+    """Returns t, the period L, u, and about log delta, by floats.
+
+    t is the saddle point, or below it where the terms of m > 0 would ask for a longer period than those of m < 0: where
+    M is flat, as of few runs with little noise, a half of it may take a half of the frequencies.
+    """
+    saddle = sketch.saddle(runs, epsilon)
+    log_delta = sketch.log_delta(runs, saddle, epsilon)
+    best: tuple[float, float, float] | None = None
+    for t in (saddle * share for share in LOWER):
+        if sketch.together(runs, t)[0] - sketch.together(runs, saddle)[0] + (saddle - t) * epsilon > 1:
+            break
+        least = (accuracy - log_delta) / t
+        if best is not None and best[1] <= 1.15 * least:
+            break
+        found = _period(runs, epsilon, t, least, accuracy - log_delta)
+        best = found if found is not None and (best is None or found[1] < best[1]) else best
+    if best is None:
+        raise TooMuch("the tail of the loss falls too slowly for one line")
+    return *best, log_delta
+
+
+def _period(
+    runs: sketch.Runs, epsilon: float, t: float, period: float, wanted: float
+) -> tuple[float, float, float] | None:
+    """Returns t, a period, at least the one given, at which terms of m > 0 are below e^-wanted, and the u of it."""
+
+    def excess(u: float) -> float:
+        return sketch.together(runs, u)[0] - u * epsilon - (u - t) * period
+
     for _ in range(60):
         u = sketch.farther(runs, epsilon + period, t)
-        excess = sketch.together(runs, u)[0] - u * epsilon - (u - t) * period - log_delta
-        if excess < -accuracy:
+        if excess(u) < -wanted:
             # No farther than it takes: under a strong tilt a moment is more work.
-            while excess < -accuracy:
-                far, u = u, math.sqrt(u * t)
-                excess = sketch.together(runs, u)[0] - u * epsilon - (u - t) * period - log_delta
-            return t, period, far, log_delta
+            while excess(math.sqrt(u * t)) < -wanted:
+                u = math.sqrt(u * t)
+            return t, period, u
         period *= 1.15
-    raise TooMuch("the tail of the loss falls too slowly for one line")
+    return None
 
 
 def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOST_PRODUCTS) -> Line:
@@ -135,10 +161,11 @@ def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: floa
             values = [(v * (w * w + w) / 2).exp() for w in z]
             top, k = values[0].real, 1
         else:
-            points = quadrature.nodes(law, exact_t, step * count, rough, bits)
-            if len(points.weights) * count > most:
-                raise TooMuch(f"{len(points.weights)} nodes at {count} frequencies")
-            values = quadrature.values(points, exact_step, count)
+            with ctx.workprec(min(ctx.prec, bits + ctx.prec // 4)):
+                points = quadrature.nodes(law, exact_t, step * count, rough, bits)
+                if len(points.weights) * count > most:
+                    raise TooMuch(f"{len(points.weights)} nodes at {count} frequencies")
+                values = quadrature.values(points, exact_step, count)
             top = values[0].real
         product = [a * (b / top) ** k for a, b in zip(product, values, strict=True)]
         scale *= top**k
