@@ -162,9 +162,10 @@ def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: floa
             top, k = values[0].real, 1
         else:
             with ctx.workprec(min(ctx.prec, bits + ctx.prec // 4)):
-                points = quadrature.nodes(law, exact_t, step * count, rough, bits)
-                if len(points.weights) * count > most:
-                    raise TooMuch(f"{len(points.weights)} nodes at {count} frequencies")
+                try:
+                    points = quadrature.nodes(law, exact_t, step * count, rough, bits, most / count)
+                except TooMuch as missing:
+                    raise TooMuch(f"{missing} at {count} frequencies") from None
                 values = quadrature.values(points, exact_step, count)
             top = values[0].real
         product = [a * (b / top) ** k for a, b in zip(product, values, strict=True)]

@@ -39,6 +39,8 @@ RHOS = tuple(arb(rho) for rho in (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5,
 MOST_NODES = 48
 """Nodes of a panel; where more are needed it is halved."""
 
+MOST_IN_ALL = 100_000
+
 LEAST_REACH = 18
 """Standard deviations of Gaussian noise that panels reach beyond the outermost tilted place: e^(-18^2/2) = 2^-233."""
 
@@ -176,8 +178,11 @@ class Nodes:
     error: arb
 
 
-def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int) -> Nodes:
-    """Returns nodes for |w| <= ``limit``; errors are kept near 2^-accuracy of ``scale``, about M(t)."""
+def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: float = MOST_IN_ALL) -> Nodes:
+    """Returns nodes for |w| <= ``limit``; errors are kept near 2^-accuracy of ``scale``, about M(t).
+
+    Raises TooMuch where it takes more than ``most``.
+    """
     goal = scale * arb(2) ** -accuracy
     weights = [p * (t * y).exp() for p, y in law.atoms]
     error = arb(0)
@@ -190,22 +195,25 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int) -> Nodes:
     error += sum((weight for weight, count in zip(weights, counts, strict=True) if not count), arb(0))
     losses = [y for (_, y), count in zip(law.atoms, counts, strict=True) if count]
     weights = [weight for weight, count in zip(weights, counts, strict=True) if count]
+    panels: list[tuple[Tilt, arb, arb]] = []
     for piece in law.pieces:
         tilt = Tilt(piece, t)
         error += tilt.ends()[2]
-        panels: list[tuple[arb, arb]] = []
         run: list[tuple[arb, arb]] = []
         tiny = goal / 1000
         for middle, half, above in tilt.cells(0.5 if piece.curvature > 0 else 0.125, tiny):
             if above < tiny:
                 error += above
-                panels += _merged(run)
+                panels += [(tilt, *panel) for panel in _merged(run)]
                 run = []
             else:
                 run.append((middle, half))
-        panels += _merged(run)
-        for middle, half in panels:
+        panels += [(tilt, *panel) for panel in _merged(run)]
+    for tilt, middle, half in panels:
+        if len(weights) <= most:
             error += _panel(tilt, middle, half, arb(limit), goal, weights, losses)
+    if len(weights) > most:
+        raise TooMuch(f"more than {int(most)} nodes")
     return Nodes(weights, losses, error.upper())
 
 
@@ -238,8 +246,8 @@ def _panel(
             best = n, bound * rho ** (-2 * n)
     n, error = best
     if n > MOST_NODES:
-        if depth > 14 or len(weights) > 100_000:
-            raise TooMuch("the quadrature needs more than 100,000 nodes")
+        if depth > 14 or len(weights) > MOST_IN_ALL:
+            raise TooMuch(f"more than {MOST_IN_ALL} nodes")
         parts = [(middle - half / 2, half / 2), (middle + half / 2, half / 2)]
         return sum((_panel(tilt, m, h, limit, goal, weights, losses, depth + 1) for m, h in parts), arb(0))
     kappa, t = tilt.piece.curvature, tilt.t
