@@ -112,7 +112,7 @@ def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, fl
     log_delta = sketch.log_delta(runs, saddle, epsilon)
     best: tuple[float, float, float] | None = None
     for t in (saddle * share for share in LOWER):
-        if sketch.together(runs, t)[0] - sketch.together(runs, saddle)[0] + (saddle - t) * epsilon > 1:
+        if sketch.together(runs, t)[0] - sketch.together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
             break
         least = (accuracy - log_delta) / t
         if best is not None and best[1] <= 1.15 * least:

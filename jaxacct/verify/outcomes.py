@@ -40,8 +40,8 @@ def likely(runs: sketch.Runs, epsilon: float, wanted: float) -> tuple[sketch.Run
     log_delta = sketch.log_delta(runs, tilt, epsilon)
     share = wanted + math.log(sum(k for _, k in runs))
     for _ in range(ROUNDS):
-        reach = math.sqrt(2 * (share - log_delta))
-        cut = [(_within(law, reach), k) for law, k in runs]
+        laws = [within(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
+        cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
         if sketch.together(cut, tilt)[0] > sketch.together(runs, tilt)[0] - SEEN:
             return runs, arb(0)
         raised = sketch.saddle(cut, epsilon)
@@ -52,31 +52,28 @@ def likely(runs: sketch.Runs, epsilon: float, wanted: float) -> tuple[sketch.Run
         log_delta = found
     if raised < WORTH * tilt:
         return runs, arb(0)
-    missing = [k * _mass_beyond(law, reach) for law, k in runs]
-    return cut, sum(missing, arb(0)).upper()
+    return cut, sum((k * mass for (_, mass), (_, k) in zip(laws, runs, strict=True)), arb(0)).upper()
+
+
+def within(law: Loss, reach: float) -> tuple[Loss, arb]:
+    """Returns a law without its largest losses, and P's mass of these.
+
+    Pieces whose losses rise without end stop so many deviations of the noise beyond P's last centre, or their start.
+    """
+    pieces, beyond = [], arb(0)
+    for piece in law.pieces:
+        if _endless(piece):
+            unit = float(piece.curvature) ** -0.5
+            places = [float(alpha) * unit**2 for _, alpha in piece.p]
+            start = piece.low if piece.rises else piece.high
+            places += [] if start is None else [float(start)]
+            place = arb(max(places) + reach * unit if piece.rises else min(places) - reach * unit)
+            beyond += piece.mass(piece.p, *((place, None) if piece.rises else (None, place)))
+            piece = dataclasses.replace(piece, **{"high" if piece.rises else "low": place})
+        pieces.append(piece)
+    return dataclasses.replace(law, pieces=tuple(pieces)), beyond
 
 
 def _endless(piece: Piece) -> bool:
     """Whether losses rise without end as outcomes do."""
     return not piece.supremum().is_finite()
-
-
-def _split(piece: Piece, reach: float) -> tuple[Piece, Piece]:
-    """Returns what lies within so many deviations of the noise from P's last centre, and what lies beyond."""
-    unit = float(piece.curvature) ** -0.5
-    centres = [float(alpha) * unit**2 for _, alpha in piece.p]
-    if piece.rises:
-        place = arb(max([*centres, *([] if piece.low is None else [float(piece.low)])]) + reach * unit)
-        return dataclasses.replace(piece, high=place), dataclasses.replace(piece, low=place)
-    place = arb(min([*centres, *([] if piece.high is None else [float(piece.high)])]) - reach * unit)
-    return dataclasses.replace(piece, low=place), dataclasses.replace(piece, high=place)
-
-
-def _within(law: Loss, reach: float) -> Loss:
-    pieces = [_split(piece, reach)[0] if _endless(piece) else piece for piece in law.pieces]
-    return dataclasses.replace(law, pieces=tuple(pieces))
-
-
-def _mass_beyond(law: Loss, reach: float) -> arb:
-    beyond = [_split(piece, reach)[1] for piece in law.pieces if _endless(piece)]
-    return sum((piece.mass(piece.p, piece.low, piece.high) for piece in beyond), arb(0))
