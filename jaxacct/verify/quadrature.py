@@ -12,9 +12,11 @@ e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2), and A of q,
 *Gauss's rule* of n nodes on a panel of half-width H misses at most 64/15 H sup|F| rho^(-2n) / (1 - rho^(-2)), the
 supremum over the ellipse of semi-axes H (rho +- 1/rho) / 2 (Trefethen 2013, Theorem 19.3). f is bounded on an interval
 by its middle value and its logarithmic slope -kappa x + (1 + t) E_p[alpha] - t E_q[alpha]: the posterior means are
-nondecreasing in x, so their values at the interval's ends bound them. The argument is at most v (spread of all
-exponents), and at most pi/2 (R_p + R_q), R the terms' sum over the one nearest to the other distribution, less 1;
-both at the interval's ends, since |arg(1 + u)| <= pi/2 |u| for |u| <= 1.
+nondecreasing in x, so their values at the interval's ends bound them. The argument
+of a sum that is 1 + u times its base, the term nearest to the other distribution, is at most v (b - a). With R the
+other terms' sum over the base at x it is at most pi/2 R where R < 1, since |arg(1 + u)| <= pi/2 |u|; and at most
+v (b - a) R where v (b - a) < pi/2, for there Re u >= 0 and |Im u| <= R sin(v (b - a)). R is monotone in x, and the
+interval's ends bound it.
 
 *Tails.* Beyond an end where -kappa x + lambda, with lambda the largest value of the other two terms, is below 0, f
 falls at least as e^(-(x - end) (kappa end - lambda)): its integral is at most f(end) / (kappa end - lambda).
@@ -102,7 +104,8 @@ class Tilt:
         local = []
         for rest, terms in ((near_p, self.piece.p), (near_q, self.piece.q)):
             widest = spread(terms) * v
-            local.append(widest.min(arb.pi() / 2 * rest) if rest < 1 else widest)
+            least = widest.min(arb.pi() / 2 * rest) if rest < 1 else widest
+            local.append(least.min(rest * widest) if widest < arb.pi() / 2 else least)
         apart = abs(_base(self.piece.p, least=rises)[1] - _base(self.piece.q, least=not rises)[1]) * v
         return (local[0] + local[1] + apart).upper()
 

@@ -77,6 +77,28 @@ def test_a_density_grows_off_the_line_by_no_more_than_its_bound():
             assert (arb(u) ** 2 / 2).exp() * ratio**-tilt.t <= bound * (1 + arb(1e-40))
 
 
+def test_a_ratio_turns_off_the_line_by_no_more_than_its_bound():
+    draw = np.random.default_rng(6)
+
+    def terms(low, high):
+        size = int(draw.integers(1, 4))
+        return tuple(
+            (arb(c), arb(a))
+            for c, a in zip((draw.exponential(size=size) ** 4).tolist(), draw.uniform(low, high, size), strict=True)
+        )
+
+    for _ in range(40):
+        over, under = terms(0.0, 2.0), terms(-2.0, 0.0)
+        p, q = (over, under) if draw.uniform() < 0.5 else (under, over)
+        v = float(draw.exponential(0.3))  # the terms' arguments lie within 2.8 if v is at most 1.4
+        low = float(draw.normal(0, 3))
+        high = low + float(draw.exponential())
+        bound = Tilt(Piece(arb(1), p, q), arb(1)).argument(arb(low), arb(high), arb(min(v, 1.4)))
+        for x, u in zip(draw.uniform(low, high, 8).tolist(), draw.uniform(0, min(v, 1.4), 8).tolist(), strict=True):
+            turned = [sum((c * ((a - s[0][1]) * acb(x, u)).exp() for c, a in s), acb(0)).arg() for s in (p, q)]
+            assert abs(turned[0] - turned[1] + u * (p[0][1] - q[0][1])) <= bound * (1 + arb(1e-40))
+
+
 def test_what_is_proved_of_a_transform_takes_the_place_of_its_estimate():
     (law,) = statements.stated(ja.LaplaceWithoutReplacement(17.534, 0.04331), "replace")
     t = arb(2.1)
