@@ -96,7 +96,7 @@ def moment(runs: sketch.Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
-def most(runs: sketch.Runs, epsilon: arb) -> arb:
+def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
     """Returns Chernoff's bound on delta, finite losses alone: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
     t = arb(sketch.saddle(runs, float(epsilon)))
     return moment(runs, t, 20) * (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon).exp()
@@ -113,26 +113,35 @@ def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, fl
     best: tuple[float, float, float] | None = None
     for t in (saddle * share for share in LOWER):
         if sketch.together(runs, t)[0] - sketch.together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
-            break
+            break  # the integrand would be e^3 times as large
         least = (accuracy - log_delta) / t
         if best is not None and best[1] <= 1.15 * least:
             break
-        found = _period(runs, epsilon, t, least, accuracy - log_delta)
-        best = found if found is not None and (best is None or found[1] < best[1]) else best
+        best = _period(runs, epsilon, t, least, accuracy - log_delta, best) or best
     if best is None:
         raise TooMuch("the tail of the loss falls too slowly for one line")
     return *best, log_delta
 
 
 def _period(
-    runs: sketch.Runs, epsilon: float, t: float, period: float, wanted: float
+    runs: sketch.Runs,
+    epsilon: float,
+    t: float,
+    period: float,
+    wanted: float,
+    best: tuple[float, float, float] | None,
 ) -> tuple[float, float, float] | None:
-    """Returns t, a period, at least the one given, at which terms of m > 0 are below e^-wanted, and the u of it."""
+    """Returns t, a period from the one given on at which terms of m > 0 are below e^-wanted, and the u of it.
+
+    None where it would be no shorter than the best one known.
+    """
 
     def excess(u: float) -> float:
         return sketch.together(runs, u)[0] - u * epsilon - (u - t) * period
 
     for _ in range(60):
+        if best is not None and period >= best[1]:
+            break
         u = sketch.farther(runs, epsilon + period, t)
         if excess(u) < -wanted:
             # No farther than it takes: under a strong tilt a moment is more work.

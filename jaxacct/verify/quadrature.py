@@ -122,6 +122,8 @@ class Tilt:
         high = (most / kappa + reach).mid() if piece.high is None else piece.high
         if piece.low is not None:
             high = high.max(low + reach).mid()
+        elif piece.high is not None:
+            low = low.min(high - reach).mid()
         beyond = arb(0)
         if piece.low is None:
             beyond += self.log_density(low).exp() / (least - kappa * low)

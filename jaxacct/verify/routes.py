@@ -113,7 +113,7 @@ class Direction:
             return None
         with ctx.workprec(BITS):
             try:
-                ball = self.infinite + arb(0).union(contour.most(self.runs, arb(epsilon)))
+                ball = self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
             except (TooMuch, ArithmeticError, OverflowError):
                 return None
         return ball if ball < delta else None

@@ -33,6 +33,8 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
     centres = [((1 + t) * a - t * b) / kappa for a in p for b in q]
     first, last = min(centres) - REACH * s, max(centres) + REACH * s
     first, last = max(first, low) if low == low else first, min(last, high) if high == high else last
+    if high == high:
+        first = min(first, last - s)
     last = max(last, first + s)
     return np.linspace(first, last, int(min(MOST, max(200, (last - first) / s / 0.1))))
 

@@ -6,7 +6,7 @@ from flint import acb, arb, ctx
 
 import jaxacct as ja
 from jaxacct import verify
-from jaxacct.verify import contour, decay, outcomes, sketch, statements, two_runs
+from jaxacct.verify import contour, decay, mixtures, outcomes, quadrature, sketch, statements, two_runs
 from jaxacct.verify.losses import Piece, total
 from jaxacct.verify.quadrature import Tilt
 from jaxacct.verify.verdict import _all, _any
@@ -39,6 +39,19 @@ def test_outcomes_left_out_add_at_most_their_mass(i):
         # All of it at epsilon = -inf, and no more than the noise has there.
         assert abs(law.single(arb(-200)) - cut.single(arb(-200)) - beyond) < 1e-40
         assert beyond <= arb(2 * np.exp(-(reach**2) / 2))
+
+
+@pytest.mark.parametrize("t", [1.0, 10.0, 40.0])
+def test_a_law_that_is_cut_far_below_its_tilted_centre_has_its_moment(t):
+    # N(1, 1) against N(0, 1): E[e^(tY); x < c] = e^((t^2 + t) / 2) P(N < c - 1 - t).
+    cut, _ = outcomes.within(mixtures.mixtures("gaussian", arb(1), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1)), 3.0)
+    place = cut.pieces[0].high
+    moment = ((arb(t) ** 2 + t) / 2).exp() * (-(place - 1 - t) / arb(2).sqrt()).erfc() / 2
+    found = quadrature.nodes(cut, arb(t), 0.0, moment, 80)
+    whole = sum(found.weights, arb(0)) + arb(0, found.error)
+    assert whole.contains(moment)
+    assert whole.rad() < 1e-18 * moment
+    assert abs(sketch.cumulants(cut, t)[0] - float(moment.log())) < 0.1
 
 
 @pytest.mark.parametrize("wanted", [2.0, 5.0, 8.0])
@@ -115,7 +128,7 @@ def test_what_is_proved_of_a_transform_takes_the_place_of_its_estimate():
 def test_chernoffs_bound_is_above_delta(mechanism, relation):
     (law,) = statements.stated(mechanism, relation)
     for epsilon in (1e-4, 1e-3, 2e-3):
-        truth, bound = law.single(arb(epsilon)), contour.most([(law, 1)], arb(epsilon))
+        truth, bound = law.single(arb(epsilon)), contour.chernoff([(law, 1)], arb(epsilon))
         assert truth < bound < (30 if relation == "add" else 1e4) * truth
 
 
