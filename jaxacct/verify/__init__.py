@@ -17,17 +17,18 @@ All terms on the right are positive. Those with m < 0 are together at most M(0) 
 a geometric series, by Chernoff's bound at any u > t. On the left, |M(t + iw)| falls: a bound on it beyond the last
 frequency bounds what is cut off. M itself is an integral over the noise, by Gauss's rule with the remainder of
 functions analytic in an ellipse. Every number is a ball of `Arb <https://arblib.org>`_, which holds the rounding.
-``contour.py``,
-``quadrature.py`` and ``decay.py`` have the proofs.
+``contour.py``, ``quadrature.py`` and ``decay.py`` have the proofs.
 
 Where there is a shorter way it is taken: one run and compositions of Gaussians in closed form; finitely many losses by
 listing their sums, or by powers of a polynomial where they lie on a lattice; plain Laplace noise by residues; two runs
-by an integral over the first one's outcome. Where the transform falls too slowly two laws on a lattice, one never
+by an integral over the first one's outcome. Of few runs at small rates outcomes are left out that no one sees, whose
+mass is added to the ball (``outcomes.py``). Where the transform falls too slowly two laws on a lattice, one never
 better and one never worse, hold delta between them (``sandwich.py``).
 
 PROVED and REFUTED are theorems, but for defects of Arb and of this code; UNDECIDED says what is missing. Always so:
 random allocation over more than one batch, and :class:`~jaxacct.PrivacyLoss`, whose functions return floats. Few steps
-with small sampling rates, or with noise that leaves atoms, may be, where a claim is within about 1e-6 of the truth.
+with little noise at small sampling rates, or with noise that leaves atoms, may be, where a claim is within about 1e-6
+of the truth.
 
 Source: the contour integral as in :mod:`jaxacct.saddlepoint`; Trefethen and Weideman (2014), "The exponentially
 convergent trapezoidal rule"; Trefethen (2013), "Approximation theory and approximation practice", Theorem 19.3;

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flint import acb, arb
+from flint import acb, arb, ctx
 
 from jaxacct.verify import decay, quadrature, sketch
 from jaxacct.verify.losses import Loss
@@ -37,11 +37,17 @@ ACCURACY = 44.0
 MOST_PRODUCTS = 4e7
 """Nodes times frequencies of one law: about four seconds."""
 
-LESS = ((44.0, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
+LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
 """Accuracies, and products for them, that are tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 =
 1e-7. The last is for few runs at small rates, whose loss is nearly an atom."""
 
+LOWER = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""Parts of the saddle point that a line is tried at."""
+
 MOST_FREQUENCIES = 200_000
+
+MOST_ROWS = 40
+"""Rows of tables that are proved for one line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,18 +96,60 @@ def moment(runs: sketch.Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
+def chernoff(runs: sketch.Runs, epsilon: arb) -> arb:
+    """Returns Chernoff's bound on delta, finite losses alone: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
+    t = arb(sketch.saddle(runs, float(epsilon)))
+    return moment(runs, t, 20) * (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon).exp()
+
+
 def place(runs: sketch.Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
-    """Returns t, the period L, u, and about log delta, by floats."""
-    t = sketch.saddle(runs, epsilon)
-    log_delta = sketch.log_delta(runs, t, epsilon)
-    period = (accuracy - log_delta) / t
+    """Returns t, the period L, u, and about log delta, by floats.
+
+    t is the saddle point, or below it where the terms of m > 0 would ask for a longer period than those of m < 0: where
+    M is flat, as of few runs with little noise, a half of it may take a half of the frequencies.
+    """
+    saddle = sketch.saddle(runs, epsilon)
+    log_delta = sketch.log_delta(runs, saddle, epsilon)
+    best: tuple[float, float, float] | None = None
+    for t in (saddle * share for share in LOWER):
+        if sketch.together(runs, t)[0] - sketch.together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
+            break  # the integrand would be e^3 times as large
+        least = (accuracy - log_delta) / t
+        if best is not None and best[1] <= 1.15 * least:
+            break
+        best = _period(runs, epsilon, t, least, accuracy - log_delta, best) or best
+    if best is None:
+        raise TooMuch("the tail of the loss falls too slowly for one line")
+    return *best, log_delta
+
+
+def _period(
+    runs: sketch.Runs,
+    epsilon: float,
+    t: float,
+    period: float,
+    wanted: float,
+    best: tuple[float, float, float] | None,
+) -> tuple[float, float, float] | None:
+    """Returns t, a period from the one given on at which terms of m > 0 are below e^-wanted, and the u of it.
+
+    None where it would be no shorter than the best one known.
+    """
+
+    def excess(u: float) -> float:
+        return sketch.together(runs, u)[0] - u * epsilon - (u - t) * period
+
     for _ in range(60):
+        if best is not None and period >= best[1]:
+            break
         u = sketch.farther(runs, epsilon + period, t)
-        excess = sketch.together(runs, u)[0] - u * epsilon - (u - t) * period - log_delta
-        if excess < -accuracy:
-            return t, period, u, log_delta
+        if excess(u) < -wanted:
+            # No farther than it takes: under a strong tilt a moment is more work.
+            while excess(math.sqrt(u * t)) < -wanted:
+                u = math.sqrt(u * t)
+            return t, period, u
         period *= 1.15
-    raise TooMuch("the tail of the loss falls too slowly for one line")
+    return None
 
 
 def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOST_PRODUCTS) -> Line:
@@ -122,10 +170,12 @@ def line(runs: sketch.Runs, epsilon: float, wanted: float = ACCURACY, most: floa
             values = [(v * (w * w + w) / 2).exp() for w in z]
             top, k = values[0].real, 1
         else:
-            points = quadrature.nodes(law, exact_t, step * count, rough, bits)
-            if len(points.weights) * count > most:
-                raise TooMuch(f"{len(points.weights)} nodes at {count} frequencies")
-            values = quadrature.values(points, exact_step, count)
+            with ctx.workprec(min(ctx.prec, bits + ctx.prec // 4)):
+                try:
+                    points = quadrature.nodes(law, exact_t, step * count, rough, bits, most / count)
+                except TooMuch as missing:
+                    raise TooMuch(f"{missing} at {count} frequencies") from None
+                values = quadrature.values(points, exact_step, count)
             top = values[0].real
         product = [a * (b / top) ** k for a, b in zip(product, values, strict=True)]
         scale *= top**k
@@ -145,23 +195,25 @@ def reach(
     ``goal`` is the natural logarithm of what the product may be at the frequency 1 / pi.
     """
     tables = [decay.table(law, float(t)) for law, _ in runs]
-    wanted, frequency = goal, step
-    for _ in range(8):
+    frequency = step
+    for _ in range(MOST_ROWS):
         while True:
             logs = sum(k * found.at(frequency)[0] for found, (_, k) in zip(tables, runs, strict=True))
-            if logs - math.log(math.pi * frequency) <= wanted:
+            if logs - math.log(math.pi * frequency) <= goal + 1:
                 break
             frequency *= 1.04
             if frequency > step * MOST_FREQUENCIES:
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
-        count = int(frequency / step) + 3
         # The last frequency taken is (count - 1) steps, and more than this one.
+        count = int(frequency / step) + 3
+        # An estimate gives way to what is proved, with which other rows of the tables may be better.
+        tables = [
+            found.proved(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
+        ]
         shares = [_share(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
         proved = sum(float(share(top).log()) for share, top in zip(shares, scales, strict=True))
-        missing = proved - math.log(math.pi * frequency) - goal
-        if missing <= 2:
+        if proved - math.log(math.pi * frequency) <= goal + 2:
             break
-        wanted -= missing
     return count, shares
 
 
@@ -171,11 +223,10 @@ def _share(found: decay.Table, law: Loss, t: arb, frequency: float, k: int) -> C
         fall = (-law.normal * k * arb(frequency) ** 2 / 2).exp()
         return lambda top: fall
     log, row, multiple = found.at(frequency)
-    if log >= 0 or not law.pieces:
+    if log >= 0 or row not in found.bounds:
         return lambda top: arb(1)
-    start = max(float(found.frequencies[row]) if multiple > 1 else 0.0, min(frequency, found.frequencies[row]))
-    beyond = decay.bound(law, t, start, found.shifts[row])
-    assert multiple * frequency >= start
+    beyond = found.bounds[row]
+    assert multiple * frequency >= found.frequencies[row]
 
     def share(top: arb) -> arb:
         square = ((beyond / top) ** 2).min(arb(1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flint import acb, arb
@@ -32,12 +32,10 @@ def _piece(tilt: Tilt, frequency: arb, v: arb, tiny: arb) -> arb:
     piece = tilt.piece
     if not (spread(piece.p) * v < WIDEST and spread(piece.q) * v < WIDEST):
         return arb.pos_inf()
-    growth = tilt.growth(v)
-    along = tilt.ends()[2]
+    value = tilt.growth(v) * tilt.ends()[2]
     for middle, half, above in tilt.cells(0.06 if piece.curvature > 0 else 0.01, tiny):
         least = _argument(piece, acb(arb(middle, half), v if piece.rises else -v))
-        along += above * (-frequency * least).exp()
-    value = growth * along
+        value += tilt.growth(v, middle - half, middle + half) * above * (-frequency * least).exp()
     for end in (piece.low, piece.high):
         if end is None:
             continue
@@ -51,7 +49,7 @@ def _piece(tilt: Tilt, frequency: arb, v: arb, tiny: arb) -> arb:
             middle, half = (low + high) / 2, (high - low) / 2
             height = arb(middle, half)
             least = _argument(piece, acb(end, height if piece.rises else -height))
-            value += tilt.growth(high) * density * (high - low) * (-frequency * least).exp()
+            value += tilt.growth(high, end, end) * density * (high - low) * (-frequency * least).exp()
             low = high
     return value
 
@@ -74,12 +72,16 @@ def _argument(piece: Piece, z: acb) -> arb:
 
 @dataclass(frozen=True)
 class Table:
-    """Floats: for rising frequencies, about the log of what :func:`bound` gives over M(t), and the shifts."""
+    """Floats: for rising frequencies, about the log of what :func:`bound` gives over M(t), and the shifts.
+
+    ``bounds`` has by their rows those that were proved.
+    """
 
     frequencies: np.ndarray
     logs: np.ndarray
     shifts: list[list[float]]
     variance: float | None = None
+    bounds: dict[int, arb] = field(default_factory=dict)
 
     def at(self, frequency: float) -> tuple[float, int, int]:
         """Returns the log of the bound on |phi| beyond ``frequency``, the table's row and the multiple n used."""
@@ -91,6 +93,16 @@ class Table:
             logs = np.where(n > 1, 0.5 * np.log1p(-(1 - square) / n**2), np.minimum(self.logs, 0.0))
         row = int(np.argmin(logs))
         return float(logs[row]), row, int(n[row])
+
+    def proved(self, law: Loss, t: arb, frequency: float, top: arb) -> Table:
+        """Returns the table with the row for ``frequency`` proved; ``top`` is M(t)."""
+        log, row, _ = self.at(frequency)
+        if log >= 0 or not law.pieces or row in self.bounds:
+            return self
+        beyond = bound(law, t, float(self.frequencies[row]), self.shifts[row])
+        logs, found = self.logs.copy(), float((beyond / top).log())
+        logs[row] = found if found < 0 else 0.0
+        return replace(self, logs=logs, bounds={**self.bounds, row: beyond})
 
 
 def table(law: Loss, t: float) -> Table:
@@ -119,20 +131,22 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     unit = kappa**-0.5 if kappa > 0 else 1 / max(apart)
     log_f = (1 + t) * log_total(piece.p, x) - t * log_total(piece.q, x) - kappa * x**2 / 2 - k
     dx = x[1] - x[0]
+    largest = np.exp(np.max([float(c.log()) + float(a) * x for c, a in piece.q], axis=0) - log_total(piece.q, x))
+    mixed = np.minimum(1 - largest**2, 0.5)
     shifts: list[float] = []
     rows = []
     for shift in SHIFTS:
         v = shift * unit
         if max(widths) * v >= WIDEST - 0.01:
             break
-        growth = kappa * v * v / 2 - t * math.log(math.cos(widths[1] * v / 2))
+        growth = kappa * v * v / 2 - t / 2 * np.log(1 - mixed * (1 - math.cos(widths[1] * v)))
         turn = sum(np.abs(_turn(side, x, v)) for side in _sides(piece))
         row = np.exp(np.minimum(log_f + growth + math.log(dx), 700.0))[None] * np.exp(-np.outer(frequencies, turn))
         value = np.sum(row, axis=1)
         for end, at in ((piece.low, 0), (piece.high, -1)):
             if end is not None:
                 rate = float(piece.slope(end).mid())
-                value += np.exp(min(700.0, log_f[at] + growth)) / np.maximum(1 / v, frequencies * abs(rate))
+                value += np.exp(min(700.0, log_f[at] + growth[at])) / np.maximum(1 / v, frequencies * abs(rate))
         shifts.append(v)
         rows.append(value)
     if not shifts:

@@ -2,18 +2,21 @@
 
 On a piece the integrand is F(x) = p(x)^(1+z) q(x)^(-z), entire but for the zeros of p and q. At x + iv, write a for the
 least and b for the largest exponent of a sum sum c_k e^(alpha_k x): the terms' arguments lie within v (b - a) of each
-other. So while that is below pi the sum is not 0, and its modulus is between cos(v (b - a)/2) and 1 times its value at
-x. With the common factor e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2),
+other. So while that is below pi the sum is not 0, and its modulus is at most its value at x. With w_j the terms' shares
+at x, the square of the ratio is 1 - sum over all i, j of w_i w_j (1 - cos(v (alpha_i - alpha_j))) >= 1 - A, where A =
+min(1/2, 1 - max w_j^2) (1 - cos(v (b - a))); the half is that of cos^2(v (b - a) / 2). With the common factor
+e^(-kappa x^2 / 2), whose modulus grows by e^(kappa v^2 / 2), and A of q,
 
-    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) cos(v spread(q) / 2)^(-t) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r =
-    p/q.
+    |F(x + iv)| <= f(x) e^(kappa v^2 / 2) (1 - A)^(-t/2) e^(-w arg r(x + iv)),    f = p^(1+t) q^(-t), r = p/q.
 
 *Gauss's rule* of n nodes on a panel of half-width H misses at most 64/15 H sup|F| rho^(-2n) / (1 - rho^(-2)), the
 supremum over the ellipse of semi-axes H (rho +- 1/rho) / 2 (Trefethen 2013, Theorem 19.3). f is bounded on an interval
 by its middle value and its logarithmic slope -kappa x + (1 + t) E_p[alpha] - t E_q[alpha]: the posterior means are
-nondecreasing in x, so their values at the interval's ends bound them. The argument is at most v (spread of all
-exponents), and at most pi/2 (R_p + R_q), R the terms' sum over the one nearest to the other distribution, less 1;
-both at the interval's ends, since |arg(1 + u)| <= pi/2 |u| for |u| <= 1.
+nondecreasing in x, so their values at the interval's ends bound them. The argument
+of a sum that is 1 + u times its base, the term nearest to the other distribution, is at most v (b - a). With R the
+other terms' sum over the base at x it is at most pi/2 R where R < 1, since |arg(1 + u)| <= pi/2 |u|; and at most
+v (b - a) R where v (b - a) < pi/2, for there Re u >= 0 and |Im u| <= R sin(v (b - a)). R is monotone in x, and the
+interval's ends bound it.
 
 *Tails.* Beyond an end where -kappa x + lambda, with lambda the largest value of the other two terms, is below 0, f
 falls at least as e^(-(x - end) (kappa end - lambda)): its integral is at most f(end) / (kappa end - lambda).
@@ -37,6 +40,8 @@ from jaxacct.verify.losses import Loss, Piece, Terms, mean, total
 RHOS = tuple(arb(rho) for rho in (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5, 11, 15))
 MOST_NODES = 48
 """Nodes of a panel; where more are needed it is halved."""
+
+MOST_IN_ALL = 100_000
 
 LEAST_REACH = 18
 """Standard deviations of Gaussian noise that panels reach beyond the outermost tilted place: e^(-18^2/2) = 2^-233."""
@@ -81,9 +86,15 @@ class Tilt:
         fall = -piece.curvature * high + (1 + t) * p[0] - t * q[1]
         return (self.log_density(middle) + half * rise.max(-fall).max(arb(0))).exp().upper()
 
-    def growth(self, v: arb) -> arb:
-        """Returns a bound on |F(x + iu)| / f(x), but for the argument, for all u up to v."""
-        return ((self.piece.curvature * v * v / 2) - self.t * (spread(self.piece.q) * v / 2).cos().log()).exp()
+    def growth(self, v: arb, low: arb | None = None, high: arb | None = None) -> arb:
+        """Returns a bound on |F(x + iu)| / f(x), but for the argument, for x in [low, high] or any, and u up to v."""
+        q, mixed = self.piece.q, arb(0.5)
+        if low is not None:
+            # The share of an outermost term is least at an end.
+            largest = (1 / (1 + _rest(q, high, least=True))).max(1 / (1 + _rest(q, low, least=False)))
+            mixed = (1 - largest**2).min(mixed)
+        apart = mixed * (1 - (spread(q) * v).cos())
+        return (self.piece.curvature * v * v / 2 - self.t / 2 * (1 - apart).log()).exp()
 
     def argument(self, low: arb, high: arb, v: arb) -> arb:
         """Returns a bound on |arg r(x + iu)| for x in [low, high] and u up to v."""
@@ -93,7 +104,8 @@ class Tilt:
         local = []
         for rest, terms in ((near_p, self.piece.p), (near_q, self.piece.q)):
             widest = spread(terms) * v
-            local.append(widest.min(arb.pi() / 2 * rest) if rest < 1 else widest)
+            least = widest.min(arb.pi() / 2 * rest) if rest < 1 else widest
+            local.append(least.min(rest * widest) if widest < arb.pi() / 2 else least)
         apart = abs(_base(self.piece.p, least=rises)[1] - _base(self.piece.q, least=not rises)[1]) * v
         return (local[0] + local[1] + apart).upper()
 
@@ -110,6 +122,8 @@ class Tilt:
         high = (most / kappa + reach).mid() if piece.high is None else piece.high
         if piece.low is not None:
             high = high.max(low + reach).mid()
+        elif piece.high is not None:
+            low = low.min(high - reach).mid()
         beyond = arb(0)
         if piece.low is None:
             beyond += self.log_density(low).exp() / (least - kappa * low)
@@ -169,8 +183,11 @@ class Nodes:
     error: arb
 
 
-def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int) -> Nodes:
-    """Returns nodes for |w| <= ``limit``; errors are kept near 2^-accuracy of ``scale``, about M(t)."""
+def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: float = MOST_IN_ALL) -> Nodes:
+    """Returns nodes for |w| <= ``limit``; errors are kept near 2^-accuracy of ``scale``, about M(t).
+
+    Raises TooMuch where it takes more than ``most``.
+    """
     goal = scale * arb(2) ** -accuracy
     weights = [p * (t * y).exp() for p, y in law.atoms]
     error = arb(0)
@@ -183,22 +200,25 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int) -> Nodes:
     error += sum((weight for weight, count in zip(weights, counts, strict=True) if not count), arb(0))
     losses = [y for (_, y), count in zip(law.atoms, counts, strict=True) if count]
     weights = [weight for weight, count in zip(weights, counts, strict=True) if count]
+    panels: list[tuple[Tilt, arb, arb]] = []
     for piece in law.pieces:
         tilt = Tilt(piece, t)
         error += tilt.ends()[2]
-        panels: list[tuple[arb, arb]] = []
         run: list[tuple[arb, arb]] = []
         tiny = goal / 1000
         for middle, half, above in tilt.cells(0.5 if piece.curvature > 0 else 0.125, tiny):
             if above < tiny:
                 error += above
-                panels += _merged(run)
+                panels += [(tilt, *panel) for panel in _merged(run)]
                 run = []
             else:
                 run.append((middle, half))
-        panels += _merged(run)
-        for middle, half in panels:
+        panels += [(tilt, *panel) for panel in _merged(run)]
+    for tilt, middle, half in panels:
+        if len(weights) <= most:
             error += _panel(tilt, middle, half, arb(limit), goal, weights, losses)
+    if len(weights) > most:
+        raise TooMuch(f"more than {int(most)} nodes")
     return Nodes(weights, losses, error.upper())
 
 
@@ -222,7 +242,7 @@ def _panel(
         v, reach = half * (rho - 1 / rho) / 2, half * (rho + 1 / rho) / 2
         if widest * v > WIDEST:
             break
-        bound = tilt.supremum(middle, reach) * tilt.growth(v)
+        bound = tilt.supremum(middle, reach) * tilt.growth(v, middle - reach, middle + reach)
         bound *= (limit * tilt.argument(middle - reach, middle + reach, v)).exp()
         bound *= half * 64 / 15 / (1 - rho**-2)
         needed = float((bound / goal).log() / (2 * rho.log()))
@@ -231,8 +251,8 @@ def _panel(
             best = n, bound * rho ** (-2 * n)
     n, error = best
     if n > MOST_NODES:
-        if depth > 14 or len(weights) > 100_000:
-            raise TooMuch("the quadrature needs more than 100,000 nodes")
+        if depth > 14 or len(weights) > MOST_IN_ALL:
+            raise TooMuch(f"more than {MOST_IN_ALL} nodes")
         parts = [(middle - half / 2, half / 2), (middle + half / 2, half / 2)]
         return sum((_panel(tilt, m, h, limit, goal, weights, losses, depth + 1) for m, h in parts), arb(0))
     kappa, t = tilt.piece.curvature, tilt.t

@@ -9,7 +9,7 @@ from typing import Any
 
 from flint import arb, ctx
 
-from jaxacct.verify import cells, contour, enumeration, many_laplace, sandwich, sketch, two_runs
+from jaxacct.verify import cells, contour, enumeration, many_laplace, outcomes, sandwich, sketch, two_runs
 from jaxacct.verify.losses import Loss
 from jaxacct.verify.quadrature import TooMuch
 
@@ -51,7 +51,7 @@ class Direction:
         for law, k in self.runs:
             self.supremum += k * law.supremum()
         self.refused = ""
-        self.lines: list[tuple[float, contour.Line]] = []
+        self.lines: list[tuple[float, contour.Line, arb, float]] = []
         self.composed: dict[int, tuple[float, sandwich.Composed]] = {}
 
     def _infinite(self) -> arb:
@@ -83,13 +83,16 @@ class Direction:
         if math.isinf(epsilon) or self.infinite == 1 or self.supremum <= epsilon:
             return self.infinite
         best, refused = None, []
+        routes = self._routes()
         for bits in (BITS, 3 * BITS):
             with ctx.workprec(bits + sum(k for _, k in self.runs).bit_length()):
-                for route in self._routes():
+                for route in list(routes):
                     try:
                         found = route(arb(epsilon))
                     except (TooMuch, ArithmeticError, OverflowError) as missing:
                         refused.append(str(missing) or type(missing).__name__)
+                        if isinstance(missing, TooMuch):
+                            routes.remove(route)  # more bits are no less work
                         continue
                     if not found.is_finite():
                         continue
@@ -100,6 +103,20 @@ class Direction:
         if best is None:
             self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
         return self.infinite.union(arb(1)) if best is None else best
+
+    def below(self, epsilon: float, delta: float) -> arb | None:
+        """Returns a ball for the delta at ``epsilon`` that is below another, where Chernoff's bound is; else None."""
+        if not self.runs or math.isinf(epsilon) or not self.infinite < delta:
+            return None
+        t = self._tilt(arb(epsilon))
+        if not sketch.log_most(self.runs, t, epsilon) < math.log(delta):
+            return None
+        with ctx.workprec(BITS):
+            try:
+                ball = self.infinite + arb(0).union(contour.chernoff(self.runs, arb(epsilon)))
+            except (TooMuch, ArithmeticError, OverflowError):
+                return None
+        return ball if ball < delta else None
 
     def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
         """Returns a part of a ball for delta at ``epsilon``, by sandwiches ever finer until it is enough.
@@ -134,7 +151,8 @@ class Direction:
         """Returns a sandwich placed for this epsilon or for one nearby."""
         where, composed = self.composed.get(size, (math.inf, None))
         if composed is None or not abs(where - float(epsilon)) <= 1e-2 * abs(where):
-            composed = sandwich.Composed(runs, float(epsilon), size, points)
+            likely, beyond = outcomes.likely(runs, float(epsilon), sandwich.TAIL)
+            composed = sandwich.Composed(likely, float(epsilon), size, points, beyond)
             self.composed[size] = float(epsilon), composed
         return composed
 
@@ -173,20 +191,22 @@ class Direction:
 
     def _integrated(self, epsilon: arb) -> arb:
         """Returns the contour integral, on a line placed for this epsilon or for one nearby."""
-        for where, line in self.lines:
+        for where, line, beyond, share in self.lines:
             if abs(where - float(epsilon)) <= 1e-3 * abs(where):
-                found = line.delta(epsilon)
-                if found.rad() <= ENOUGH * abs(found):
+                found = line.delta(epsilon) + beyond
+                if found.rad() <= share * abs(found):
                     return found
-        for attempt in contour.LESS:
+        for wanted, most in contour.LESS:
             try:
-                line = contour.line(self.runs, float(epsilon), *attempt)
+                runs, beyond = outcomes.likely(self.runs, float(epsilon), wanted)
+                line = contour.line(runs, float(epsilon), wanted, most)
                 break
             except TooMuch:
-                if attempt == contour.LESS[-1]:
+                if (wanted, most) == contour.LESS[-1]:
                     raise
-        self.lines.append((float(epsilon), line))
-        return line.delta(epsilon)
+        beyond = arb(0).union(beyond)
+        self.lines.append((float(epsilon), line, beyond, max(ENOUGH, math.exp(5 - wanted))))
+        return line.delta(epsilon) + beyond
 
 
 def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:

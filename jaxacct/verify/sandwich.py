@@ -92,7 +92,14 @@ class Composed:
     It is narrow near the epsilon that it was placed for.
     """
 
-    def __init__(self, runs: sketch.Runs, epsilon: float, size: int, points: list[cells.Lattice] | None = None) -> None:
+    def __init__(
+        self,
+        runs: sketch.Runs,
+        epsilon: float,
+        size: int,
+        points: list[cells.Lattice] | None = None,
+        beyond: arb | None = None,
+    ) -> None:
         self.t = sketch.saddle(runs, epsilon)
         sides = (cells.exact,) if points else (cells.upper, cells.lower)
         self.windows = Windows.of(runs, self.t, EXACT_TAIL if points else TAIL)
@@ -110,7 +117,7 @@ class Composed:
         logs = [sketch.cumulants(law, self.t)[0] for law, _ in runs]
         self.scale = sum((arb(k) * log for (_, k), log in zip(runs, logs, strict=True)), arb(0))
         tiny = math.exp(max(-650.0, sketch.log_delta(runs, self.t, epsilon) - TAIL)) / float(np.sum(counts))
-        self.missing = arb(0)
+        self.missing = arb(0) if beyond is None else beyond
         self.ends: list[tuple[arb, list[arb], list[arb], int]] = []
         for side in sides:
             total: Tilted | None = None

@@ -33,6 +33,8 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
     centres = [((1 + t) * a - t * b) / kappa for a in p for b in q]
     first, last = min(centres) - REACH * s, max(centres) + REACH * s
     first, last = max(first, low) if low == low else first, min(last, high) if high == high else last
+    if high == high:
+        first = min(first, last - s)
     last = max(last, first + s)
     return np.linspace(first, last, int(min(MOST, max(200, (last - first) / s / 0.1))))
 
@@ -90,12 +92,22 @@ def root(function, low: float, high: float) -> float:
 
 def saddle(runs: Runs, epsilon: float) -> float:
     """Returns the t > 0 that minimizes K(t) - t epsilon - log t - log(1 + t)."""
+    return _saddle(tuple(runs), epsilon)
+
+
+@functools.lru_cache(maxsize=64)
+def _saddle(runs: Runs, epsilon: float) -> float:
     return root(lambda t: together(runs, t)[1] - epsilon - 1 / t - 1 / (1 + t), 1e-9, 1e7)
 
 
 def farther(runs: Runs, loss: float, above: float) -> float:
     """Returns the t at which the tilted mean is ``loss``, if beyond ``above``."""
     return root(lambda t: together(runs, t)[1] - loss, above * 1.0001, 1e7)
+
+
+def log_most(runs: Runs, t: float, epsilon: float) -> float:
+    """Returns about the logarithm of Chernoff's bound on delta: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
+    return together(runs, t)[0] - t * epsilon + t * math.log(t) - (1 + t) * math.log1p(t)
 
 
 def log_delta(runs: Runs, t: float, epsilon: float) -> float:

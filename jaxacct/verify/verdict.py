@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, TypeAlias
@@ -178,6 +178,7 @@ class _Question:
     def __init__(self, directions: list[Direction]) -> None:
         self.directions = directions
         self.seen: dict[tuple[int, float], arb] = {}
+        self.bounds: dict[tuple[int, float], arb] = {}
         self.narrows = True
 
     def ball(self, i: int, epsilon: float) -> arb:
@@ -187,7 +188,12 @@ class _Question:
         return self.seen[i, epsilon]
 
     def judged(self, i: int, epsilon: float, delta: float | arb) -> arb:
-        """Returns the same, narrowed until it tells whether delta is above ``delta``, if that is possible."""
+        """Returns a ball narrow enough to tell whether delta is above ``delta``, if that is possible."""
+        if self.narrows and len(self.directions) > 1 and (i, epsilon) not in self.seen:
+            bound = self.directions[i].below(epsilon, float(delta))  # most often one direction is far below the other
+            if bound is not None and bound < delta:
+                self.bounds[i, epsilon] = bound
+                return bound
         ball = self.ball(i, epsilon)
         if self.narrows and not (ball <= delta or ball > delta):
             ball = self.seen[i, epsilon] = self.directions[i].narrowed(
@@ -207,7 +213,7 @@ class _Epsilon(_Question):
         """Returns whether the truth is at most ``epsilon``; None where that is not known."""
         if epsilon == math.inf or epsilon < 0:
             return epsilon > 0
-        return _all([self._reached(i, epsilon) for i in range(len(self.directions))])
+        return _all(self._reached(i, epsilon) for i in range(len(self.directions)))
 
     def _reached(self, i: int, epsilon: float) -> bool | None:
         direction = self.directions[i]
@@ -222,7 +228,7 @@ class _Epsilon(_Question):
 
     def at_least(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at least ``epsilon``; None where that is not known."""
-        return True if epsilon <= 0 else _any([self._before(i, epsilon) for i in range(len(self.directions))])
+        return True if epsilon <= 0 else _any(self._before(i, epsilon) for i in range(len(self.directions)))
 
     def _before(self, i: int, epsilon: float) -> bool | None:
         """Returns whether delta exceeds the given one everywhere below ``epsilon``."""
@@ -291,27 +297,30 @@ class _Delta(_Question):
         super().__init__(directions)
         self.given = epsilon
 
-    def _balls(self, delta: float) -> list[arb]:
-        return [self.judged(i, self.given, delta) for i in range(len(self.directions))]
+    def _balls(self, delta: float) -> Iterator[arb]:
+        return (self.judged(i, self.given, delta) for i in range(len(self.directions)))
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""
-        return True if delta >= 1 else _all([_decided(b <= delta, b > delta) for b in self._balls(delta)])
+        return True if delta >= 1 else _all(_decided(b <= delta, b > delta) for b in self._balls(delta))
 
     def at_least(self, delta: float) -> bool | None:
         """Returns whether the truth is at least ``delta``; None where that is not known."""
-        return True if delta <= 0 else _any([_decided(b >= delta, b < delta) for b in self._balls(delta)])
+        return True if delta <= 0 else _any(_decided(b >= delta, b < delta) for b in self._balls(delta))
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the ball for delta, as far as it was computed, within the proved ends."""
         low, high = max(lower, 0.0), min(upper, 1.0)
-        balls = list(self.seen.values())
+        balls = list({**self.bounds, **self.seen}.values())
         if len(balls) == len(self.directions):
-            low, high = max([low, *map(down, balls)]), min(high, max([0.0, *map(up, balls)]))
-        return low, high
+            high = min(high, max([0.0, *map(up, balls)]))
+        return max([low, *map(down, balls)]), high
 
     def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
         """Returns the ball."""
+        for i in range(len(self.directions)):
+            if (i, self.given) not in self.bounds:
+                self.ball(i, self.given)
         return self.known(0.0, 1.0)
 
 
@@ -320,12 +329,20 @@ def _decided(yes: bool, no: bool) -> bool | None:
     return True if yes else False if no else None
 
 
-def _all(known: list[bool | None]) -> bool | None:
-    return False if any(entry is False for entry in known) else None if None in known else True
+def _all(known: Iterable[bool | None]) -> bool | None:
+    """Returns whether all hold; what comes after one that does not is not asked."""
+    answers = []
+    for entry in known:
+        if entry is False:
+            return False
+        answers.append(entry)
+    return None if None in answers else True
 
 
-def _any(known: list[bool | None]) -> bool | None:
-    return True if any(known) else None if None in known else False
+def _any(known: Iterable[bool | None]) -> bool | None:
+    """Returns whether any holds; what comes after it is not asked."""
+    found = _all(None if entry is None else not entry for entry in known)
+    return None if found is None else not found
 
 
 def down(ball: arb) -> float:

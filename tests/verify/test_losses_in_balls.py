@@ -220,8 +220,6 @@ def test_terms_that_are_left_out_are_inside_the_ball():
     (law,) = statements.stated(ja.PoissonSubsampledGaussian(2.715, 0.124), "remove")
     truth = 0.0016752030373993552
     for accuracy in (3.0, 8.0, 20.0):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(contour, "ACCURACY", accuracy)
-            ball = contour.line([(law, 419)], 2.893).delta(arb(2.893))
+        ball = contour.line([(law, 419)], 2.893, accuracy).delta(arb(2.893))
         assert ball.contains(truth) or abs(ball - truth) < 1e-18
         assert ball.rad() < 30 * np.exp(-accuracy) * truth
