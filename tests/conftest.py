@@ -20,8 +20,7 @@ os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it. And nearly all of a cold suite is
 # compilation: all of it is done as the library does that of first answers (jaxacct.elementary.FAST), in a third of the
-# time, and without two passes over loops that copy each loop's body to look at it: two fifths of the rest, where loops
-# are in loops. What only code that is compiled well could show, .ci/run asks in a second, short run without these flags.
+# time. What only code that is compiled well could show, .ci/run asks in a second, short run without these flags.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
