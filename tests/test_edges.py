@@ -4,6 +4,7 @@ import warnings
 from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -57,32 +58,30 @@ def test_what_releases_nothing_adds_nothing():
     assert ja.epsilon(rows, np.array([1000, 7, 7]), 1e-5).upper == pytest.approx(together.upper, rel=1e-12)
 
 
-@jax.jit
-@jax.vmap
-def traced(noise, rate, steps):
-    """The upper end for each of six runs, by one program."""
-    return ja.saddlepoint.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, 1e-5).upper
-
-
-def six(*columns):
-    return np.asarray(traced(*(np.broadcast_to(column, 6).astype(np.float32) for column in columns)))
-
-
 def test_nothing_and_something_inside_one_batch():
     """A traced field that is at its edge costs 0; one that is out of range still costs inf."""
-    found = six([1.0, np.inf, 1.0, np.inf, np.nan, -1.0], [0.01, 0.01, 0.0, 2.0, 0.0, 0.0], 1000.0)
+
+    def upper(noise, rate):
+        return ja.saddlepoint.epsilon(ja.PoissonSubsampledGaussian(noise, rate), 1000, 1e-5).upper
+
+    noise, rate = np.array([1.0, np.inf, 1.0, np.inf, np.nan, -1.0]), np.array([0.01, 0.01, 0.0, 2.0, 0.0, 0.0])
+    found = np.asarray(jax.jit(jax.vmap(upper))(jnp.asarray(noise), jnp.asarray(rate)))
     assert found[0] == pytest.approx(1.8282366, rel=1e-6)
     np.testing.assert_array_equal(found[1:], [0, 0, np.inf, np.inf, np.inf])
 
 
 def test_a_count_that_is_no_number_of_runs_costs_inf_whatever_is_run():
+    def upper(noise, steps):
+        return ja.saddlepoint.epsilon(ja.Gaussian(noise), steps, 1e-5).upper
+
+    ask = jax.jit(jax.vmap(upper))
     counts = np.array([-1.0, np.nan, 0.5, 1e30, -1e-40, 1e-40], np.float32)
-    for noise, rate in ((np.inf, 1.0), (1.0, 1.0), (1.0, 0.01), (1.0, 0.0)):
-        assert np.all(np.isposinf(six(noise, rate, counts)))
+    for noise in (np.inf, 1.0):
+        assert np.all(np.isposinf(np.asarray(ask(np.full(6, noise, np.float32), counts))))
     # No runs release nothing, of whatever: noise that is none, less than none, or no number.
     noises = np.array([np.nan, -1.0, 0.0, 1.0, np.inf, 1e-40], np.float32)
-    np.testing.assert_array_equal(six(noises, 1.0, 0.0), 0)
-    assert np.all(np.isposinf(six(noises, 1.0, 1.0)[:3]))
+    np.testing.assert_array_equal(ask(noises, np.zeros(6, np.float32)), 0)
+    assert np.all(np.isposinf(np.asarray(ask(noises, np.ones(6, np.float32)))[:3]))
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
