@@ -177,7 +177,7 @@ def test_corners_that_were_valid_are_useful(name):
     assert bounds.converged
 
 
-@pytest.mark.parametrize(("noise", "rate", "epsilon"), [(0.3, 0.1, 1.0), (0.3, 0.1, 1e5), (0.5, 0.01, 100.0)])
+@pytest.mark.parametrize(("noise", "rate", "epsilon"), [(0.3, 0.1, 1e5), (0.5, 0.01, 100.0)])
 def test_a_delta_next_to_1_is_known_to_be(noise, rate, epsilon):
     bounds = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, rate), 10**6, epsilon)
     assert 1 - 1e-5 <= bounds.lower <= bounds.upper <= 1

@@ -162,7 +162,7 @@ MECHANISMS = (
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
 def test_every_mechanism_has_a_curve(mechanism):
-    orders = np.array([1.01, 1.7, 2.0, 8.0, 64.0, 500.5])
+    orders = np.array([1.01, 1.7, 2.0, 8.0, 500.5])  # five, as in most tests: one program serves all of a kind
     values = rdp.curve(mechanism, orders, relation=mechanism.relations[0])
     assert np.all(np.isfinite(values) & (values > 0) & (np.diff(values, prepend=0) >= 0))
 

@@ -172,12 +172,11 @@ def _unknown(grid: np.ndarray) -> Profile:
 def _padded(profile: Profile, share: float) -> Profile:
     """Returns the profile with POINTS places: beyond the last one delta falls, to ``share`` at least."""
     missing = POINTS - len(profile.epsilon)
-    more = (
-        profile.epsilon[-1] + np.arange(1.0, missing + 1),
-        np.full(missing, share),
-        np.full(missing, profile.upper[-1]),
-    )
-    return Profile(*(jnp.asarray(np.concatenate([values, added])) for values, added in zip(profile, more, strict=True)))
+    # In NumPy: JAX would compile each operation for each number of places.
+    epsilon, lower, upper = (np.asarray(values) for values in profile)
+    more = epsilon[-1] + np.arange(1.0, missing + 1), np.full(missing, share), np.full(missing, upper[-1])
+    every = zip((epsilon, lower, upper), more, strict=True)
+    return Profile(*(jnp.asarray(np.concatenate([values, added])) for values, added in every))
 
 
 MOST_PIECES = 6
@@ -238,4 +237,4 @@ def _refined(
         np.concatenate([np.asarray(a), np.asarray(b)])[order] for a, b in zip(profile, found, strict=True)
     )
     lower, upper = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
-    return Profile(jnp.asarray(epsilon), jnp.asarray(lower), jnp.asarray(upper))
+    return Profile(*jax.device_put((epsilon, lower, upper)))

@@ -195,10 +195,10 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     found = [
         [_each(of, questions.at(as_float64(row))) for row in rows(questions.value, ROW)] for of in runs or directions
     ]
-    every = [
-        jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: np.size(questions.value)], *pieces) for pieces in found
-    ]
-    return outside(jax.vmap(lambda *of_directions: _largest(of_directions)[0])(*every))
+    every = [jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces) for pieces in found]
+    largest = outside(jax.vmap(lambda *of_directions: _largest(of_directions)[0])(*every))
+    # Cut last, where concrete ones are NumPy's: all before is programs of whole rows.
+    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], largest)
 
 
 @compiled

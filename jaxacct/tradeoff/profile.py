@@ -81,6 +81,9 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, acc
 
 def _monotone(bounds: Bounds) -> Bounds:
     """Returns the bounds that follow as delta falls, whatever those of one place alone are."""
+    if is_concrete(bounds):  # of any length, and without a program for each
+        least, most = np.asarray(bounds.lower, np.float64), np.asarray(bounds.upper, np.float64)
+        return replace(bounds, lower=np.maximum.accumulate(least[::-1])[::-1], upper=np.minimum.accumulate(most))
     lower, upper = as_float64(bounds.lower), as_float64(bounds.upper)
     return replace(bounds, lower=jax.lax.cummax(lower, reverse=True), upper=jax.lax.cummin(upper))
 

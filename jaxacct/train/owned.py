@@ -65,7 +65,9 @@ def owned_array(given: Any) -> jax.Array:
     """Returns a copy of an array of whatever kind as one of JAX; in memory there is one copy, and not two."""
     if isinstance(given, jax.Array):
         return given.copy()
-    return jnp.asarray(np.array(given))  # on a CPU it shares the memory of the copy, which nobody else has
+    # jnp.asarray would compile a program for each shape. On a CPU the result may share the memory of the copy, which
+    # nobody else has.
+    return jax.device_put(np.array(given))
 
 
 def fresh(tree: T) -> T:

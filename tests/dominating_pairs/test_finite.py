@@ -1,7 +1,6 @@
 """Finite pairs against 40-digit arithmetic on the numbers they are given: every claim is an inequality."""
 
 import jax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
@@ -37,6 +36,8 @@ cells_of = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
 cumulants_of = jax.jit(lambda pair, orders: pair.cumulant(orders))
 tails_of = jax.jit(lambda pair, order, losses: pair.log_tail(order, losses))
 places_of = jax.jit(lambda pair: (pair.anchors(), pair.central_loss(), pair.loss_range(), pair.infinite_mass()))
+heads_of = jax.jit(lambda pair, losses: pair.log_head(losses))
+are_valid = jax.jit(lambda pair: pair.is_valid())
 
 
 @pytest.fixture(params=CASES, ids=str)
@@ -61,7 +62,7 @@ def test_losses_near_zero_keep_their_digits():
     with jax.enable_x64(True):
         ratio = np.exp(RNG.normal(size=500) * 10.0 ** RNG.uniform(-14, 2, size=500))
         p = np.full(500, 1e-60)
-        losses = np.asarray(FinitePair(p, p * ratio)._losses())
+        losses = np.asarray(losses_of(FinitePair(p, p * ratio)))
         for y, a, b in zip(losses, p, p * ratio, strict=True):
             truth = mp.log(mp.mpf(a) / mp.mpf(b))
             assert abs(float(y) - truth) <= 6 * UNIT_ROUNDOFF * abs(truth)
@@ -138,9 +139,10 @@ def test_tail_is_an_upper_bound_and_a_close_one(case, order):
 def test_range_centre_and_head():
     with jax.enable_x64(True):
         pair = FinitePair(*CASES["mixed"])
-        assert np.allclose(pair.loss_range(), [np.log(0.1 / 0.4), np.log(3)])
-        assert float(pair.central_loss()) == 0.0
-        assert np.allclose(np.exp(pair.log_head(jnp.array([-2.0, -1.0, 0.0, 5.0]))), [0, 0.1, 0.3, 0.6])
+        _, central, ends, _ = places_of(pair)
+        assert np.allclose(ends, [np.log(0.1 / 0.4), np.log(3)])
+        assert float(central) == 0.0
+        assert np.allclose(np.exp(heads_of(pair, np.array([-2.0, -1.0, 0.0, 5.0]))), [0, 0.1, 0.3, 0.6])
 
 
 def test_anchors_are_the_heaviest_loss_and_a_neighbour():
@@ -162,20 +164,25 @@ def test_anchors_are_the_heaviest_loss_and_a_neighbour():
 def test_nothing_is_nan_where_all_of_p_is_infinite():
     with jax.enable_x64(True):
         pair = FinitePair(*CASES["all infinite"])
-        cells = pair.cell_masses(jnp.array([-np.inf, -1.0, 1.0, np.inf]))
-        for value in (*cells, *pair.loss_range(), pair.central_loss(), pair.infinite_mass(), pair.log_tail(1.0, 0.0)):
-            assert not np.any(np.isnan(value))
-        assert pair.infinite_mass() == 1
-        assert np.all(np.concatenate(cells) == 0)
+        found = (
+            cells_of(pair, np.concatenate([[-np.inf], np.linspace(-1, 1, 8), [np.inf]])),
+            places_of(pair),
+            tails_of(pair, 1.0, np.zeros(9)),
+        )
+    cells, (_, central, ends, infinite), tails = jax.tree.map(np.asarray, found)
+    for value in (*cells, *ends, central, infinite, tails):
+        assert not np.any(np.isnan(value))
+    assert infinite == 1
+    assert np.all(np.concatenate(cells) == 0)
 
 
 def test_invalid_pairs():
     good = np.array([0.5, 0.5])
     with jax.enable_x64(True):
-        assert FinitePair(good, good).is_valid()
+        assert are_valid(FinitePair(good, good))
         for bad in ([0.5, 0.4], [1.5, -0.5], [np.nan, 0.5], [np.inf, 0.0], [0.5 + 1e-9, 0.5]):
-            assert not FinitePair(np.array(bad), good).is_valid()
-            assert not FinitePair(good, np.array(bad)).is_valid()
+            assert not are_valid(FinitePair(np.array(bad), good))
+            assert not are_valid(FinitePair(good, np.array(bad)))
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -191,7 +198,8 @@ def test_inside_a_float32_trace(batched):
 
     p, q = (np.asarray(side, np.float32) for side in ([0.25, 0.5, 0.25], [0.5, 0.25, 0.25]))
     run = in_float64(everything)
-    expected = run(p, q)
+    with jax.enable_x64(True):
+        expected = jax.jit(everything)(p, q)
     traced = jax.jit(lambda p, q: run(p, q))
     if batched:
         found = jax.tree.map(
@@ -199,7 +207,7 @@ def test_inside_a_float32_trace(batched):
         )
     else:
         found = traced(p, q)
-        looped = jax.lax.scan(lambda c, x: (c, run(*x)), 0.0, (p[None], q[None]))[1]
+        looped = jax.jit(lambda *rows: jax.lax.scan(lambda c, x: (c, run(*x)), 0.0, rows)[1])(p[None], q[None])
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), looped, found)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype

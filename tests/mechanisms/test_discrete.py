@@ -191,33 +191,36 @@ def test_divergence_is_infinite_with_infinite_losses():
 def test_cumulants_add_over_a_composition():
     epsilon, k = 0.1, 5
     p = np.array([float(response(epsilon)[1][0])])
+    cumulant = jax.jit(lambda mechanism: mechanism.dominating_pairs("remove")[0].cumulant(3.0))
     with jax.enable_x64(True):
-        pair = only_pair(RandomizedResponse(epsilon))
-        single = float(pair.cumulant(3.0))
+        single = float(cumulant(RandomizedResponse(epsilon)))
     high, low = p[0], 1 - p[0]
     binomial = np.array([float(mp.binomial(k, j)) for j in range(k + 1)])
     j = np.arange(k + 1)
     product = DiscretePair(binomial * high**j * low ** (k - j), binomial * low**j * high ** (k - j))
     with jax.enable_x64(True):
-        together = float(product.dominating_pairs("remove")[0].cumulant(3.0))
+        together = float(cumulant(product))
     assert together == pytest.approx(k * single, rel=1e-12)
 
 
 def test_extremes():
+    @jax.jit
+    def seen(mechanism):
+        pair = only_pair(mechanism)
+        finite = pair.cell_masses(jnp.array([-np.inf, 0.0, np.inf])), pair.loss_range(), pair.log_tail(2.0, 0.0)
+        return pair.is_valid(), pair.infinite_mass(), pair.cumulant(5.0), pair.anchors(), finite
+
     with jax.enable_x64(True):
-        nothing = only_pair(PureDP(0.0))
-        assert float(nothing.cumulant(5.0)) == 0
-        assert float(nothing.anchors()[0]) == 0
-        assert np.isnan(float(nothing.anchors()[1]))
-        everything = only_pair(ApproximateDP(1.0, 1.0))
-        assert float(everything.infinite_mass()) == 1
-        for pair in (everything, only_pair(PureDP(np.inf)), only_pair(PureDP(2000.0))):
-            assert pair.is_valid()
-            cells = pair.cell_masses(jnp.array([-np.inf, 0.0, np.inf]))
-            assert not any(np.any(np.isnan(v)) for v in (*cells, *pair.loss_range(), pair.log_tail(2.0, 0.0)))
-        # e^-2000 is 0 in float64, and yet no loss is infinite.
-        assert float(only_pair(PureDP(2000.0)).infinite_mass()) == 0
-        assert float(only_pair(PureDP(np.inf)).infinite_mass()) == 1
+        found = [seen(one) for one in (PureDP(0.0), ApproximateDP(1.0, 1.0), PureDP(np.inf), PureDP(2000.0))]
+    (_, _, cumulant, anchors, _), *extremes = jax.tree.map(np.asarray, found)
+    assert cumulant == 0
+    assert anchors[0] == 0
+    assert np.isnan(anchors[1])
+    for valid, _, _, _, finite in extremes:
+        assert valid
+        assert not any(np.any(np.isnan(leaf)) for leaf in jax.tree.leaves(finite))
+    # e^-2000 is 0 in float64, and yet no loss is infinite.
+    assert [infinite for _, infinite, *_ in extremes] == [1, 1, 0]
 
 
 INVALID = {
@@ -298,9 +301,11 @@ def test_jit_and_vmap_inside_a_float32_trace(name):
     values = np.array([0.5, 1.25], np.float32)
     run = in_float64(lambda x: everything(jnp.asarray(x, jnp.float64)))
     batch = jax.jit(jax.vmap(lambda x: run(x)))(values)
-    jitted = jax.jit(lambda x: run(x))
+    jitted, in_float64_throughout = jax.jit(lambda x: run(x)), jax.jit(everything)
     for i, value in enumerate(values):
-        for leaf, row, plain in zip(*map(jax.tree.leaves, (jitted(value), batch, run(value))), strict=True):
+        with jax.enable_x64(True):
+            expected = in_float64_throughout(np.float64(value))
+        for leaf, row, plain in zip(*map(jax.tree.leaves, (jitted(value), batch, expected)), strict=True):
             assert leaf.dtype in (np.float64, np.bool_)
             np.testing.assert_allclose(leaf, plain, rtol=1e-14)
             np.testing.assert_allclose(row[i], plain, rtol=1e-14)
@@ -310,12 +315,12 @@ def test_sequences_have_a_leading_axis():
     mechanism = ApproximateDP(np.array([0.1, 0.2, 0.3]), 1e-6)
     assert mechanism.batch_shape == (3,)
     with jax.enable_x64(True):
-        batched = jax.vmap(lambda m: m.dominating_pairs()[0])(sequence(mechanism, 3))
+        batched = jax.jit(jax.vmap(only_pair))(sequence(mechanism, 3))
         assert batched.p.shape == (3, 4)
-        direct = mechanism.dominating_pairs()[0]
+        direct = jax.jit(only_pair)(mechanism)
         np.testing.assert_array_equal(batched.p, direct.p)
         np.testing.assert_array_equal(batched.losses, direct.losses)
-        steps = DiscreteLaplace(np.array([1.0, 2.0])).dominating_pairs()[0]
+        steps = jax.jit(only_pair)(DiscreteLaplace(np.array([1.0, 2.0])))
         assert steps.p.shape == (2, 2)
     assert DiscretePair(np.full((3, 2), 0.5), np.full((3, 2), 0.5)).batch_shape == (3,)
     composed = rdp.composed_curve(PureDP(np.array([0.1, 0.2])), np.array([3.0, 4.0]), [2.0])

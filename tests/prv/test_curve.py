@@ -35,7 +35,7 @@ def test_profile_of_a_gaussian(noise, steps):
 def test_profile_of_a_sampled_gaussian():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.05)
     profile = ja.prv.curve(mechanism, 300, np.linspace(0.0, 8.0, 29), points=POINTS)
-    for i in range(0, 29, 7):
+    for i in (0, 14, 28):
         assert_judged("delta", mechanism, 300, profile.epsilon[i], row(profile.delta, i), refutes=i == 14)
 
 

@@ -1,5 +1,7 @@
 """Is the sensitivity of the clipped sum the clipping norm, for the numbers that are computed?"""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +15,18 @@ def dot(params, example):
     return sum(jnp.sum(p * x) for p, x in zip(jax.tree.leaves(params), jax.tree.leaves(example), strict=True))
 
 
+@functools.partial(jax.jit, static_argnames="microbatch_size")
+def compiled(rows, mask, clip_norm, microbatch_size=None):
+    """One program for all values of a shape: outside of one, each operation is."""
+    return clipped_sum(dot, jnp.zeros(rows.shape[1:]), rows, mask, clip_norm=clip_norm, microbatch_size=microbatch_size)
+
+
 def total(rows, clip_norm, mask=None, **options):
-    rows = jnp.asarray(rows, jnp.float32)
-    mask = jnp.ones(len(rows), bool) if mask is None else jnp.asarray(mask)
-    return np.asarray(clipped_sum(dot, jnp.zeros(rows.shape[1:]), rows, mask, clip_norm=clip_norm, **options))
+    rows = np.asarray(rows, np.float32)
+    mask = np.ones(len(rows), bool) if mask is None else np.asarray(mask)
+    with jax.enable_x64(True):
+        clip_norm = jax.device_put(np.float64(clip_norm))  # to the last digit
+    return np.asarray(compiled(rows, mask, clip_norm, **options))
 
 
 @pytest.mark.parametrize("size", [1, 5, 255, 256, 257, 40_000])
@@ -82,7 +92,8 @@ def test_blocks_of_padding_are_not_computed(counting):
     rows = np.random.default_rng(2).standard_normal((10, 3)).astype(np.float32)
     rows[counting:] = np.nan
     mask = np.arange(10) < counting
-    result = clipped_sum(loss, jnp.zeros(3), jnp.asarray(rows), jnp.asarray(mask), clip_norm=9.0, microbatch_size=4)
+    run = jax.jit(lambda *given: clipped_sum(loss, *given, clip_norm=9.0, microbatch_size=4))
+    result = run(np.zeros(3, np.float32), rows, mask)
     jax.effects_barrier()
     assert len(seen) == -(-counting // 4)  # once for each block
     np.testing.assert_allclose(np.asarray(result), rows[:counting].sum(axis=0), rtol=1e-5, atol=1e-6)
@@ -90,14 +101,15 @@ def test_blocks_of_padding_are_not_computed(counting):
 
 def test_without_clipping_it_is_the_plain_gradient_of_the_sum():
     rng = np.random.default_rng(1)
-    inputs, targets = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((20, 4), (20,)))
-    weights = jnp.asarray(rng.standard_normal(4), jnp.float32)
+    inputs, targets, weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 4), (20,), (4,)))
 
     def loss(weights, example):
         return (jnp.tanh(example[0] @ weights) - example[1]) ** 2
 
-    result = clipped_sum(loss, weights, (inputs, targets), jnp.ones(20, bool), clip_norm=float("inf"))
-    plain = jax.grad(lambda w: sum(loss(w, (x, y)) for x, y in zip(inputs, targets, strict=True)))(weights)
+    result = jax.jit(lambda *given: clipped_sum(loss, *given, clip_norm=float("inf")))(
+        weights, (inputs, targets), np.ones(20, bool)
+    )
+    plain = jax.jit(jax.grad(lambda w: jnp.sum(jax.vmap(loss, in_axes=(None, 0))(w, (inputs, targets)))))(weights)
     np.testing.assert_allclose(np.asarray(result), np.asarray(plain), rtol=1e-4, atol=1e-5)
 
 
@@ -133,7 +145,7 @@ def test_the_sum_is_float64_under_either_precision_and_in_a_compiled_scan(wide):
 def test_bad_settings_are_named(option):
     name = "microbatch_size" if "microbatch_size" in option else "clip_norm"
     with pytest.raises(ValueError, match=name):
-        total(np.ones((2, 2)), **option)
+        clipped_sum(dot, jnp.zeros(2), jnp.ones((2, 2)), jnp.ones(2, bool), **option)
 
 
 @pytest.mark.parametrize("mask", [np.ones(1, bool), np.ones(3, bool), np.ones((4, 1), bool), np.ones((), bool)])

@@ -43,7 +43,6 @@ answer = {"devices": len(jax.devices())}
 uneven, even = PoissonSampler(EXAMPLES, 0.2, 99), PoissonSampler(EXAMPLES, 0.2, 96)
 for name, options in {
     "stored": {"ghost": False, "sampler": uneven},
-    "ghost": {"ghost": True, "sampler": even},
     "by five": {"ghost": True, "sampler": uneven, "microbatch_size": 5},
     "with key": {"ghost": True, "sampler": even},
 }.items():
@@ -102,7 +101,7 @@ def answer():
     return answer
 
 
-@pytest.mark.parametrize("way", ["stored", "ghost", "by five", "with key"])
+@pytest.mark.parametrize("way", ["stored", "by five", "with key"])
 def test_eight_devices_train_as_one_does(answer, way):
     run = answer[way]
     assert run["on"] == [1, 8]

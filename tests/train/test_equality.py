@@ -69,7 +69,7 @@ def plain_gradient():
         losses = jax.vmap(lambda *example: cross_entropy(model, *example))(*examples)
         return jnp.where(mask, losses, 0.0).sum() / EXPECTED
 
-    return jax.tree.map(np.asarray, jax.grad(mean)(state.params))
+    return jax.tree.map(np.asarray, jax.jit(jax.grad(mean))(state.params))
 
 
 def distance(first, second):

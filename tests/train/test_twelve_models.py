@@ -265,5 +265,6 @@ def test_equinox_through_the_parts():
     rows = ((VECTORS[indices], LABELS[indices]), keys)
     query = functools.partial(clip_and_sum, lambda params, row: loss(params, *row), rule=Flat(CLIP_NORM), ghost=True)
     total, _ = jax.jit(query)(params, rows, mask)
-    taken = privatize(noise, total, noise_multiplier=NOISE, clip_norm=CLIP_NORM, expected_batch_size=EXPECTED)
+    settings = {"noise_multiplier": NOISE, "clip_norm": CLIP_NORM, "expected_batch_size": EXPECTED}
+    taken = jax.jit(functools.partial(privatize, **settings))(noise, total)
     assert_equal(taken, by_hand(loss, params, (VECTORS, LABELS), lambda key: key), 1e-5)
