@@ -26,12 +26,12 @@ in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bou
 * Window. F is convex, F(0) = 0 and F(x) <= x, so its slope is at most 1: above the window V(L) <= 1 - e^(b - L) (1 -
   V(b)), b its end; and F(x)/x rises: below it V(L) <= V(a). From below: the value of stopping, and 0.
 * Tilt. The program runs on W = V e^(-t L), with weights p e^(t y), which makes a delta of 1e-12 as precise as any. With
-  (1 - e^(eps - L))+ <= e^(t (L - eps)) t^t/(1 + t)^(1 + t), W is nowhere above G_r = max(that constant at L = 0, max
-  over j of M_j G_(r - c_j)), M_j the tilted mass of item j: the Rényi bound of order 1 + t.
-* Errors. E of :class:`~jaxacct.prv.lattice.LossLattice`, of tilted mass s_j, changes W by at most s_j G. A convolution
-  by transforms of N points, each wrong by f = log2(N) TRANSFORM_ERROR in L2 (and entry by entry relative to M_j), errs
-  in each entry by at most M_j |X|_2 (3 f + 8 u) to first order. Both are added at every level, and so go through all
-  that follows.
+  (1 - e^(eps - L))+ <= e^(t (L - eps)) t^t/(1 + t)^(1 + t), the true W is nowhere above G_r = max(that constant at L =
+  0, max over j of T_j G_(r - c_j)), T_j the tilted mass of the true loss: the Rényi bound of order 1 + t.
+* Errors. E of :class:`~jaxacct.prv.lattice.LossLattice`, of tilted mass s_j, changes an expectation of the true V,
+  whose F is convex, by at most s_j G. A convolution by transforms of N points, each wrong by f = log2(N)
+  TRANSFORM_ERROR in L2 (and entry by entry relative to M_j, the sum of the weights), errs in each entry by at most
+  M_j |X|_2 (3 f + 8 u) to first order. Both are added at every level, and so go through all that follows.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ class Losses(NamedTuple):
 
     weights: Float[Array, "rows items n"]
     """Tilted masses; the loss k h is at index k, and at n + k for k < 0."""
+    total: Float[Array, "rows items"]
+    """Upper bound on the tilted mass of the true finite loss."""
     slack: Float[Array, "rows items"]
-    """Tilted mass that they may be wrong by."""
+    """Tilted mass that the weights may be wrong by."""
     infinite: Float[Array, "rows items"]
     """Mass of infinite losses, and of what counts as such."""
 
@@ -166,7 +168,7 @@ def solve(
         index, can = jnp.maximum(r - costs, 0), costs <= r
         log_peak = -t * jnp.log1p(1 / t) - jnp.log1p(t)
         bound = jnp.exp(log_peak - t * epsilons[r]) * (1 + FUNCTION * (8 + t * jnp.abs(epsilons[r])))
-        bounds = (row.masses + row.losses.slack) * past.bounds[index] * (1 + 4 * u)
+        bounds = row.losses.total * past.bounds[index] * (1 + 4 * u)
         bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0)))
         infinite = jnp.max(jnp.where(can, past.infinite[index] + row.losses.infinite, 0.0)) * (1 + 4 * u)
         error = row.wrong * past.norms[index] + row.losses.slack * past.bounds[index]

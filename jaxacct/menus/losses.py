@@ -136,15 +136,15 @@ def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side
         ]
         for row, order in zip(rows, window.order, strict=True)
     ]  # fmt: skip
-    arrays: list[Any] = [np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(3)]
+    arrays: list[Any] = [np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(4)]
     return Losses(*arrays)
 
 
 @compiled(static=("points",))
 def gridded(
     points: int, lattice: LossLattice, infinite: Array, mesh: Array, least: Array, most: Array, order: Array
-) -> tuple[Array, Array, Array]:
-    """Returns one item's weights (points,), slack and infinite mass on the multiples of ``mesh``; see ``Losses``.
+) -> tuple[Array, Array, Array, Array]:
+    """Returns one item's weights (points,) on the multiples of ``mesh``, total, slack and infinite mass: ``Losses``.
 
     Above, each atom is first raised by what it may be off, then split between its two neighbours so that P- and Q-mass
     stay; what lies above the last point is infinite, what lies below the first is raised to it. Below, bins of atoms
@@ -194,11 +194,14 @@ def gridded(
     side = jnp.where(lattice.is_upper, 1.0, -1.0)
     tilt = jnp.exp(order * grid) * (1 + side * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
     weights = jnp.roll(jnp.where(kept > 0, kept * tilt, 0.0), least)
-    slack = lattice.slack * jnp.exp(lattice.log_mass) * (1 + u * (64 + LOG_MASS_ROUNDINGS * jnp.abs(lattice.log_mass)))
+    rounding = 1 + u * (64 + LOG_MASS_ROUNDINGS * (jnp.abs(lattice.log_mass) + jnp.abs(lattice.log_total)))
+    slack = lattice.slack * jnp.exp(lattice.log_mass) * rounding
+    # The lattice's losses may be off by its shift.
+    total = jnp.exp(lattice.log_total + order * off) * rounding
     # What float64 flushes to zero, of each atom and point.
     flushed = 4 * (n + points) * TINY * jnp.exp(jnp.minimum(order * most * h, 700.0))
     counted = jnp.where(lattice.is_upper, (infinite + cut) * (1 + 4 * u), 0.0)
-    return weights, slack + jnp.where(lattice.slack > 0, flushed, flushed), counted
+    return weights, total, slack + flushed, counted
 
 
 def _rounded(mesh: float) -> float:
