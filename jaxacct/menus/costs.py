@@ -15,6 +15,9 @@ SCALES = 4
 BLOCKS, COSTS = 200, range(4, 17)
 """Blocks that a budget pays for, about, where sizes are chosen, and the costs tried for a block."""
 
+DEAREST = 512
+"""Units that a single run costs at most, about, where a budget pays for few."""
+
 CLOSE = 5e-4
 """Share of the budget that fewer units may cost."""
 
@@ -57,12 +60,12 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
         known: list[int | None] = [next(costs) if size else None for size in sizes]
         units = min(c * n / size for c, n, size in zip(known, runs, sizes, strict=True) if c and size)
     else:
-        known, units = [None] * len(sizes), BLOCKS * sum(COSTS) / len(COSTS)
+        known, units = [None] * len(sizes), min(BLOCKS * sum(COSTS) / len(COSTS), DEAREST * min(runs))
     found = []
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
             # As many runs as so many units pay for; rounded down, lest this item cost the others a part of theirs.
-            tried = [(max(int(c * number / units), 1), c) for c in COSTS]
+            tried = [(max(int(c * number / units), 1), c) for c in (*COSTS, max(round(units / number), 1))]
             size, cost = min(tried, key=lambda pair: (abs(pair[1] * number / (pair[0] * units) - 1), pair[1]))
         found.append((size, cost))
     return tuple(size for size, _ in found), tuple(cost for _, cost in found)

@@ -17,7 +17,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.costs import BLOCKS, sizes_and_costs
 from jaxacct.menus.dominance import costlier
 from jaxacct.menus.game import Solved, Window, solve
-from jaxacct.menus.losses import Block, blocks_of, losses_on, window_for
+from jaxacct.menus.losses import MOST_TILT, Block, blocks_of, losses_on, window_for
 from jaxacct.precision import is_concrete, outside, scope
 
 RING, WIDE, LEVELS = 512, 2**14, 4096
@@ -198,8 +198,16 @@ class _Game(NamedTuple):
         cls, items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], epsilon: float, delta: float, to: Relation
     ) -> _Game:
         """Returns the game of blocks, of which the budget pays for about so many alone."""
-        rows = blocks_of([(costlier(mechanism), count) for mechanism, count in items], plays, to, epsilon)
-        return cls(rows, *window_for(rows, plays, epsilon, delta), epsilon, delta)
+        blocks = [(costlier(mechanism), count) for mechanism, count in items]
+        shares = [number / len(items) for number in plays]
+        while True:
+            rows = blocks_of(blocks, shares, to, epsilon)
+            window, points = window_for(rows, plays, epsilon, delta)
+            reach = max(epsilon, -float(window.start * window.mesh))
+            if np.max(window.order) * reach <= MOST_TILT or min(shares) > MOST_RUNS:
+                return cls(rows, window, points, epsilon, delta)
+            # So few runs never come near epsilon, which asks for a tilt without bound.
+            shares = [1.5 * share for share in shares]
 
     def solved(self, costs: Sequence[int], most: int, *, side: int = 0) -> Solved:
         """Returns the values of budgets up to ``most``, from above (``side`` 0) or from below (1)."""
