@@ -26,6 +26,9 @@ RING, WIDE, LEVELS = 512, 2**14, 4096
 MOST_LEVELS = 2**20
 """The largest budget that is looked at."""
 
+ROUNDS, NEAR = 5, 1.5
+"""Attempts at a tilt, which suits a number of runs to within such a factor."""
+
 NEVER = 2**30
 """A cost that no budget pays."""
 
@@ -261,10 +264,15 @@ def _of_several(
 
     with scope(by_programs=True):
         # What each is alone is told by blocks that are not too many: it takes a level for each.
-        usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
-        first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
-        game = game_of(first, guesses)
-        runs = [game.alone(i, guess / size) * size for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
+        for _ in range(ROUNDS):
+            usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
+            first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
+            game = game_of(first, guesses)
+            runs = [game.alone(i, guess / size) * size for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
+            ratios = [number / guess for number, guess in zip(runs, guesses, strict=True)]
+            if not min(runs) or 1 / NEAR <= min(ratios) <= max(ratios) <= NEAR:
+                break
+            guesses = runs
         for mechanism, size, number in zip(mechanisms, first, runs, strict=True):
             if number < size:
                 raise ValueError(_too_much(mechanism, size, epsilon, delta))
