@@ -113,9 +113,11 @@ class MenuFilter(Ledger):
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
         number = len(self.menu.items)
         if not isinstance(item, Mechanism):
-            validation.check_whole(item, "item", 0, number - 1, "the place of an item on the menu")
-            index = jnp.asarray(item, jnp.int32)
-            return jnp.where((index >= 0) & (index < number), index, -1)
+            if isinstance(item, jax.core.Tracer) and item.shape == () and jnp.issubdtype(item.dtype, jnp.integer):
+                return jnp.where((item >= 0) & (item < number), item.astype(jnp.int32), -1)  # before it could wrap
+            place: Any = item.item() if isinstance(item, (np.ndarray, jax.Array)) and item.size == 1 else item
+            validation.check_whole(place, "item", 0, number - 1, "the place of an item on the menu")
+            return jnp.asarray(place, jnp.int32)
         item.check_numbers()
         if item.batch_shape:
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
@@ -129,7 +131,10 @@ class MenuFilter(Ledger):
 
     def spend_curve(self, index: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
+        if np.shape(steps):
+            raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         runs = validation.exact_steps(steps)
+        runs = _countable(runs) if isinstance(runs, jax.core.Tracer) else np.int32(runs if runs <= MOST else -1)
         granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)
 
@@ -153,13 +158,19 @@ def _opened(menu: Menu) -> MenuState:
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
 
 
+@in_float64
+def _countable(runs: Float64[Array, ""]) -> Int32[Array, ""]:
+    """Returns a number of runs as a whole one, or -1: outside float64 its last digits would be lost."""
+    return jnp.where(runs <= MOST, runs, -1.0).astype(jnp.int32)
+
+
 @jax.jit
 def _spent(
     state: MenuState, index: Array, runs: Array, counts: Array, costs: Array
 ) -> tuple[Bool[Array, ""], MenuState]:
-    valid = (index >= 0) & (runs >= 0) & (runs <= MOST)
+    valid = (index >= 0) & (runs >= 0)
     place = jnp.maximum(index, 0)
-    wanted = jnp.where(valid, runs, 0).astype(jnp.int32)
+    wanted = jnp.where(valid, runs, 0)
     count, cost, paid = counts[place], costs[place], state.paid[place]
     lacking = jnp.maximum(wanted - paid, 0)
     blocks = lacking // count + (lacking % count > 0)
