@@ -102,7 +102,7 @@ GAMES = [
     (Fraction(3, 2), (1, 2, 4), 5, False),
     (Fraction(2), (2, 3, 5), 9, False),
     (Fraction(5, 4), (1, 2, 3), 4, True),
-    (Fraction(2), (2, 3, NEVER), 8, True),
+    (Fraction(2), (2, NEVER, 3), 8, True),
     (Fraction(1), (2, 3, 4), 8, False),
 ]
 

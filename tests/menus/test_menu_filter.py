@@ -191,6 +191,9 @@ def test_bad_uses_say_what_is_wrong():
         budget.spend(ja.Laplace(1.0))
     with pytest.raises(ValueError, match="dominated by nothing on the menu"):
         budget.spend(step(0.9))
+    alike = MenuFilter.of(Menu(1.0, 1e-5, "add_or_remove", (Item(ja.Gaussian(20.0), 1, 2, 5.0),), 10, 9e-6))
+    with pytest.raises(ValueError, match="dominated by nothing on the menu"):
+        alike.spend(ja.PureDP(20.0))  # the same numbers in a dataclass of another name
     for several in ((step(1.0), step(1.5)), [step(1.0)], ja.PoissonSubsampledGaussian(np.array([1.0, 2.0]), 0.01)):
         with pytest.raises(ValueError, match="one by one"):
             budget.spend(several)
