@@ -109,7 +109,8 @@ def adversary(paths: int) -> Any:
     """
     delta, rng = 1e-2, np.random.default_rng(0)
     menu = certify(1.0, delta, [(ja.Gaussian(noise), 1) for noise in (8.0, 12.0, 20.0)])
-    costs, noises = (np.array(parts) for parts in zip(*((i.cost, i.mechanism.noise_multiplier) for i in menu.items), strict=True))  # fmt: skip
+    costs = np.array([item.cost for item in menu.items])
+    noises = np.array([item.mechanism.noise_multiplier for item in menu.items])
     loss, left = np.zeros(paths), np.full(paths, menu.budget)
     while True:
         affordable = (costs[None, :] <= left[:, None]) & (loss[:, None] < menu.epsilon + 0.5)
@@ -130,10 +131,9 @@ def adversary(paths: int) -> Any:
 
 
 def replays(file: pathlib.Path) -> Any:
-    """Returns the epochs of recorded schedules that each filter grants, at the epsilon that the Rényi filter proves.
+    """Returns the epochs of recorded schedules that each filter grants, at one budget.
 
-    The budget is what the Rényi filter needs for half of the recorded epochs; a schedule that ends before a filter
-    refuses goes on as it ended.
+    The menu has the settings that a schedule uses; one that ends before a filter refuses goes on as it ended.
     """
     found = {}
     for name, run in json.loads(file.read_text()).items():

@@ -103,7 +103,9 @@ def window_for(
             orders.append(_best_order(losses, masses, times, epsilon))
     low, high = min(*lows, 0.0), max(*highs, 0.0)
     below = math.log(SPREAD / NEGLIGIBLE) / (1 + min(orders))
-    total = max(math.sqrt(times) * deviation for times, deviation in zip(list(plays) * len(rows), deviations, strict=True))
+    total = max(
+        math.sqrt(times) * deviation for times, deviation in zip(list(plays) * len(rows), deviations, strict=True)
+    )
     top = epsilon + min(BEYOND, DEVIATIONS * total)
     length = below + top + (high - low)
     mesh = _rounded(max(min(filter(None, deviations), default=length) / RESOLUTION, length / (MOST_POINTS - 8)))

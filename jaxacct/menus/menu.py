@@ -268,7 +268,9 @@ def _of_several(
             usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
             first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
             game = game_of(first, guesses)
-            runs = [game.alone(i, guess / size) * size for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
+            runs = [
+                game.alone(i, guess / size) * size for i, (guess, size) in enumerate(zip(guesses, first, strict=True))
+            ]
             ratios = [number / guess for number, guess in zip(runs, guesses, strict=True)]
             if not min(runs) or 1 / NEAR <= min(ratios) <= max(ratios) <= NEAR:
                 break

@@ -30,7 +30,9 @@ def test_no_fixed_sequence_within_the_budget_costs_more_than_the_value():
     assert menu.budget <= limit(menu) <= 1.02 * menu.budget
     for share in [1, 0, 0], [0, 1, 0], [0, 0, 1], *rng.dirichlet(np.ones(3), 3):
         blocks = [int(part * menu.budget / item.cost) for part, item in zip(share, menu.items, strict=True)]
-        noises, rates = zip(*((i.mechanism.noise_multiplier, i.mechanism.sampling_rate) for i in menu.items), strict=True)
+        noises, rates = zip(
+            *((i.mechanism.noise_multiplier, i.mechanism.sampling_rate) for i in menu.items), strict=True
+        )
         mechanisms = ja.PoissonSubsampledGaussian(np.array(noises), np.array(rates))
         assert certified.delta(mechanisms, 50 * np.array(blocks), 2.0).lower <= menu.value
     assert min(menu.share(i) for i in range(3)) >= 0.97
