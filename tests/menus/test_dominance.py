@@ -49,8 +49,9 @@ def test_no_kind_dominates_another():
 def test_nothing_dominates_what_is_out_of_range():
     item = ja.PoissonSubsampledGaussian(1.0, 0.1)
     ask = jax.jit(lambda noise, rate: dominates(item, ja.PoissonSubsampledGaussian(noise, rate)))
-    for noise, rate, answer in ((1.0, 0.1, True), (jnp.inf, 0.0, True), (jnp.nan, 0.1, False), (2.0, jnp.nan, False),
-                                (-2.0, 0.1, False), (2.0, -0.1, False), (0.9999999, 0.1, False), (1.0, 0.1000001, False)):  # fmt: skip
+    ordinary = [(1.0, 0.1, True), (jnp.inf, 0.0, True), (0.9999999, 0.1, False), (1.0, 0.1000001, False)]
+    invalid = [(jnp.nan, 0.1, False), (2.0, jnp.nan, False), (-2.0, 0.1, False), (2.0, -0.1, False)]
+    for noise, rate, answer in ordinary + invalid:
         assert bool(ask(np.float32(noise), np.float32(rate))) is answer
 
 

@@ -41,7 +41,7 @@ def exact(pairs, costs, budget, likelihood, *, path=False):
 
 
 def random_pairs(rng, *, infinite=False):
-    """Returns three pairs of three outcomes with masses in 64ths, so that floats hold them; some with infinite losses."""
+    """Returns three pairs of three outcomes with masses in 64ths, which floats hold; some with infinite losses."""
     pairs = []
     for strength in (6, 10, 16):
         p, q = np.array([22, 20, 22]), np.array([22, 20, 22])
@@ -138,7 +138,7 @@ def test_the_value_is_near_that_of_the_best_strategy():
 
 def test_wrong_filters_are_caught():
     caught = dict.fromkeys(("costs", "path", "window", "infinite"), 0)
-    for setting, (likelihood, costs, budget, infinite) in enumerate(GAMES):
+    for likelihood, costs, budget, infinite in GAMES:
         pairs = random_pairs(np.random.default_rng([9, 0]), infinite=infinite)
         epsilon, truth = math.log(likelihood), exact(pairs, costs, budget, likelihood)
         with scope(by_programs=True):
