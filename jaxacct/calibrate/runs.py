@@ -16,7 +16,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Relation
 MOST_RUNS = 2**31 - 1
 """Runs that are counted."""
 
-ORDERS = tuple(1 + 0.5 * 1.3**j for j in range(30))
+ORDERS = tuple(1 + 0.5 * 1.7**j for j in range(32))
 """Rényi orders of the first guess."""
 
 SHARE = 1.4

@@ -18,6 +18,9 @@ UNITS_CHOSEN, COSTS = 2000, range(4, 41)
 BLOCKS = 200
 """Blocks by which it is told how often a budget pays for an item alone, about."""
 
+DEAREST = 512
+"""Units that a single run costs at most, about, where a budget pays for few."""
+
 CLOSE = 5e-4
 """Share of the budget that fewer units may cost."""
 
@@ -60,7 +63,7 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
         known: list[int | None] = [next(costs) if size else None for size in sizes]
         units = min(c * n / size for c, n, size in zip(known, runs, sizes, strict=True) if c and size)
     else:
-        known, units = [None] * len(sizes), UNITS_CHOSEN
+        known, units = [None] * len(sizes), min(UNITS_CHOSEN, DEAREST * min(runs))
     found = []
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:

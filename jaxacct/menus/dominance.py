@@ -43,10 +43,12 @@ def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
     item = costlier(item)
     mine, theirs = _noise_of(item), _noise_of(other)
     if mine is None or theirs is None:
-        structures: list[Any] = [jax.tree.structure(item), jax.tree.structure(other)]
-        if structures[0] != structures[1]:
+        # JAX's == overlooks the class of a registered dataclass, its hash does not: a set asks for both.
+        if type(item) is not type(other) or len({jax.tree.structure(item), jax.tree.structure(other)}) > 1:
             return False
         pairs = list(zip(jax.tree.leaves(item), jax.tree.leaves(other), strict=True))
+        if any(np.shape(mine) != np.shape(theirs) for mine, theirs in pairs):
+            return False
         return _all(pairs, pairs)  # at least and at most
     if mine.kind is not theirs.kind:
         return False
@@ -83,8 +85,9 @@ def _noise_of(mechanism: Mechanism) -> _Noise | None:
 
 def _float32(value: ArrayLike, *, up: bool) -> float:
     exact = float(np.asarray(value))
-    near = np.float32(exact)
-    if np.isfinite(near) and (float(near) < exact if up else float(near) > exact):
+    with np.errstate(over="ignore"):
+        near = np.float32(exact)
+    if float(near) < exact if up else float(near) > exact:  # a finite number that float32 takes for infinite, too
         near = np.nextafter(near, np.float32(np.inf if up else -np.inf))
     return float(near)
 

@@ -118,9 +118,11 @@ class MenuFilter(Ledger):
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
         number = len(self.menu.items)
         if not isinstance(item, Mechanism):
-            validation.check_whole(item, "item", 0, number - 1, "the place of an item on the menu")
-            index = jnp.asarray(item, jnp.int32)
-            return jnp.where((index >= 0) & (index < number), index, -1)
+            if isinstance(item, jax.core.Tracer) and item.shape == () and jnp.issubdtype(item.dtype, jnp.integer):
+                return jnp.where((item >= 0) & (item < number), item.astype(jnp.int32), -1)  # before it could wrap
+            place: Any = item.item() if isinstance(item, (np.ndarray, jax.Array)) and item.size == 1 else item
+            validation.check_whole(place, "item", 0, number - 1, "the place of an item on the menu")
+            return jnp.asarray(place, jnp.int32)
         item.check_numbers()
         if item.batch_shape:
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
@@ -134,6 +136,8 @@ class MenuFilter(Ledger):
 
     def spend_curve(self, index: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
+        if np.shape(steps):
+            raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         runs = _whole(validation.exact_steps(steps))
         granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)

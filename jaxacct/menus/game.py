@@ -32,6 +32,7 @@ in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bou
   whose F is convex, by at most s_j G. A convolution by transforms of N points, each wrong by f = log2(N)
   TRANSFORM_ERROR in L2 (and entry by entry relative to M_j, the sum of the weights), errs in each entry by at most
   M_j |X|_2 (3 f + 8 u) to first order. Both are added at every level, and so go through all that follows.
+  So is what float64 flushes to zero: a tilt that is too high for it makes the values infinite, not 0.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Int
 
-from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF
 from jaxacct.programs import compiled
 from jaxacct.prv.spectrum import TRANSFORM_ERROR
 
@@ -149,6 +150,7 @@ def solve(
     inside = (places >= window.first) & (places <= window.last)
     beyond = jnp.maximum(at - at[window.last], 0.0)
     gone, kept = -jnp.expm1(-beyond), jnp.exp(-beyond)
+    flushed = 8 * n * TINY
 
     def prepared(of_row: Losses, t: Array) -> _Row:
         # exp of an exponent that rounds, and a few products.
@@ -169,17 +171,17 @@ def solve(
         log_peak = -t * jnp.log1p(1 / t) - jnp.log1p(t)
         bound = jnp.exp(log_peak - t * epsilons[r]) * (1 + FUNCTION * (8 + t * jnp.abs(epsilons[r])))
         bounds = row.losses.total * past.bounds[index] * (1 + 4 * u)
-        bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0)))
+        bound = jnp.maximum(bound + flushed, jnp.max(jnp.where(can, bounds, 0.0)))
         infinite = jnp.max(jnp.where(can, past.infinite[index] + row.losses.infinite, 0.0)) * (1 + 4 * u)
-        error = row.wrong * past.norms[index] + row.losses.slack * past.bounds[index]
+        error = row.wrong * past.norms[index] + row.losses.slack * past.bounds[index] + flushed
         played = jnp.fft.irfft(row.transforms * past.spectra[index % ring], n)
         played = (played + jnp.where(is_upper, error, -error)[:, None]) * safe
         stopped = jnp.maximum(-jnp.expm1(epsilons[r] - at), 0.0) * decay * safe
         best = jnp.maximum(stopped, jnp.max(jnp.where(can[:, None], played, 0.0), axis=0))
-        best = jnp.where(is_upper, jnp.minimum(best, jnp.minimum(decay * up, bound)), best)
+        best = jnp.where(is_upper, jnp.minimum(best, jnp.minimum(decay * up, bound)) + flushed, best)
         value = jnp.minimum(best[window.last] / decay[window.last] * up, 1.0)
-        higher = jnp.where(is_upper, decay * (gone + kept * value) * up, stopped)
-        steeper = jnp.exp(jnp.minimum(t * (at[window.first] - at), 700.0)) * up
+        higher = jnp.where(is_upper, decay * (gone + kept * value) * up + flushed, stopped)
+        steeper = jnp.exp(t * (at[window.first] - at)) * up
         lower = jnp.where(is_upper, jnp.minimum(best[window.first] * steeper, bound), 0.0)
         return jnp.where(inside, best, jnp.where(places < window.first, lower, higher)), bound, infinite
 
@@ -187,7 +189,9 @@ def solve(
         r, past = state.level, state.past
         whole, bound, infinite = jax.vmap(level, in_axes=(None, 0, 0))(r, prepared_rows, past)
         value = jnp.max(whole[:, -window.start] + infinite) * (1 + jnp.where(is_upper, 4 * u, -4 * u))
-        norms = jnp.sqrt(jnp.sum(whole**2, axis=-1)) * (1 + 2 * n * u)
+        value = jnp.where(jnp.isnan(value), jnp.where(is_upper, jnp.inf, 0.0), value)
+        largest = jnp.maximum(jnp.max(whole, axis=-1), TINY)  # lest squares be flushed
+        norms = largest * jnp.sqrt(jnp.sum((whole / largest[:, None]) ** 2, axis=-1)) * (1 + 4 * n * u)
         past = _Past(
             past.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
             past.norms.at[:, r].set(norms),

@@ -40,8 +40,11 @@ NEGLIGIBLE = 1e-6
 SPREAD = 30.0
 """By how much a Rényi bound of delta typically lies above it."""
 
-BEYOND = 2.0
-"""Losses above epsilon that the window holds."""
+BEYOND, DEVIATIONS = 2.0, 6.0
+"""Losses above epsilon that the window holds, at most, and in standard deviations of all that the budget pays for."""
+
+MOST_TILT = 500.0
+"""Of order times loss in the window: e^700 is about where float64 ends."""
 
 DIGITS = 12
 """Binary digits of h."""
@@ -62,20 +65,19 @@ class Block(NamedTuple):
 
 
 def blocks_of(
-    items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], relation: Relation, epsilon: float
+    items: Sequence[tuple[Mechanism, int]], shares: Sequence[float], relation: Relation, epsilon: float
 ) -> list[list[Block]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
-    Tilted alike in a direction, as suits a run of all of them at equal shares; ``plays`` says how often ``epsilon``
-    pays for each alone. In the scope of programs.
+    Tilted alike in a direction, as suits a run in which each occurs as often as ``shares`` say. In the scope of
+    programs.
     """
     every = [directed_parts(mechanism, count, relation) for mechanism, count in items]
-    shares = [number / len(items) for number in plays]
     rows = []
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        sums = composed_apart(of_items, shares, ForDelta(np.float64(epsilon)), POINTS)
+        sums = composed_apart(of_items, list(shares), ForDelta(np.float64(epsilon)), POINTS)
         rows.append([Block(*outside((sum_.lattices, infinite_share(sum_.facts, sum_.lost)))) for sum_ in sums])
     return rows
 
@@ -101,11 +103,15 @@ def window_for(
             orders.append(_best_order(losses, masses, times, epsilon))
     low, high = min(*lows, 0.0), max(*highs, 0.0)
     below = math.log(SPREAD / NEGLIGIBLE) / (1 + min(orders))
-    length = below + epsilon + BEYOND + (high - low)
+    total = max(
+        math.sqrt(times) * deviation for times, deviation in zip(list(plays) * len(rows), deviations, strict=True)
+    )
+    top = epsilon + min(BEYOND, DEVIATIONS * total)
+    length = below + top + (high - low)
     mesh = _rounded(max(min(filter(None, deviations), default=length) / RESOLUTION, length / (MOST_POINTS - 8)))
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
-    needed = math.ceil((epsilon + BEYOND) / mesh) + most - start + 1
+    needed = math.ceil(top / mesh) + most - start + 1
     points = 1 << (needed - 1).bit_length()
     points = 3 * points // 4 if 3 * points // 4 >= needed else points
     tilts: Any = np.asarray([row[0].lattices.order[0] for row in rows])
@@ -199,7 +205,7 @@ def gridded(
     # The lattice's losses may be off by its shift.
     total = jnp.exp(lattice.log_total + order * off) * rounding
     # What float64 flushes to zero, of each atom and point.
-    flushed = 4 * (n + points) * TINY * jnp.exp(jnp.minimum(order * most * h, 700.0))
+    flushed = 4 * (n + points) * TINY * jnp.exp(jnp.maximum(order * most * h, 0.0))
     counted = jnp.where(lattice.is_upper, (infinite + cut) * (1 + 4 * u), 0.0)
     return weights, total, slack + flushed, counted
 

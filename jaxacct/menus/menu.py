@@ -19,7 +19,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.costs import BLOCKS, sizes_and_costs
 from jaxacct.menus.dominance import costlier
 from jaxacct.menus.game import Solved, Window, solve
-from jaxacct.menus.losses import Block, blocks_of, losses_on, window_for
+from jaxacct.menus.losses import MOST_TILT, Block, blocks_of, losses_on, window_for
 from jaxacct.precision import is_concrete, outside, scope
 
 RING, WIDE, LEVELS = 512, 2**14, 4096
@@ -27,6 +27,9 @@ RING, WIDE, LEVELS = 512, 2**14, 4096
 
 MOST_LEVELS = 2**20
 """The largest budget that is looked at."""
+
+ROUNDS, NEAR = 5, 1.5
+"""Attempts at a tilt, which suits a number of runs to within such a factor."""
 
 NEVER = 2**30
 """A cost that no budget pays."""
@@ -220,8 +223,16 @@ class Game(NamedTuple):
         cls, items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], epsilon: float, delta: float, to: Relation
     ) -> Game:
         """Returns the game of blocks, of which the budget pays for about so many alone."""
-        rows = blocks_of([(costlier(mechanism), count) for mechanism, count in items], plays, to, epsilon)
-        return cls(rows, *window_for(rows, plays, epsilon, delta), epsilon, delta)
+        blocks = [(costlier(mechanism), count) for mechanism, count in items]
+        shares = [number / len(items) for number in plays]
+        while True:
+            rows = blocks_of(blocks, shares, to, epsilon)
+            window, points = window_for(rows, plays, epsilon, delta)
+            reach = max(epsilon, -float(window.start * window.mesh))
+            if np.max(window.order) * reach <= MOST_TILT or min(shares) > MOST_RUNS:
+                return cls(rows, window, points, epsilon, delta)
+            # So few runs never come near epsilon, which asks for a tilt without bound.
+            shares = [1.5 * share for share in shares]
 
     @classmethod
     def on(cls, menu: Menu) -> Game:
@@ -301,16 +312,22 @@ def _of_several(
 
     with scope(by_programs=True):
         # What each is alone is told by blocks that are not too many: it takes a level for each.
-        usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
-        first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
-        game = game_of(first, guesses)
-        alone = [0.0] * len(pairs)
-        if not any(once := [game.costs_too_much(i) for i in range(len(pairs))]):
+        for _ in range(ROUNDS):
+            usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
+            first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
+            game = game_of(first, guesses)
+            never, runs = [game.costs_too_much(i) for i in range(len(pairs))], guesses
+            if any(never):
+                break
             alone = [game.alone(i, guess / size) for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
-            once = [number < 1 for number in alone]
-        if any(once):
-            return _without(once, pairs, costs, epsilon, delta, relation)
-        runs = [number * size for number, size in zip(alone, first, strict=True)]
+            never = [number < 1 for number in alone]
+            runs = [number * size for number, size in zip(alone, first, strict=True)]
+            ratios = [number / guess for number, guess in zip(runs, guesses, strict=True)]
+            if 1 / NEAR <= min(ratios) <= max(ratios) <= NEAR:
+                break
+            guesses = [max(number, 0.5) for number in runs]
+        if any(never):
+            return _without(never, pairs, costs, epsilon, delta, relation)
         counts, chosen = sizes_and_costs(runs, sizes)
         if costs:
             counts, chosen = tuple(size or 1 for size in sizes), tuple(costs)

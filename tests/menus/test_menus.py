@@ -1,0 +1,87 @@
+"""Certified menus: one item is a plan, several are at least any fixed sequence, and no budget beats the limit."""
+
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct import calibrate, certified
+from jaxacct.menus import certify, limit
+from jaxacct.menus.costs import sizes_and_costs, whole_costs
+
+STEP = ja.PoissonSubsampledGaussian(1.5, 0.01)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_a_menu_of_one_item_is_a_plan(epsilon):
+    menu = certify(epsilon, 1e-5, [STEP])
+    planned = calibrate.steps(epsilon, 1e-5, STEP.noise_multiplier, STEP.sampling_rate)
+    assert menu.budget == int(planned.value) == calibrate.most_runs(STEP, epsilon, 1e-5)
+    assert limit(menu) == menu.budget
+    assert menu.value <= 1e-5
+    assert menu.share(0) == 1.0
+    assert certify(epsilon, 1e-5, [STEP], costs=[7]).budget == 7 * menu.budget
+
+
+def test_no_fixed_sequence_within_the_budget_costs_more_than_the_value():
+    items = [(STEP, 50), (ja.PoissonSubsampledGaussian(2.5, 0.01), 50), (ja.PoissonSubsampledGaussian(1.0, 0.005), 50)]
+    menu = certify(2.0, 1e-5, items)
+    rng = np.random.default_rng(0)
+    assert menu.value <= 1e-5
+    assert menu.budget <= limit(menu) <= 1.02 * menu.budget
+    for share in [1, 0, 0], [0, 1, 0], [0, 0, 1], *rng.dirichlet(np.ones(3), 3):
+        blocks = [int(part * menu.budget / item.cost) for part, item in zip(share, menu.items, strict=True)]
+        noises, rates = zip(
+            *((i.mechanism.noise_multiplier, i.mechanism.sampling_rate) for i in menu.items), strict=True
+        )
+        mechanisms = ja.PoissonSubsampledGaussian(np.array(noises), np.array(rates))
+        assert certified.delta(mechanisms, 50 * np.array(blocks), 2.0).lower <= menu.value
+    assert min(menu.share(i) for i in range(3)) >= 0.97
+
+
+def test_few_runs_keep_their_proportion():
+    # A budget of ten of the one and of twenty of the other: what a block costs is not the same for both.
+    menu = certify(0.1, 1e-9, [ja.PureDP(0.01), ja.PureDP(0.02)])
+    assert min(menu.share(i) for i in range(2)) >= 0.9
+    assert menu.items[1].cost >= 1.8 * menu.items[0].cost
+    assert menu.budget // menu.items[0].cost <= 10
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "noise", "runs"), [(0.0, 1e-3, 2000.0, 25), (1e-3, 1e-12, 1e6, 34500), (20.0, 1e-12, 1.0, 6)]
+)
+def test_a_guess_that_is_far_off_costs_nothing(epsilon, delta, noise, runs):
+    menu = certify(epsilon, delta, [ja.Gaussian(noise), ja.Gaussian(2 * noise)])
+    item = menu.items[0]
+    assert certified.delta(item.mechanism, menu.budget // item.cost * item.count, epsilon).lower <= delta
+    assert item.alone * item.count >= 0.97 * runs
+
+
+def test_costs_are_in_proportion():
+    for plays in ([26.7, 48.7, 89.8, 179.7], [3.0, 1000.0]):
+        costs = np.array(whole_costs(plays))
+        assert np.ptp(costs * plays) <= 0.02 * np.max(costs * plays)
+    for runs in ([3.1, 7.1], [26.0, 1e6], [1.0, 1.0]):
+        sizes, costs = sizes_and_costs(runs, [None, None])
+        budgets = np.array(costs) * runs / sizes
+        assert np.ptp(budgets) <= 0.01 * np.max(budgets)
+
+
+def test_bad_menus_say_what_is_wrong():
+    with pytest.raises(ValueError, match="menu is empty"):
+        certify(1.0, 1e-5, [])
+    with pytest.raises(ValueError, match="do not fit"):
+        certify(1.0, 1e-5, [STEP], costs=[1, 2])
+    for costs in ([0], [-1], [2**21]):
+        with pytest.raises(ValueError, match="costs"):
+            certify(1.0, 1e-5, [STEP], costs=costs)
+    for epsilon, delta in ((-1.0, 1e-5), (np.nan, 1e-5), (np.inf, 1e-5), (1.0, 0.0), (1.0, 1.0), (1.0, np.nan)):
+        with pytest.raises(ValueError, match=r"epsilon|delta"):
+            certify(epsilon, delta, [STEP])
+    with pytest.raises(ValueError, match="one by one"):
+        certify(1.0, 1e-5, [ja.PoissonSubsampledGaussian(np.array([1.0, 2.0]), 0.01)])
+    with pytest.raises(ValueError, match="count"):
+        certify(1.0, 1e-5, [(STEP, 0)])
+    with pytest.raises(ValueError, match="costs more than"):
+        certify(1.0, 1e-5, [ja.Gaussian(0.5)])
+    with pytest.raises(ValueError, match="costs more than"):
+        certify(1.0, 1e-5, [ja.Gaussian(20.0), ja.Gaussian(0.5)])
