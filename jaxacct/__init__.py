@@ -37,6 +37,7 @@ from jaxacct.mechanisms import (
     Relation,
     TruncatedPoissonGaussian,
 )
+from jaxacct.pytrees import register_dataclass
 
 if _typing.TYPE_CHECKING:
     from jaxacct import (
@@ -47,6 +48,7 @@ if _typing.TYPE_CHECKING:
         filters,
         gdp,
         iteration,
+        menus,
         odometers,
         policies,
         rdp,
@@ -88,10 +90,12 @@ __all__ = [
     "filters",
     "gdp",
     "iteration",
+    "menus",
     "odometers",
     "policies",
     "prv",
     "rdp",
+    "register_dataclass",
     "saddlepoint",
     "sweep",
     "tradeoff",

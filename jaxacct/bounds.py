@@ -8,16 +8,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, repr=False)
 class Bounds:
     """Certified bracket of a privacy number: ``lower <= truth <= upper``; report ``upper``.

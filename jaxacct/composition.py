@@ -18,6 +18,7 @@ from jaxacct import elementary, validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
 from jaxacct.precision import UNIT_ROUNDOFF, exact_real, is_concrete, is_zero, log_complement
+from jaxacct.pytrees import check_told_apart
 from jaxacct.validation import MOST_STEPS
 
 Part: TypeAlias = tuple[DominatingPair, Any]
@@ -73,9 +74,10 @@ def _directed(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Part
         counts = jnp.broadcast_to(_real(steps), (length,))
         return [_gathered(((pair, counts),)) for pair in pairs]
     counts = _real(steps)[None]
-    return [
-        ((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in mechanism.dominating_pairs(relation)
-    ]
+    pairs = mechanism.dominating_pairs(relation)
+    for pair in pairs:
+        check_told_apart(pair)
+    return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
 
 
 def runs_nothing(directions: list[Parts]) -> bool:

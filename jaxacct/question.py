@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -24,6 +23,7 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, check
 from jaxacct.precision import TINY
+from jaxacct.pytrees import register_dataclass
 
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
@@ -32,7 +32,7 @@ So has one below the smallest normal float64, within which XLA tells no numbers 
 """
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class ForEpsilon:
     """Asks for epsilon at ``delta`` (), in [0, 1); 0 asks for the pure epsilon."""
@@ -69,7 +69,7 @@ class ForEpsilon:
         return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class ForDelta:
     """Asks for delta at ``epsilon`` (), at least 0; ``inf`` asks for the mass of infinite losses."""

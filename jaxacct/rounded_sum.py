@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Float32
 
 from jaxacct.precision import as_float64, exact_float64, kept_positive
+from jaxacct.pytrees import register_dataclass
 from jaxacct.validation import MOST_COUNT
 
 SMALLEST = 2.0**-126
@@ -28,7 +29,7 @@ ROUNDING = 2.0**-51
 """Four units of float64 roundoff: covers the at most three roundings of ``old + steps * cost``, all terms >= 0."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RoundedSum:
     """An array of numbers, each the sum of two float32 ones, for use inside the float64 scope.

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from jaxacct import validation
+from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.sampling.packing import Batch
@@ -21,7 +22,7 @@ FAULTS = ("noise", "clipping", "shuffling")
 """What :func:`~jaxacct.audit.run` can break: half the noise, no clipping, a fixed order taken for Poisson samples."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class HalfNoise(Flat):
     """Adds half of the noise that is accounted."""
@@ -30,7 +31,7 @@ class HalfNoise(Flat):
         return super().gradient_noise_multiplier(noise_multiplier) / 2
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class NoClipping(Flat):
     """Leaves gradients as they are, and adds noise for clipped ones."""

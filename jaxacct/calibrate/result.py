@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxacct.bounds import Bounds
+from jaxacct.pytrees import register_dataclass
 
 
 class Status(enum.IntEnum):
@@ -33,7 +33,7 @@ class Status(enum.IntEnum):
     UNKNOWN = 4
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Calibrated:
     """A setting that satisfies a privacy budget.

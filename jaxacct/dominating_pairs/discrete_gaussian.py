@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.finite import LOSS_ROUNDING, FinitePair
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
+from jaxacct.pytrees import register_dataclass
 
 SELF_DUAL = 1 / math.sqrt(2 * math.pi)
 """The scale at which Poisson's formula leaves the sum as it is."""
@@ -32,7 +32,7 @@ SMALLEST_SCALE = 1e-140
 """Below it the square of a loss's denominator leaves float64; the pair is taken to have no noise."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class DiscreteGaussianPair(DominatingPair):
     """The discrete Gaussian moved by ``sensitivity`` against the one at 0; the reverse is its mirror image.

@@ -16,6 +16,7 @@ from jaxacct.dominating_pairs.law import Law, Nodes, moments, precision
 from jaxacct.dominating_pairs.moments import reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
+from jaxacct.pytrees import register_dataclass
 
 LOSS_ROUNDING = 8 * UNIT_ROUNDOFF
 """Relative error of a computed loss: the rounding of the quotient, which tells 4.5-fold in a logarithm above 0.22, and
@@ -28,7 +29,7 @@ LARGEST_LOG = 709.0
 """Largest |log p| of a normal float64 p <= 1."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class FinitePair(DominatingPair):
     """P- and Q-probabilities of m outcomes, in any order.

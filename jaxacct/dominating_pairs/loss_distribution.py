@@ -18,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64
+from jaxacct.pytrees import register_dataclass
 
 Distribution = Callable[[Array, Any], Array]
 """A function of (losses, parameters) that returns a probability for each of the losses, in float64."""
@@ -32,7 +33,7 @@ PIECES = 2048
 """Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / PIECES of it wide."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class LossDistributionPair(DominatingPair):
     """A pair (P, Q) by the laws of its privacy loss under P and under Q.

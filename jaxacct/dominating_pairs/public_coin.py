@@ -10,9 +10,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PublicCoinPair(DominatingPair):
     """Each of the pairs with its probability; the loss is that of the pair that was drawn.

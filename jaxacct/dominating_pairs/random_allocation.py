@@ -55,6 +55,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.dominating_pairs.finite import FinitePair
 from jaxacct.dominating_pairs.pair import DominatingPair, OrderKinds
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, is_concrete
+from jaxacct.pytrees import register_dataclass
 
 FINE = 2**13
 """Points that sums fall on before some of them are chosen."""
@@ -119,7 +120,7 @@ class Allocated(NamedTuple):
     theta: Array
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RandomAllocationPair(FinitePair):
     """A pair of finitely many outcomes whose losses lie on no lattice, and what Rényi orders are bounded by apart.

@@ -18,11 +18,12 @@ from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean, weighted
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index, is_concrete
+from jaxacct.pytrees import register_dataclass
 
 NOISES: dict[str, Noise] = {"gaussian": GaussianNoise(), "laplace": LaplaceNoise()}
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class ShiftedNoisePair(DominatingPair):
     """P = sum_k p_k noise around ``locations[k]`` against Q = sum_k q_k noise around the same locations.

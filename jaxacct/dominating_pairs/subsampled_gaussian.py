@@ -40,6 +40,7 @@ from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
 from jaxacct.precision import UNIT_ROUNDOFF, as_real, is_concrete, log_complement
+from jaxacct.pytrees import register_dataclass
 
 PIECES = 24
 """Chords below which the tilted density beyond a loss is put; they leave the bound within a factor of e."""
@@ -62,7 +63,7 @@ WIDE_ANGLES = np.concatenate([ANGLES, [4.5, 7.0, 11.0, 17.0, 26.0, 40.0]])
 """For q = 1, where r is an exponential and vanishes nowhere."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class SubsampledGaussianPair(DominatingPair):
     """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` (removes), or the reverse (adds).

@@ -47,6 +47,7 @@ from jaxacct.dominating_pairs.panels import (
 )
 from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.pytrees import register_dataclass
 
 SHIFT = 2.0
 """Distance of A and B: replacing an example changes a sum of contributions of norm 1 by up to 2."""
@@ -64,7 +65,7 @@ WIDEST, WIDEST_TURN = 4.0, 4.5
 """Largest width of the scan's panels, in z and in u: for small rates the rule then errs by less than e^-46."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class WithoutReplacementPair(DominatingPair):
     """The law of the loss under replacement, when a fraction of the examples is drawn without replacement.

@@ -18,6 +18,7 @@ from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, listed
 from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum, runs_within
 
 Cost = tuple[Array, ...]
@@ -29,7 +30,7 @@ def squared(number: Array) -> Array:
     return jnp.where(is_zero(number), 0.0, jnp.maximum(number**2 * (1 + ROUNDING), LEAST_COST))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class AdditiveState:
     """What an additive filter has been given and has spent; float32 leaves.

@@ -21,9 +21,10 @@ from jaxacct.filters.renyi import FILTER_ORDERS, RenyiFilter
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, exact_float64, in_float64
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class IndividualRenyiFilter:
     """Grants each example's contributions while its own budget of (epsilon, delta) lasts.

@@ -36,6 +36,7 @@ from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise, runs_within
 
@@ -56,7 +57,7 @@ def log_share(order: float) -> float:
     return (order - 1) * math.log1p(-1 / order) - math.log(order)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class _State:
     budget: RoundedSum

@@ -35,10 +35,11 @@ from jaxtyping import Array, Float
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
 from jaxacct.precision import FUNCTION, TINY, first_index
+from jaxacct.pytrees import register_dataclass
 from jaxacct.tradeoff.profile import Lines, Profile, lines_below
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class GaussianSummary:
     """What one mu says of a composition.

@@ -24,6 +24,7 @@ from jaxacct.iteration.contraction import (
 )
 from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.pytrees import register_dataclass
 
 NEEDS_CONVEXITY = ("renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
@@ -35,7 +36,7 @@ ROUNDED_UP = 1 + 16 * UNIT_ROUNDOFF
 """Covers the four roundings of each ratio below."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class ProjectedNoisySGD(Fields):
     """Projected noisy SGD: w <- projection onto K of w - learning_rate (gradient at w of record t's loss + Z).

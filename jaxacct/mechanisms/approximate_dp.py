@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
@@ -13,12 +12,13 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import UNIT_ROUNDOFF, exact_float64, in_float64, kept_positive, outside
+from jaxacct.pytrees import register_dataclass
 
 ROUNDING = 16 * UNIT_ROUNDOFF
 """Relative error of a binary probability: exp twice, two products, a sum and a quotient, each right to two units."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PureDP(Mechanism):
     """Any mechanism that is epsilon-DP: as private as binary randomized response, at worst.
@@ -57,7 +57,7 @@ class PureDP(Mechanism):
         return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING))),)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class ApproximateDP(Mechanism):
     """Any mechanism that is (epsilon, delta)-DP.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float, PyTree
@@ -17,9 +16,10 @@ from jaxacct.dominating_pairs.finite import SUM_TOLERANCE
 from jaxacct.dominating_pairs.loss_distribution import VALUE_ERROR, Distribution
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions
 from jaxacct.precision import as_float64, is_concrete
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class DiscretePair(Mechanism):
     """A mechanism dominated by a pair of distributions on m outcomes, which the caller has to know.
@@ -88,7 +88,7 @@ class DiscretePair(Mechanism):
         return pairs.get(relation, pairs["remove"] + pairs["add"])
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PrivacyLoss(Mechanism):
     """A mechanism given by the law of its privacy loss Y = log P/Q under a dominating pair (P, Q).

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Bool
@@ -15,6 +14,7 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.pytrees import register_dataclass
 
 LARGEST_SENSITIVITY = 2**16
 """Most that a query's value may change: discrete Laplace noise has an atom for each unit of it."""
@@ -29,7 +29,7 @@ SCALES_OF_REACH = 38
 """Scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64, e^-708."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class DiscreteLaplace(Mechanism):
     """Discrete Laplace (two-sided geometric) mechanism: an integer query plus noise n of mass prop. to e^(-|n|/scale).
@@ -81,7 +81,7 @@ class DiscreteLaplace(Mechanism):
         return (outside(FinitePair(p, p[..., ::-1], losses, jnp.broadcast_to(rounding, p.shape))),)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class DiscreteGaussian(Mechanism):
     """Discrete Gaussian mechanism: an integer query plus noise n of mass proportional to e^(-n^2 / (2 scale^2)).

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
@@ -13,9 +12,10 @@ from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import subsampled_pair
 from jaxacct.precision import as_float64, scope
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Gaussian(Mechanism):
     """Gaussian mechanism: a query of sensitivity 1 plus noise of the given standard deviation.
@@ -50,7 +50,7 @@ class Gaussian(Mechanism):
         return (SubsampledGaussianPair(noise, 1.0, removes=True),)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PoissonSubsampledGaussian(Mechanism):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.

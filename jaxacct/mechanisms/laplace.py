@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.shifts import shifted_pair, subsampled_pair
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Laplace(Mechanism):
     """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
@@ -52,7 +52,7 @@ class Laplace(Mechanism):
         return (shifted_pair(self.scale, shift, "laplace"),)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PoissonSubsampledLaplace(Mechanism):
     """Laplace mechanism on a Poisson sample: each example takes part independently with probability ``sampling_rate``.

@@ -14,6 +14,7 @@ from jaxtyping import ArrayLike, Bool
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
+from jaxacct.pytrees import check_told_apart
 
 Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace"]
 """Which data sets are neighbours: one example more or less, one less, one more, or one replaced by another."""
@@ -56,7 +57,8 @@ class Fields:
         """Raises TypeError where a field is no number; only what is called asks, for JAX puts what it likes there."""
         if jax.tree_util.all_leaves([self]):
             name = type(self).__name__
-            raise TypeError(f"{name} is no pytree: put @jax.tree_util.register_dataclass above its @dataclass.")
+            raise TypeError(f"{name} is no pytree: put @jaxacct.register_dataclass above its @dataclass.")
+        check_told_apart(self)
         for path, leaf in jax.tree_util.tree_leaves_with_path(self, is_leaf=lambda value: value is None):
             validation.check_number(leaf, f"{type(self).__name__}{jax.tree_util.keystr(path)}")
 
@@ -65,7 +67,7 @@ class Mechanism(Fields, abc.ABC):
     """What is released, one run of it: the base of all mechanisms, and of your own.
 
     A class and not a protocol: what is no mechanism is refused by name, by a type checker and at run time, and most of
-    one is inherited. Write a frozen dataclass, registered by ``jax.tree_util.register_dataclass``, whose fields are
+    one is inherited. Write a frozen dataclass, registered by :func:`jaxacct.register_dataclass`, whose fields are
     numbers or arrays, with :attr:`relations`, :meth:`validate` and :meth:`dominating_pairs`; override the rest where
     fields are vectors or a run can release nothing. Every accountant, filter and trainer then takes it.
 
@@ -76,9 +78,9 @@ class Mechanism(Fields, abc.ABC):
 
     A noisy count in which one person may count several times:
 
-    >>> import dataclasses, jax
+    >>> import dataclasses
     >>> import jaxacct as ja
-    >>> @jax.tree_util.register_dataclass
+    >>> @ja.register_dataclass
     ... @dataclasses.dataclass(frozen=True)
     ... class NoisyCount(ja.Mechanism):
     ...     deviation: float

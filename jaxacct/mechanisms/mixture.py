@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
@@ -14,12 +13,13 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.mechanisms.shifts import mixture_pair
+from jaxacct.pytrees import register_dataclass
 
 SUM_TOLERANCE = 1e-6
 """How far from 1 concrete probabilities may sum: what float32 leaves of them. They are normalized."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class GaussianMixture(Mechanism):
     """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import jax
 import numpy as np
 from jaxtyping import ArrayLike, Bool
 
@@ -15,9 +14,10 @@ from jaxacct.dominating_pairs.random_allocation import MOST_BATCHES, allocation_
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
 from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RandomAllocation(Mechanism):
     """One epoch of noisy sums over batches by random allocation, also called balls-in-bins sampling.

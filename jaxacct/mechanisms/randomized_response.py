@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool
 
@@ -14,9 +13,10 @@ from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.approximate_dp import ROUNDING
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RandomizedResponse(Mechanism):
     """Randomized response: one person's value, or with some probability another of the possible ones.

@@ -18,9 +18,10 @@ from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.public_coin import PublicCoinPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class TruncatedPoissonGaussian(Mechanism):
     """Gaussian mechanism on a Poisson sample, of which, if it exceeds B examples, B at random are used.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, WithoutReplacementPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class GaussianWithoutReplacement(Mechanism):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
@@ -51,7 +51,7 @@ class GaussianWithoutReplacement(Mechanism):
         return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class LaplaceWithoutReplacement(Mechanism):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.

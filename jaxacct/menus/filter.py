@@ -17,12 +17,13 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.dominance import dominates
 from jaxacct.menus.menu import Items, Menu, certify
 from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.pytrees import register_dataclass
 
 MOST = 2**31 - 1
 """Runs and units that are counted."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class MenuState:
     """What is left of a menu's budget.
@@ -87,6 +88,7 @@ class MenuFilter(Ledger):
         """Returns the filter of a menu that has been certified, before its first release."""
         return object.__new__(cls)._fill(opened(menu), menu)
 
+    @in_float64
     def spend(
         self, item: Mechanisms | ArrayLike, steps: Steps = 1, *, relation: Relation | None = None
     ) -> tuple[Bool[Array, ""], Self]:
@@ -108,6 +110,7 @@ class MenuFilter(Ledger):
     ) -> Bool[Array, ""]:
         return self.spend(item, steps, relation=relation)[0]
 
+    @in_float64
     def curve(self, item: Mechanisms | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
         """Returns the index of what is paid for, for :meth:`spend_curve`: -1 for nothing on the menu, int32."""
         if relation not in (None, self.menu.relation):
@@ -132,8 +135,9 @@ class MenuFilter(Ledger):
             raise ValueError(f"item = {item} is dominated by nothing on the menu ({listed}): put it there.")
         prices = np.asarray([entry.cost / entry.count for entry in self.menu.items], np.float32)
         each = jnp.where(jnp.stack([jnp.asarray(cover, bool) for cover in covers]), prices, jnp.inf)
-        return jnp.where(jnp.min(each) < jnp.inf, jnp.argmin(each).astype(jnp.int32), -1)
+        return jnp.where(jnp.min(each) < jnp.inf, jax.lax.argmin(each, 0, jnp.int32), -1)
 
+    @in_float64
     def spend_curve(self, index: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
         if np.shape(steps):
@@ -142,6 +146,7 @@ class MenuFilter(Ledger):
         granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)
 
+    @in_float64
     def remaining(self, item: Mechanism | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
         """Returns how many more runs of an item would be granted, nothing else in between; at most 2^31 - 1."""
         index = self.curve(item, relation=relation)
@@ -158,14 +163,14 @@ class MenuFilter(Ledger):
         return np.asarray([item.cost for item in self.menu.items], np.int32)
 
 
+@in_float64
 def opened(menu: Menu) -> MenuState:
     """Returns the state before the first release."""
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
 
 
-@in_float64
 def _whole(runs: Any) -> Int32[Array, ""]:
-    """Returns a number of runs as int32, -1 where it is none or exceeds what is counted."""
+    """Returns a number of runs as int32, -1 where it is none or exceeds what is counted. In the scope."""
     runs = jnp.asarray(runs)
     return jnp.where((runs >= 0) & (runs <= MOST), runs, -1.0).astype(jnp.int32)
 
@@ -178,7 +183,7 @@ def _spent(
     place, wanted = jnp.maximum(index, 0), jnp.maximum(runs, 0)
     count, cost, paid = counts[place], costs[place], state.paid[place]
     lacking = jnp.maximum(wanted - paid, 0)
-    blocks = lacking // count + (lacking % count > 0)
+    blocks = lacking // count + jnp.where(lacking % count > 0, 1, 0)
     # No product overflows: as many blocks are affordable.
     affordable = blocks <= state.left // jnp.maximum(cost, 1)
     granted = valid & (affordable | (cost == 0))

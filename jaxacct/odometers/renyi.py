@@ -30,6 +30,7 @@ from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise
 
@@ -50,7 +51,7 @@ SLACK = 2.0**-46
 """Relative rounding of a reading: some tens of operations in float64, and the sums' own, which are rounded up apart."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class RenyiTotals:
     """What a Rényi odometer has counted; float32 leaves.

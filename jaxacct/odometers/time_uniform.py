@@ -51,13 +51,14 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
 from jaxacct.odometers.search import most_steps
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum
 
 SLACK = 2.0**-46
 """Relative rounding of a reading: some tens of operations in float64."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class TimeUniformState:
     """What a time-uniform odometer has counted; float32 leaves.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32
@@ -15,6 +14,7 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.policies.policy import Setting
 from jaxacct.precision import as_float64, in_float64
+from jaxacct.pytrees import register_dataclass
 
 SIGNIFICANT = 3.0
 """Standard deviations of the count's noise that make a rise: Lécuyer (2021), section 5.1."""
@@ -24,7 +24,7 @@ MOST_CHOICES, FARTHER = 12, 1.3
 before: what lies between two is paid for as the costlier, and what lies beyond all as the last."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Levels:
     """State of a policy that moves by whole levels.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
@@ -13,9 +12,10 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian
 from jaxacct.policies.adaptive import SIGNIFICANT
 from jaxacct.policies.policy import FinitePolicy, Policy, Setting
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Watched:
     """State of :class:`EarlyStopping`: that of the policy inside, the best answer, and answers since it was found."""

@@ -24,6 +24,7 @@ from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
 from jaxacct.prv.spectrum import Spectrum, heaviest, invert, multiply, offset_to, transform
 from jaxacct.prv.windows import log_moments, reach
+from jaxacct.pytrees import register_dataclass
 
 METHODS = ("recursive", "two_stage", "fixed")
 
@@ -40,7 +41,7 @@ BITS = 53
 """Bits of the greatest number of steps."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Stages:
     """What happened at each stage; entries beyond ``count`` are zero.

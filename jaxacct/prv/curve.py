@@ -22,13 +22,14 @@ from jaxacct.prv.compose import METHODS
 from jaxacct.prv.kernel import composed, delta_at, infinite_share
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.refine import COARSE
+from jaxacct.pytrees import register_dataclass
 from jaxacct.question import ForDelta
 
 REFERENCES = 4
 """Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Curve:
     """A privacy profile: ``delta``, bounds of shape (n,), at each of the ``epsilon`` (n,)."""

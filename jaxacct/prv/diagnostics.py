@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxacct.prv.compose import Stages
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Diagnostics:
     """How a bracket came about, for the direction of the relation that decides it. Scalars unless shapes are given.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class LossLattice:
     """Masses ``p_i = weights[i] exp(log_mass - order y_i)`` at the losses ``y_i = start + i mesh``.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float
 
 from jaxacct.precision import UNIT_ROUNDOFF, first_index
 from jaxacct.prv.lattice import LossLattice, normalize
+from jaxacct.pytrees import register_dataclass
 
 TRANSFORM_ERROR = 12 * UNIT_ROUNDOFF
 """Error of one level of a fast Fourier transform, relative to the sum of the inputs' magnitudes.
@@ -26,7 +26,7 @@ PRODUCT_ERROR = 4 * UNIT_ROUNDOFF
 """Relative error of a complex product: sqrt(5) u (Higham, Lemma 3.5), and the rounding of sums of them."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Spectrum:
     """Fourier transform of a lattice's weights, on the circle of ``points`` mesh points.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from jaxacct.precision import is_concrete
+from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping import ClippingRule, clip_and_sum
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import run_key
@@ -23,7 +24,7 @@ from jaxacct.train.spending import spending
 from jaxacct.train.step import NOISE, RULE, SAMPLE, strongly_typed
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PrivateState:
     """What changes from one gradient to the next.

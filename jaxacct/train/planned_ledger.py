@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 from jaxacct.precision import in_float64, outside
+from jaxacct.pytrees import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PlannedLedger:
     """Counts the runs of a plan, and grants them while there are some left: all that a planned run needs in its loop.

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jaxtyping import Array, Float32, Int32, PyTree
 
+from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping import ClippingRule
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainState:
     """All that changes during training.

@@ -7,7 +7,6 @@ is bounded above and not below, and a sum of k of them is one of the chi-square 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
@@ -24,7 +23,7 @@ from jaxacct.mechanisms.mechanism import directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 
 
-@jax.tree_util.register_dataclass
+@ja.register_dataclass
 @dataclass(frozen=True)
 class VariancePair(DominatingPair):
     """N(0, v) against N(0, 1), v in (0, 1): with top = -log(v)/2 and bend = 1/v - 1 the loss is top - bend x^2/2."""
@@ -132,7 +131,7 @@ class VarianceLaw(TrapezoidLaw):
         return -jnp.log1p((w * (1 - v) / (1 + order * (1 - v))) ** 2) / 4
 
 
-@jax.tree_util.register_dataclass
+@ja.register_dataclass
 @dataclass(frozen=True)
 class LoweredVariance(ja.Mechanism):
     variance: ArrayLike

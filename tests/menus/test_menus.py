@@ -5,7 +5,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct import calibrate, certified
-from jaxacct.menus import certify, limit
+from jaxacct.menus import MenuFilter, certify, limit
 from jaxacct.menus.costs import sizes_and_costs, whole_costs
 
 STEP = ja.PoissonSubsampledGaussian(1.5, 0.01)
@@ -84,4 +84,7 @@ def test_bad_menus_say_what_is_wrong():
     with pytest.raises(ValueError, match="costs more than"):
         certify(1.0, 1e-5, [ja.Gaussian(0.5)])
     with pytest.raises(ValueError, match="costs more than"):
-        certify(1.0, 1e-5, [ja.Gaussian(20.0), ja.Gaussian(0.5)])
+        certify(1.0, 1e-5, [ja.Gaussian(0.6), ja.Gaussian(0.5)])
+    mixed = certify(1.0, 1e-5, [ja.Gaussian(0.5), ja.Gaussian(20.0)])
+    assert not MenuFilter.of(mixed).would_grant(0)
+    assert mixed.share(0) == 0

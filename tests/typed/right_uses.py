@@ -59,7 +59,7 @@ def granted(budget: filters.ZCDPFilter, mechanism: ja.Mechanism) -> filters.ZCDP
     return after if bool(may) else budget
 
 
-@jax.tree_util.register_dataclass
+@ja.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NoisyCount(ja.Mechanism):
     """A mechanism of the user's own."""

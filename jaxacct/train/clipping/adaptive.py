@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from jaxacct import validation
 from jaxacct.precision import in_float64
+from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 from jaxacct.train.clipping.rules import ClippingRule, flat_factors
 from jaxacct.train.noise import standard_normal
@@ -23,7 +24,7 @@ COUNT_SENSITIVITY = 0.5
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class AdaptiveQuantile(ClippingRule):
     """Flat clipping whose norm moves towards a quantile of the examples' gradient norms.

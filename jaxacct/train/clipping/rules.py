@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct import validation
 from jaxacct.precision import in_float64, is_concrete
+from jaxacct.pytrees import register_dataclass
 
 
 class ClippingRule:
@@ -60,7 +61,7 @@ class ClippingRule:
         return self
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Flat(ClippingRule):
     """Clips the whole gradient to one L2 norm: ``g min(1, clip_norm / |g|)``.
@@ -87,7 +88,7 @@ class Flat(ClippingRule):
         return flat_factors(squares, self.clip_norm)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class Automatic(ClippingRule):
     """Normalizes every gradient: ``g clip_norm / (|g| + stability)``. No example is left as it is.
@@ -120,7 +121,7 @@ class Automatic(ClippingRule):
         return jax.tree.map(lambda _: factor, squares), norm <= bound
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclass(frozen=True)
 class PerLayer(ClippingRule):
     """Clips each group of parameters to a norm of its own; made by :meth:`of` or :meth:`equally`.

@@ -1,0 +1,81 @@
+"""Dataclasses as pytrees that JAX tells apart.
+
+``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two classes
+with as many fields have equal structures, of different hashes. JAX's own caches look for keys by a few bits of the hash
+and compare then, so a compiled function of the one is now and then run on the other: about once in 64 pairs and
+processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta where one on epsilon was asked for,
+is no number to report. Nodes registered by functions are compared by their class; so are those of
+:func:`register_dataclass` here, and what is registered otherwise is refused where it is given
+(:func:`check_told_apart`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, TypeVar
+
+import jax
+from jax.tree_util import GetAttrKey
+
+Class = TypeVar("Class", bound=type)
+
+
+def register_dataclass(cls: Class) -> Class:
+    """Registers a dataclass as a pytree, and returns it: a decorator, to stand above ``@dataclass``.
+
+    Fields are children, in their order; those declared as ``field(metadata={"static": True})`` are part of the
+    structure and must be hashable. As ``jax.tree_util.register_dataclass``, but for the module's first lines.
+
+    >>> @register_dataclass
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Pair:
+    ...     first: float
+    ...     second: float
+    >>> jax.tree.leaves(Pair(1.0, 2.0))
+    [1.0, 2.0]
+    """
+    static = {field.name: bool(field.metadata.get("static", False)) for field in dataclasses.fields(cls) if field.init}
+    children = tuple(name for name, is_static in static.items() if not is_static)
+    settings = tuple(name for name, is_static in static.items() if is_static)
+    keys = tuple(map(GetAttrKey, children))
+
+    def flatten(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(getattr(tree, name) for name in children), tuple(getattr(tree, name) for name in settings)
+
+    def flatten_with_keys(tree: Any) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
+        leaves, fixed = flatten(tree)
+        return tuple(zip(keys, leaves, strict=True)), fixed
+
+    def unflatten(fixed: tuple[Any, ...], leaves: Any) -> Any:
+        return cls(**dict(zip(children, leaves, strict=True)), **dict(zip(settings, fixed, strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
+
+
+def check_told_apart(value: Any) -> None:
+    """Raises TypeError where a dataclass is registered such that JAX may take it for one of another class."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_told_apart(type(value)):
+        name = type(value).__name__
+        raise TypeError(
+            f"{name} is registered by jax.tree_util.register_dataclass: JAX compares such classes by their number of "
+            f"fields alone, and may run on a {name} what was compiled for another. Put @jaxacct.register_dataclass "
+            "above its @dataclass instead."
+        )
+
+
+@functools.cache
+def _is_told_apart(cls: type) -> bool:
+    """Returns whether the class's structures differ from those of another with the same fields."""
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    static = [field.name for field in dataclasses.fields(cls) if field.init and field.metadata.get("static", False)]
+    other = dataclasses.make_dataclass("Other", names)
+    jax.tree_util.register_dataclass(other, [name for name in names if name not in static], static)
+    blank: Any = object.__new__(cls)
+    another: Any = object.__new__(other)
+    for name in names:
+        for made in (blank, another):
+            object.__setattr__(made, name, 0)
+    structures: list[Any] = [jax.tree.structure(blank), jax.tree.structure(another)]
+    return bool(structures[0] != structures[1])
