@@ -37,7 +37,7 @@ import optax
 from flax import nnx
 
 import jaxacct as ja
-from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, Policy, Schedule
+from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Policy, Schedule
 from jaxacct.train import Budget, Dataset, DPTrainer, accuracy, cross_entropy, load
 from jaxacct.train.models import MLP, Linear
 from jaxacct.train.report import write_report
@@ -64,9 +64,9 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, 2.0, 10, 40.0),
-    "adult": Task(Linear, 512, 20, 1.0, 64, 100.0),
-    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, 0.5, 117, 100.0),
+    "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, 4.0, 10, 40.0),
+    "adult": Task(Linear, 512, 10, 2.0, 64, 100.0),
+    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 10, 1.0, 117, 100.0),
 }
 
 

@@ -118,9 +118,12 @@ class MenuFilter(Ledger):
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
         number = len(self.menu.items)
         if not isinstance(item, Mechanism):
-            validation.check_whole(item, "item", 0, number - 1, "the place of an item on the menu")
-            index = jnp.asarray(item, jnp.int32)
-            return jnp.where((index >= 0) & (index < number), index, -1)
+            place: Any = item if isinstance(item, jax.Array) else np.asarray(item)
+            if place.ndim or not jnp.issubdtype(place.dtype, jnp.integer):
+                raise TypeError(f"item = {item!r}: give a mechanism, or one whole number, an item's place on the menu.")
+            if is_concrete(place):
+                validation.check_whole(int(place), "item", 0, number - 1, "the place of an item on the menu")
+            return jnp.where((place >= 0) & (place < number), place.astype(jnp.int32), -1)
         item.check_numbers()
         if item.batch_shape:
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
