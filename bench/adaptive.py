@@ -66,7 +66,7 @@ class Task(NamedTuple):
 TASKS = {
     "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, 4.0, 10, 40.0),
     "adult": Task(Linear, 512, 10, 2.0, 64, 100.0),
-    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 10, 1.0, 117, 100.0),
+    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, 4.0, 117, 100.0),
 }
 
 
@@ -213,7 +213,8 @@ def main() -> int:
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--choose", action="store_true")
     arguments = parser.parse_args()
-    kept: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"runs": [], "settings": {}}
+    written = json.loads(RESULT.read_text()) if RESULT.exists() else {"settings": {}, "runs": []}
+    kept: dict[str, Any] = {part: written[part] for part in ("settings", "runs")}
     for name in arguments.datasets:
         data = load(name, arguments.data_dir / name if arguments.data_dir else None)
         if arguments.choose:
