@@ -66,7 +66,7 @@ class Task(NamedTuple):
 TASKS = {
     "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, 4.0, 10, 40.0),
     "adult": Task(Linear, 512, 10, 2.0, 64, 100.0),
-    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, 4.0, 117, 100.0),
+    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 10, 4.0, 117, 100.0),
 }
 
 
@@ -141,8 +141,7 @@ def run_once(
         policy = chosen(name, contender.policy, noise, size, length[contender.ledger])
         menu: Any = ()
         if contender == ("schedule", "menu"):  # a function of the step does not say what it chooses among
-            rate = policy.sampling_rates[1]
-            menu = [ja.PoissonSubsampledGaussian(level * noise, math.ceil(rate * 2**32) / 2**32) for level in LEVELS]
+            menu = [ja.PoissonSubsampledGaussian(level * noise, TASKS[name].batch / size) for level in LEVELS]
         budget = Budget(epsilon, DELTA, ledger=contender.ledger, menu=tuple(menu))  # type: ignore[arg-type]
         trainer = trainer_of(
             name, data, seed, budget, policy=policy, correct=correct if policy.query is not None else None
