@@ -66,7 +66,7 @@ class Task(NamedTuple):
 TASKS = {
     "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, 4.0, 10, 40.0),
     "adult": Task(Linear, 512, 10, 2.0, 64, 100.0),
-    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 10, 4.0, 117, 100.0),
+    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, 2.0, 117, 100.0),
 }
 
 
