@@ -9,9 +9,9 @@ same first parameters. The plan's noise s is the middle of the others' range, .8
 counts of correct training examples, and each run ends where its ledger refuses the next step. A schedule is as long
 as its ledger pays for at noise s.
 
-Learning rate and epochs were chosen for constant noise with ``--choose``, which holds a fifth of the training examples
-out and looks at no test example; that choice is not paid for. Not a test: it takes minutes, writes
-bench/results/adaptive.json after each seed, and exits 0 whichever wins.
+Learning rate and epochs were chosen for constant noise, the rate for each budget, with ``--choose``, which holds a part
+of the training examples out and looks at no test example; that choice is not paid for. Not a test: it takes minutes,
+writes bench/results/adaptive.json after each seed, and exits 0 whichever wins.
 """
 
 from __future__ import annotations
@@ -57,16 +57,17 @@ class Task(NamedTuple):
     model: Callable[..., nnx.Module]
     batch: int
     epochs: float
-    learning_rate: float
+    learning_rates: dict[float, float]
+    """By epsilon."""
     period: int
     """Steps between counts."""
     query_noise: float
 
 
 TASKS = {
-    "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, 4.0, 10, 40.0),
-    "adult": Task(Linear, 512, 10, 2.0, 64, 100.0),
-    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, 2.0, 117, 100.0),
+    "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, {3.0: 4.0, 1.0: 2.0}, 10, 40.0),
+    "adult": Task(Linear, 512, 10, {3.0: 4.0, 1.0: 4.0}, 64, 100.0),
+    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, {3.0: 2.0}, 117, 100.0),
 }
 
 
@@ -106,7 +107,7 @@ def trainer_of(name: str, data: Dataset, seed: int, budget: Budget, **options: A
     return DPTrainer(
         TASKS[name].model(*shape, rngs=nnx.Rngs(seed)),
         cross_entropy,
-        optax.sgd(options.pop("learning_rate", TASKS[name].learning_rate)),
+        optax.sgd(options.pop("learning_rate", None) or TASKS[name].learning_rates[budget.epsilon or 0.0]),
         (data.train_inputs, data.train_labels),
         budget=budget,
         clip_norm=CLIP_NORM,
@@ -195,7 +196,8 @@ def choose(name: str, data: Dataset, epsilon: float, runs: int) -> None:
     )  # fmt: skip
     task = TASKS[name]
     for epochs in (task.epochs / 2, task.epochs):
-        for rate in (task.learning_rate / 2, task.learning_rate, 2 * task.learning_rate):
+        usual = task.learning_rates.get(epsilon, 2.0)
+        for rate in (usual / 2, usual, 2 * usual):
             reached = []
             for seed in range(1000, 1000 + runs):
                 trainer = planned(name, part, epsilon, seed, epochs, learning_rate=rate)
@@ -212,6 +214,11 @@ def main() -> int:
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--choose", action="store_true")
     arguments = parser.parse_args()
+    untried = [name for name in arguments.datasets if arguments.epsilon not in TASKS[name].learning_rates]
+    if untried and not arguments.choose:
+        parser.error(
+            f"no learning rate was chosen for {untried} at epsilon = {arguments.epsilon:g}: --choose shows some"
+        )
     written = json.loads(RESULT.read_text()) if RESULT.exists() else {"settings": {}, "runs": []}
     kept: dict[str, Any] = {part: written[part] for part in ("settings", "runs")}
     for name in arguments.datasets:
@@ -223,7 +230,8 @@ def main() -> int:
         length = lengths(name, len(data.train_labels), plan.noise_multiplier, arguments.epsilon)
         kept["runs"] = [run for run in kept["runs"] if (run["dataset"], run["epsilon"]) != (name, arguments.epsilon)]
         kept["settings"][f"{name} at {arguments.epsilon:g}"] = {
-            **{key: value for key, value in TASKS[name]._asdict().items() if key != "model"},
+            **{key: value for key, value in TASKS[name]._asdict().items() if key not in ("model", "learning_rates")},
+            "learning_rate": TASKS[name].learning_rates[arguments.epsilon],
             "model": type(plan.model).__name__,
             "noise_multiplier": plan.noise_multiplier,
             "planned_steps": plan.plan.steps if plan.plan is not None else None,
