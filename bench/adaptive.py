@@ -1,22 +1,32 @@
-"""Lécuyer's adaptive noise against constant noise at an equal budget: MNIST at (3, 1e-5), the same seeds for both.
+"""Policies against one another at an equal certified budget: what adapting gains, and what its ledger costs.
 
-    python bench/adaptive.py --data-dir DIR [--runs N] [--seed S]
+    python bench/adaptive.py digits adult mnist [--data-dir DIR] [--runs N] [--epsilon E] [--choose]
 
-Not a test: a run takes minutes. Both start from the same noise, rate, first parameters and optimizer, whose rate is
-constant as the adaptive run's length is not known beforehand. Each stops where its Rényi filter refuses the next
-step. The adaptive one pays for a noisy count of correct training examples after every expected pass over the data.
-Writes bench/results/adaptive_noise.json after each pair of runs. Whichever wins, it exits 0: this is a measurement.
+Constant noise, paid for by a plan, against three policies, each paid for by a Rényi filter and by a menu: noise that
+falls by a schedule, Lécuyer's adaptive noise, and his adaptive batch size. All runs of a data set share model, expected
+batch size (the largest of the adaptive one's), optimizer, clipping norm and learning rate; a seed gives each policy the
+same first parameters. The plan's noise s is the middle of the others' range, .8 s to 1.2 s. Adaptive runs pay for noisy
+counts of correct training examples, and each run ends where its ledger refuses the next step. A schedule is as long
+as its ledger pays for at noise s.
+
+Learning rate and epochs were chosen for constant noise, the rate for each budget, with ``--choose``, which holds a part
+of the training examples out and looks at no test example; that choice is not paid for. Not a test: it takes minutes,
+writes bench/results/adaptive.json after each seed, and exits 0 whichever wins.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import math
 import os
 import pathlib
 import statistics
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -26,110 +36,213 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxacct.policies import AdaptiveNoise, Constant, Policy
-from jaxacct.train import DPTrainer, accuracy, certified_epsilon, load
-from jaxacct.train.models import MLP, cross_entropy
+import jaxacct as ja
+from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Policy, Schedule
+from jaxacct.train import Budget, Dataset, DPTrainer, accuracy, cross_entropy, load
+from jaxacct.train.models import MLP, Linear
 from jaxacct.train.report import write_report
 
-RESULT = pathlib.Path(__file__).parent / "results" / "adaptive_noise.json"
-EPSILON, DELTA, BATCH, WIDTH, CLIP_NORM, LEARNING_RATE = 3.0, 1e-5, 512, 128, 1.0, 0.5
-INITIAL, INCREMENT, LEAST, MOST, QUERY_NOISE = 1.0, 0.05, 0.8, 2.0, 100.0
-"""The noise starts where the constant one stays; steps between levels as fine as the source's relative to its noise."""
+RESULT = pathlib.Path(__file__).parent / "results" / "adaptive.json"
+DELTA, CLIP_NORM = 1e-5, 1.0
+LEVELS = (1.2, 1.1, 1.0, 0.9, 0.8)
+"""Noise of the schedule and of the adaptive policy, in units of the plan's."""
+
+HELD_OUT = 5
+"""One example in so many, for ``--choose``."""
+
+
+class Task(NamedTuple):
+    """A data set with what was chosen for it."""
+
+    model: Callable[..., nnx.Module]
+    batch: int
+    epochs: float
+    learning_rates: dict[float, float]
+    """By epsilon."""
+    period: int
+    """Steps between counts."""
+    query_noise: float
+
+
+TASKS = {
+    "digits": Task(lambda *shape, rngs: Linear(*shape, center=0.3, rngs=rngs), 512, 40, {3.0: 4.0, 1.0: 2.0}, 10, 40.0),
+    "adult": Task(Linear, 512, 10, {3.0: 4.0, 1.0: 4.0}, 64, 100.0),
+    "mnist": Task(lambda *shape, rngs: MLP(*shape, width=32, rngs=rngs), 512, 20, {3.0: 2.0}, 117, 100.0),
+}
+
+
+class Contender(NamedTuple):
+    """A policy and what pays for it."""
+
+    policy: str
+    ledger: str
+
+
+CONTENDERS = (
+    Contender("constant", "planned"),
+    *(Contender(policy, ledger) for policy in ("schedule", "noise", "batch") for ledger in ("filter", "menu")),
+)
 
 
 def correct(model: Any, image: jax.Array, label: jax.Array) -> jax.Array:
     return jnp.argmax(model(image)) == label
 
 
-def policies(rate: float) -> dict[str, Policy]:
-    adaptive = AdaptiveNoise(
-        sampling_rate=rate, initial=INITIAL, increment=INCREMENT, least=LEAST, most=MOST, period=round(1 / rate),
-        query_noise=QUERY_NOISE,
-    )  # fmt: skip
-    return {"constant": Constant(INITIAL, rate), "adaptive": adaptive}
+def chosen(name: str, policy: str, noise: float, size: int, steps: int) -> Policy:
+    """Returns a policy around the plan's noise; ``steps`` is the length of a schedule."""
+    task = TASKS[name]
+    rate, asking = task.batch / size, {"period": task.period, "query_noise": task.query_noise}
+    if policy == "noise":
+        levels = {"increment": 0.1 * noise, "least": LEVELS[-1] * noise, "most": LEVELS[0] * noise}
+        return AdaptiveNoise(sampling_rate=rate, initial=noise, **levels, **asking)
+    if policy == "batch":
+        sizes = {"initial": task.batch, "increment": task.batch / 4, "least": task.batch / 2, "most": task.batch}
+        return AdaptiveBatchSize(noise_multiplier=noise, num_examples=size, **sizes, **asking)
+    table = jnp.asarray([level * noise for level in LEVELS], jnp.float32)
+    return Schedule(lambda step: table[jnp.clip(step * len(LEVELS) // steps, 0, len(LEVELS) - 1)], rate)
 
 
-def run_once(name: str, dataset: Any, seed: int) -> dict[str, Any]:
-    rate = BATCH / len(dataset.train_labels)
-    policy = policies(rate)[name]
-    trainer = DPTrainer(
-        MLP(dataset.train_inputs.shape[1:], dataset.num_classes, width=WIDTH, rngs=nnx.Rngs(seed)),
+def trainer_of(name: str, data: Dataset, seed: int, budget: Budget, **options: Any) -> DPTrainer:
+    shape = data.train_inputs.shape[1:], data.num_classes
+    return DPTrainer(
+        TASKS[name].model(*shape, rngs=nnx.Rngs(seed)),
         cross_entropy,
-        optax.sgd(LEARNING_RATE),
-        (dataset.train_inputs, dataset.train_labels),
-        epsilon=EPSILON,
-        delta=DELTA,
-        policy=policy,
+        optax.sgd(options.pop("learning_rate", None) or TASKS[name].learning_rates[budget.epsilon or 0.0]),
+        (data.train_inputs, data.train_labels),
+        budget=budget,
         clip_norm=CLIP_NORM,
-        correct=correct if policy.query is not None else None,
-        ghost=True,
         seed=seed,
+        **options,
     )
-    history: list[dict[str, Any]] = []
 
-    def show(entry: Any) -> None:
-        history.append({**entry._asdict(), "next_noise_multiplier": trainer.noise_multiplier})
-        print(name, seed, history[-1], flush=True)
 
-    started = time.process_time()
-    trainer.fit(
-        every=round(1 / rate),
-        evaluate=lambda model: accuracy(model, dataset.test_inputs, dataset.test_labels),
-        on_evaluation=show,
-    )
-    planned = trainer.stopping_was_planned
+def planned(name: str, data: Dataset, epsilon: float, seed: int = 0, epochs: float = 0, **options: Any) -> DPTrainer:
+    budget = Budget(epsilon, DELTA, epochs=epochs or TASKS[name].epochs)
+    return trainer_of(name, data, seed, budget, expected_batch_size=TASKS[name].batch, **options)
+
+
+def lengths(name: str, size: int, noise: float, epsilon: float) -> dict[str, int]:
+    """Returns how many steps of the plan's noise each ledger pays for, beside the other levels."""
+    steps = [ja.PoissonSubsampledGaussian(level * noise, TASKS[name].batch / size) for level in LEVELS]
+    middle = steps[LEVELS.index(1.0)]
+    menu = ja.filters.MenuFilter(epsilon, DELTA, steps)
     return {
-        "policy": name,
+        "filter": int(ja.filters.RenyiFilter(epsilon, DELTA).remaining(middle)),
+        "menu": int(menu.remaining(middle)),
+    }
+
+
+def run_once(
+    name: str, data: Dataset, contender: Contender, seed: int, plan: DPTrainer, length: dict[str, int]
+) -> dict[str, Any]:
+    size, noise, epsilon = len(data.train_labels), plan.noise_multiplier, plan.epsilon
+    if contender.ledger == "planned":
+        trainer = planned(name, data, epsilon, seed)
+    else:
+        policy = chosen(name, contender.policy, noise, size, length[contender.ledger])
+        menu: Any = ()
+        if contender == ("schedule", "menu"):  # a function of the step does not say what it chooses among
+            menu = [ja.PoissonSubsampledGaussian(level * noise, TASKS[name].batch / size) for level in LEVELS]
+        budget = Budget(epsilon, DELTA, ledger=contender.ledger, menu=tuple(menu))  # type: ignore[arg-type]
+        trainer = trainer_of(
+            name, data, seed, budget, policy=policy, correct=correct if policy.query is not None else None
+        )
+    started = time.process_time()
+    trainer.fit(every=10**6)
+    return {
+        "dataset": name,
+        "epsilon": epsilon,
+        **contender._asdict(),
         "seed": seed,
         "steps": trainer.steps,
-        "test_accuracy": history[-1]["accuracy"],
-        "epsilon_ledger": trainer.spent_epsilon,
-        "epsilon_certified": float(certified_epsilon(trainer).upper) if planned else None,
+        "last_noise_multiplier": trainer.noise_multiplier,
+        "test_accuracy": accuracy(trainer.model, data.test_inputs, data.test_labels),
         "process_seconds": round(time.process_time() - started, 1),
-        "history": history,
     }
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    reached = {
-        name: [run["test_accuracy"] for run in runs if run["policy"] == name] for name in ("constant", "adaptive")
-    }
-    means = {name: statistics.fmean(values) for name, values in reached.items()}
-    return {
-        "dataset": "mnist",
-        "model": f"MLP 784-{WIDTH}-10, tanh",
-        "budget": {"epsilon": EPSILON, "delta": DELTA},
-        "settings": {
-            "expected_batch_size": BATCH,
-            "clip_norm": CLIP_NORM,
-            "optimizer": f"sgd, constant rate {LEARNING_RATE}",
-            "initial": INITIAL,
-            "increment": INCREMENT,
-            "least": LEAST,
-            "most": MOST,
-            "query_noise": QUERY_NOISE,
-        },
-        "source": 'Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", 5.1',
-        "mean_test_accuracy": means,
-        "adaptive_minus_constant": means["adaptive"] - means["constant"],
-        "device": jax.devices()[0].device_kind,
-        "runs": runs,
-    }
+def rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns mean and standard error for each contender, and of its difference from constant noise, seed by seed."""
+    found = []
+    for key in dict.fromkeys((run["dataset"], run["epsilon"], run["policy"], run["ledger"]) for run in runs):
+        mine = [run for run in runs if (run["dataset"], run["epsilon"], run["policy"], run["ledger"]) == key]
+        base = {run["seed"]: run["test_accuracy"] for run in runs
+                if (run["dataset"], run["epsilon"], run["policy"]) == (*key[:2], "constant")}  # fmt: skip
+        gains = [run["test_accuracy"] - base[run["seed"]] for run in mine]
+        reached = [run["test_accuracy"] for run in mine]
+        found.append({
+            **dict(zip(("dataset", "epsilon", "policy", "ledger"), key, strict=True)),
+            "runs": len(mine),
+            "mean_steps": statistics.fmean(run["steps"] for run in mine),
+            "mean_test_accuracy": statistics.fmean(reached),
+            "standard_error": error(reached),
+            "gain": statistics.fmean(gains),
+            "gain_standard_error": error(gains),
+        })  # fmt: skip
+    return found
+
+
+def error(values: list[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def choose(name: str, data: Dataset, epsilon: float, runs: int) -> None:
+    """Prints accuracies of constant noise on examples held out of the training part."""
+    cut = len(data.train_labels) // HELD_OUT
+    part = dataclasses.replace(
+        data,
+        train_inputs=data.train_inputs[cut:], train_labels=data.train_labels[cut:],
+        test_inputs=data.train_inputs[:cut], test_labels=data.train_labels[:cut],
+    )  # fmt: skip
+    task = TASKS[name]
+    for epochs in (task.epochs / 2, task.epochs):
+        usual = task.learning_rates.get(epsilon, 2.0)
+        for rate in (usual / 2, usual, 2 * usual):
+            reached = []
+            for seed in range(1000, 1000 + runs):
+                trainer = planned(name, part, epsilon, seed, epochs, learning_rate=rate)
+                trainer.fit(every=10**6)
+                reached.append(accuracy(trainer.model, part.test_inputs, part.test_labels))
+            print(f"{name}: {epochs:g} epochs, rate {rate:g}: {statistics.fmean(reached):.4f}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("datasets", nargs="+", choices=TASKS)
+    parser.add_argument("--data-dir", type=pathlib.Path, help="with a folder for each data set that has files")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0, help="of the first pair; the others count on from it")
+    parser.add_argument("--epsilon", type=float, default=3.0)
+    parser.add_argument("--choose", action="store_true")
     arguments = parser.parse_args()
-    dataset = load("mnist", arguments.data_dir)
-    runs: list[dict[str, Any]] = []
-    for seed in range(arguments.seed, arguments.seed + arguments.runs):
-        runs += [run_once(name, dataset, seed) for name in ("constant", "adaptive")]
-        write_report(summary(runs), RESULT)
-    for name, mean in summary(runs)["mean_test_accuracy"].items():
-        print(f"{name}: test accuracy {mean:.4f}, mean of {arguments.runs}")
+    untried = [name for name in arguments.datasets if arguments.epsilon not in TASKS[name].learning_rates]
+    if untried and not arguments.choose:
+        parser.error(
+            f"no learning rate was chosen for {untried} at epsilon = {arguments.epsilon:g}: --choose shows some"
+        )
+    written = json.loads(RESULT.read_text()) if RESULT.exists() else {"settings": {}, "runs": []}
+    kept: dict[str, Any] = {part: written[part] for part in ("settings", "runs")}
+    for name in arguments.datasets:
+        data = load(name, arguments.data_dir / name if arguments.data_dir else None)
+        if arguments.choose:
+            choose(name, data, arguments.epsilon, arguments.runs)
+            continue
+        plan = planned(name, data, arguments.epsilon)
+        length = lengths(name, len(data.train_labels), plan.noise_multiplier, arguments.epsilon)
+        kept["runs"] = [run for run in kept["runs"] if (run["dataset"], run["epsilon"]) != (name, arguments.epsilon)]
+        kept["settings"][f"{name} at {arguments.epsilon:g}"] = {
+            **{key: value for key, value in TASKS[name]._asdict().items() if key not in ("model", "learning_rates")},
+            "learning_rate": TASKS[name].learning_rates[arguments.epsilon],
+            "model": type(plan.model).__name__,
+            "noise_multiplier": plan.noise_multiplier,
+            "planned_steps": plan.plan.steps if plan.plan is not None else None,
+            "steps_at_that_noise": length,
+        }
+        for seed in range(arguments.runs):
+            for contender in CONTENDERS:
+                kept["runs"].append(run_once(name, data, contender, seed, plan, length))
+                print(kept["runs"][-1], flush=True)
+            whole = {"delta": DELTA, "clip_norm": CLIP_NORM, "levels": LEVELS, "rows": rows(kept["runs"]), **kept}
+            write_report({**whole, "device": jax.devices()[0].device_kind}, RESULT)
     return 0
 
 

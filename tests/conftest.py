@@ -23,8 +23,7 @@ os.environ.setdefault("JAXACCT_CACHE", "off")
 # time. What only code that is compiled well could show, .ci/run asks in a second, short run without these flags.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-    " --xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-trip-count-annotator",
+    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0",
 )
 
 

@@ -17,7 +17,7 @@ PRIVATE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|usr)/\w")
 
 def test_they_are_there():
     assert {path.stem for path in NOTEBOOKS} >= {
-        "quickstart", "certified_bounds", "calibration", "adaptive_training", "sweeps", "papers",
+        "quickstart", "certified_bounds", "calibration", "adaptive_training", "sweeps", "papers", "menus",
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
 
 INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
-"""Adaptive noise relative to where it starts: the step of a level and its bounds, as in bench/adaptive.py."""
+"""Adaptive noise relative to where it starts: the step of a level and its bounds."""
 
 BATCH_INCREMENT, BATCH_LEAST = 1 / 4, 1 / 2
 """Adaptive batches relative to where they start: 512 by 128 down to 256, Lécuyer (2021), section 5.1."""

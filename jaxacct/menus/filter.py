@@ -121,7 +121,11 @@ class MenuFilter(Ledger):
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
         number = len(self.menu.items)
         if not isinstance(item, Mechanism):
-            if isinstance(item, jax.core.Tracer) and item.shape == () and jnp.issubdtype(item.dtype, jnp.integer):
+            if isinstance(item, jax.core.Tracer):
+                if item.shape or not jnp.issubdtype(item.dtype, jnp.integer):
+                    raise TypeError(
+                        f"item = {item}: give a mechanism, or one whole number, an item's place on the menu."
+                    )
                 return jnp.where((item >= 0) & (item < number), item.astype(jnp.int32), -1)  # before it could wrap
             place: Any = item.item() if isinstance(item, (np.ndarray, jax.Array)) and item.size == 1 else item
             validation.check_whole(place, "item", 0, number - 1, "the place of an item on the menu")

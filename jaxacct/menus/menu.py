@@ -102,7 +102,12 @@ class Menu:
             "budget": self.budget,
             "value": self.value,
             "items": [
-                {"mechanism": repr(item.mechanism), "count": item.count, "cost": item.cost, "alone": item.alone}
+                {
+                    "mechanism": repr(item.mechanism),
+                    "count": item.count,
+                    "cost": item.cost,
+                    "alone": item.alone if math.isfinite(item.alone) else None,
+                }
                 for item in self.items
             ],
         }

@@ -106,3 +106,19 @@ def test_levels_without_end_are_paid_for_as_the_last_choice():
     assert len(choices) <= 12
     assert [noise for noise, _ in choices[:5]] == [2.5, 3.0, 3.5, 4.0, 4.5]
     assert choices[-1][0] > 8
+
+
+def test_the_place_of_an_item_may_be_traced(trainer):
+    before = MenuFilter.of(trainer.menu)
+    number = len(trainer.menu.items)
+    spend = jax.jit(lambda place: before.spend(place))
+    for place in range(number):
+        granted, after = spend(place)
+        assert granted
+        jax.tree.map(np.testing.assert_array_equal, after.state, before.spend(np.int64(place))[1].state)
+    assert not any(spend(place)[0] for place in (-1, number, 2**31 - 1, np.uint8(255)))
+    for wrong in (0.0, True):
+        with pytest.raises(TypeError, match="one whole number"):
+            spend(wrong)
+    with pytest.raises(ValueError, match=f"item = {number}"):
+        before.spend(jax.numpy.int32(number))
