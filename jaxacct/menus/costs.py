@@ -9,6 +9,9 @@ import numpy as np
 UNITS = 4096
 """The largest budget that costs are chosen for: a level of the game for each unit."""
 
+LEAST = 3
+"""Units that a block costs on average at least, where there are more blocks than units: one each would waste most."""
+
 SCALES = 4
 """Scales tried for each unit."""
 
@@ -37,6 +40,7 @@ def whole_costs(plays: Sequence[float], units: int = UNITS) -> tuple[int, ...]:
     (20, 11, 6, 3)
     """
     numbers = np.asarray(plays, np.float64)
+    units = max(units, int(LEAST * numbers.max()))
     scales = np.arange(SCALES, SCALES * units + 1) / SCALES
     costs = np.maximum(np.rint(scales[:, None] / numbers), 1.0)
     products = costs * numbers

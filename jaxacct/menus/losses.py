@@ -31,6 +31,9 @@ RESOLUTION = 12.0
 """Points of the lattice to a standard deviation of the narrowest item: splitting a loss between two points adds h^2/6
 to its variance, a thousandth of it here, and so takes about a thousandth of the runs."""
 
+MANY, COARSE = 1000, 6.0
+"""Plays from which on the lattice is coarser, and its points to a standard deviation: each takes a level's time."""
+
 MOST_POINTS = 2**17
 """Of the circle; beyond that the lattice is made coarser."""
 
@@ -108,7 +111,12 @@ def window_for(
     )
     top = epsilon + min(BEYOND, DEVIATIONS * total)
     length = below + top + (high - low)
-    mesh = _rounded(max(min(filter(None, deviations), default=length) / RESOLUTION, length / (MOST_POINTS - 8)))
+    mesh = _rounded(
+        max(
+            min(filter(None, deviations), default=length) / (COARSE if number > MANY else RESOLUTION),
+            length / (MOST_POINTS - 8),
+        )
+    )
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
     needed = math.ceil(top / mesh) + most - start + 1

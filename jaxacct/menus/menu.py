@@ -25,6 +25,9 @@ from jaxacct.precision import is_concrete, outside, scope
 RING, WIDE, LEVELS = 512, 2**14, 4096
 """Least sizes of the compiled program, so that few are compiled: levels kept, for up to so many points, and values."""
 
+MOST_BYTES = 2**33
+"""Memory of the levels that are kept, about twice what is taken."""
+
 MOST_LEVELS = 2**20
 """The largest budget that is looked at."""
 
@@ -254,6 +257,11 @@ class Game(NamedTuple):
         """
         ring = max(_power_of_two(max(cost for cost in costs if cost <= most)), RING if self.points <= WIDE else 1)
         levels = max(_power_of_two(most + 1), LEVELS)
+        if 16 * len(self.rows) * ring * self.points > MOST_BYTES:
+            raise ValueError(
+                f"costs = {tuple(costs)} on a lattice of {self.points} points take too much memory: as many levels as "
+                "the largest is are kept. Give smaller whole numbers, or let them be chosen."
+            )
         losses = losses_on(self.rows, self.window, self.points, side)
         judged = np.full(levels, self.epsilon)
         if epsilons is not None:
