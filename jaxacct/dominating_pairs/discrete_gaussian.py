@@ -45,6 +45,7 @@ class DiscreteGaussianPair(DominatingPair):
         sensitivity: how far one example moves the result, a whole number; static.
         reach: integers on either side of a centre that are looked at one by one; static.
 
+    >>> import jax
     >>> with jax.enable_x64(True):
     ...     float(DiscreteGaussianPair(scale=1.0).infinite_mass())
     0.0
