@@ -107,7 +107,7 @@ def _joined(group: list[Part], concatenate: Callable[[Sequence[Any]], Any]) -> P
 
 def _filled(part: Part) -> Part:
     pairs, counts = part
-    missing = _length_class(len(counts)) - len(counts)
+    missing = length_class(len(counts)) - len(counts)
     if not missing:
         return part
 
@@ -117,7 +117,7 @@ def _filled(part: Part) -> Part:
     return jax.tree.map(filled, pairs), np.concatenate([counts, np.zeros(missing, counts.dtype)])
 
 
-def _length_class(length: int) -> int:
+def length_class(length: int) -> int:
     """Returns the least of 1, 2, 4, 8, 12, 16, 24, 32, ... that is not below a length."""
     whole = 1 << (length - 1).bit_length()
     return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole

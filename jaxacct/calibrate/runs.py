@@ -12,9 +12,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.calibrate.search import Aim, search
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-
-MOST_RUNS = 2**31 - 1
-"""Runs that are counted."""
+from jaxacct.validation import MOST_COUNT
 
 ORDERS = tuple(1 + 0.5 * 1.7**j for j in range(32))
 """Rényi orders of the first guess."""
@@ -48,7 +46,7 @@ def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: R
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
     if np.all(np.asarray(mechanism.releases_nothing())):
-        return MOST_RUNS
+        return MOST_COUNT
     guess = guessed_runs(mechanism, epsilon, delta, relation)
 
     def delta_at(runs: int) -> Bounds:
@@ -62,17 +60,17 @@ def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: R
     curve = np.asarray(rdp.curve(mechanism, ORDERS, relation=relation))
     with np.errstate(all="ignore"):
         of_orders = (epsilon + math.log(1 / delta) / (1 - np.asarray(ORDERS))) / curve
-    return min(SHARE * float(np.nanmax(of_orders, initial=1.0)), float(MOST_RUNS))
+    return min(SHARE * float(np.nanmax(of_orders, initial=1.0)), float(MOST_COUNT))
 
 
 def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float) -> int:
     """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
     real = np.float64
     aim = Aim(
-        target=real(delta), largest=real(1.0), least=real(-math.log(MOST_RUNS)), most=real(0.0), tolerance=real(0.0),
+        target=real(delta), largest=real(1.0), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0),
         rises=np.bool_(False), whole=np.bool_(True),
     )  # fmt: skip
-    first = real(-math.log(min(max(guess, 1.0), MOST_RUNS)))
+    first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
     state = search(lambda value: delta_at(int(value)), aim, first, real(SLOPE), np.bool_(False))
     setting = float(state.found.setting)
     return int(state.found.value) if math.isfinite(setting) else 0

@@ -19,9 +19,6 @@ from jaxacct.menus.menu import Items, Menu, certify
 from jaxacct.precision import in_float64, is_concrete, outside
 from jaxacct.pytrees import register_dataclass
 
-MOST = 2**31 - 1
-"""Runs and units that are counted."""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -80,13 +77,18 @@ class MenuFilter(Ledger):
         costs: Sequence[int] | None = None,
         relation: Relation = "add_or_remove",
     ) -> None:
-        menu = certify(epsilon, delta, items, costs=costs, relation=relation)
-        self._fill(opened(menu), menu)
+        self._open(certify(epsilon, delta, items, costs=costs, relation=relation))
 
     @classmethod
     def of(cls, menu: Menu) -> Self:
-        """Returns the filter of a menu that has been certified, before its first release."""
-        return object.__new__(cls)._fill(opened(menu), menu)
+        """Returns the ledger of a menu that has been certified, before its first release.
+
+        An odometer has the items and costs of the menu, and a budget of its own.
+        """
+        return object.__new__(cls)._open(menu)
+
+    def _open(self, menu: Menu) -> Self:
+        return self._fill(opened(menu), menu)
 
     @in_float64
     def spend(
@@ -176,7 +178,7 @@ def opened(menu: Menu) -> MenuState:
 def _whole(runs: Any) -> Int32[Array, ""]:
     """Returns a number of runs as int32, -1 where it is none or exceeds what is counted. In the scope."""
     runs = jnp.asarray(runs)
-    return jnp.where((runs >= 0) & (runs <= MOST), runs, -1.0).astype(jnp.int32)
+    return jnp.where((runs >= 0) & (runs <= validation.MOST_COUNT), runs, -1.0).astype(jnp.int32)
 
 
 @jax.jit
@@ -201,9 +203,9 @@ def _spent(
 def _remaining(state: MenuState, index: Array, counts: Array, costs: Array) -> Int32[Array, ""]:
     place = jnp.maximum(index, 0)
     blocks = state.left // jnp.maximum(costs[place], 1)
-    most = (MOST - state.paid[place]) // counts[place]
+    most = (validation.MOST_COUNT - state.paid[place]) // counts[place]
     runs = state.paid[place] + jnp.minimum(blocks, most) * counts[place]
-    return jnp.where(index < 0, 0, jnp.where(costs[place] == 0, MOST, runs))
+    return jnp.where(index < 0, 0, jnp.where(costs[place] == 0, validation.MOST_COUNT, runs))
 
 
 @in_float64

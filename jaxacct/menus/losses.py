@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.composition import directed_parts
+from jaxacct.composition import directed_parts, length_class
 from jaxacct.dominating_pairs import CellMasses
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.game import Losses, Window
@@ -120,8 +120,7 @@ def window_for(
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
     needed = math.ceil(top / mesh) + most - start + 1
-    points = 1 << (needed - 1).bit_length()
-    points = 3 * points // 4 if 3 * points // 4 >= needed else points
+    points = length_class(needed)
     tilts: Any = np.asarray([row[0].lattices.order[0] for row in rows])
     numbers: list[Any] = [np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts]
     return Window(*numbers), points

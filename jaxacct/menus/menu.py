@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxacct import certified, validation
-from jaxacct.calibrate.runs import MOST_RUNS, guessed_runs, most_runs
+from jaxacct.calibrate.runs import guessed_runs, most_runs
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.costs import BLOCKS, sizes_and_costs
@@ -237,7 +237,7 @@ class Game(NamedTuple):
             rows = blocks_of(blocks, shares, to, epsilon)
             window, points = window_for(rows, plays, epsilon, delta)
             reach = max(epsilon, -float(window.start * window.mesh))
-            if np.max(window.order) * reach <= MOST_TILT or min(shares) > MOST_RUNS:
+            if np.max(window.order) * reach <= MOST_TILT or min(shares) > validation.MOST_COUNT:
                 return cls(rows, window, points, epsilon, delta)
             # So few runs never come near epsilon, which asks for a tilt without bound.
             shares = [1.5 * share for share in shares]
@@ -307,7 +307,7 @@ def _of_one(
         return _without([True], [pair], costs, epsilon, delta, relation)
     cost = costs[0] if costs else 1
     value = float(certified.delta(mechanism, runs, epsilon, relation=relation).upper)
-    return [Item(pair[0], 1, cost, float(runs))], min(runs * cost, MOST_RUNS), value
+    return [Item(pair[0], 1, cost, float(runs))], min(runs * cost, validation.MOST_COUNT), value
 
 
 def _of_several(
@@ -388,7 +388,7 @@ def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | 
             f"menu has {mechanism}: an item is one mechanism of concrete numbers; list several one by one."
         )
     if count is not None:
-        validation.check_whole(count, "count", 1, MOST_RUNS, "the runs of a block")
+        validation.check_count(count, "count", "the runs of a block")
     plain = jax.tree.map(lambda leaf: np.asarray(leaf).item(), mechanism)
     return plain, None if count is None else int(count)
 

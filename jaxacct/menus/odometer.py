@@ -11,7 +11,6 @@ stop between a hundredth of the budget and a tenth as between that and all of it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -21,9 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float64
 
 from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
-from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.menus.filter import MenuFilter, MenuState, opened
-from jaxacct.menus.menu import MOST_LEVELS, NEVER, Game, Items, Menu, certify
+from jaxacct.menus.menu import MOST_LEVELS, NEVER, Game, Menu
 from jaxacct.precision import in_float64, outside, scope
 
 READINGS = 128
@@ -70,23 +68,9 @@ class MenuOdometer(MenuFilter):
 
     readings: tuple[float, ...]
 
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        items: Items,
-        *,
-        costs: Sequence[int] | None = None,
-        relation: Relation = "add_or_remove",
-    ) -> None:
-        menu, readings = _read(certify(epsilon, delta, items, costs=costs, relation=relation))
-        self._fill(opened(menu), menu, readings)
-
-    @classmethod
-    def of(cls, menu: Menu) -> Self:
-        """Returns the odometer of the items and costs of a menu, whose budget it does not take."""
+    def _open(self, menu: Menu) -> Self:
         menu, readings = _read(menu)
-        return object.__new__(cls)._fill(opened(menu), menu, readings)
+        return self._fill(opened(menu), menu, readings)
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the reading: an upper bound for whatever stops here; 0 before anything is spent."""
