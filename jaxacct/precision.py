@@ -24,15 +24,15 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import elementary, programs
+from jaxacct.arithmetic import FLOAT64
 from jaxacct.processes import note_computing
 
-UNIT_ROUNDOFF = 2.0**-53
-"""Half the distance from 1 to the next float64: the relative error of one rounded operation."""
+UNIT_ROUNDOFF = FLOAT64.roundoff
+"""Half the distance from 1 to the next float64: the relative error of one operation on the host. What is traced asks
+:func:`~jaxacct.arithmetic.roundoff`."""
 
-FUNCTION = 8 * UNIT_ROUNDOFF
-"""Assumed: exp, expm1, log, tanh, and log1p of arguments from -1/4 up, are right to this relative error in float64,
-that is to four units in the last place; where a result would be subnormal, it may be 0. :mod:`jaxacct.elementary` asks
-every backend for it."""
+FUNCTION = FLOAT64.function
+"""The same of its functions."""
 
 TINY = 2.0**-1022
 """Smallest normal float64. XLA flushes subnormals to zero, so a positive number that must not vanish is kept above."""

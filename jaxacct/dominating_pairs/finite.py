@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.dominating_pairs.law import Law, Nodes, moments, precision
+from jaxacct.arithmetic import arithmetic
+from jaxacct.dominating_pairs.law import Law, Nodes, moments
 from jaxacct.dominating_pairs.moments import reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
@@ -201,7 +202,7 @@ class LawOfAtoms(Law):
 
     def largest_order(self) -> Array:
         """Returns the order for which e^(order Y) stays a number."""
-        return precision().largest_exponent / jnp.maximum(jnp.max(jnp.abs(self.scan().losses)), 1e-3)
+        return arithmetic().largest_exponent / jnp.maximum(jnp.max(jnp.abs(self.scan().losses)), 1e-3)
 
     def scan(self) -> Nodes:
         p, q, losses, _ = self.pair._atoms()
@@ -210,5 +211,5 @@ class LawOfAtoms(Law):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         # The probabilities themselves are right to this.
-        error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + precision().roundoff
+        error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + arithmetic().roundoff
         return jnp.log(2 * error) + jnp.zeros_like(w)

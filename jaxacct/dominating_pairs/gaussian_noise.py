@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.dominating_pairs.law import (
     BEYOND,
     COARSEST,
@@ -40,7 +41,6 @@ from jaxacct.dominating_pairs.law import (
     Nodes,
     TrapezoidLaw,
     log_left_out,
-    precision,
     tilted,
 )
 from jaxacct.dominating_pairs.moments import log_integral
@@ -199,14 +199,14 @@ class LawOfShiftedGaussians(TrapezoidLaw):
     def largest_order(self) -> Array:
         s = self.pair._fields()[0]
         extent = self._extents()[3]
-        room = RULE * self._spacing() - 2 * precision().reach * s - self.pair._spread()
+        room = RULE * self._spacing() - 2 * arithmetic().reach * s - self.pair._spread()
         return jnp.maximum(room / extent, 0.0)
 
     def scan(self) -> Nodes:
         # The tilted law P^(1+t) Q^-t has its peaks between P's lowest location and P's highest plus t times the extent.
         s = self.pair._fields()[0]
         low, high = self.pair._ends()
-        reach = precision().reach * s
+        reach = arithmetic().reach * s
         span = high - low + 2 * reach + self.largest_order() * self._extents()[3]
         return self.nodes(low - reach, span / RULE)
 
@@ -225,7 +225,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
 
     def widest_step(self, order: Array, w: Array) -> Array:
         b, cost = self._cost(order, w)
-        return jnp.max(2 * jnp.pi * b / (cost + precision().cut + BEYOND))
+        return jnp.max(2 * jnp.pi * b / (cost + arithmetic().cut + BEYOND))
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         x = low + step * (jnp.arange(RULE) + 0.5)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import FLOAT32, arithmetic
 from jaxacct.dominating_pairs.moments import exp_remainder
-from jaxacct.precision import UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
     from jaxacct.dominating_pairs.pair import DominatingPair
@@ -26,28 +26,9 @@ BEYOND = 14.0
 """Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
 
 
-class Precision(NamedTuple):
-    """What follows from the number of bits."""
-
-    roundoff: float
-    cut: float
-    """Log of what a truncation may leave out, relative to what is there."""
-    reach: float
-    """Standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare."""
-    largest_exponent: float
-    """Exponentials beyond are kept as their exponents."""
-
-
-def precision() -> Precision:
-    """Returns the precision of the ambient scope."""
-    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
-        return Precision(2.0**-53, 36.0, 10.0, 600.0)
-    return Precision(2.0**-24, 16.0, 6.5, 80.0)
-
-
 def log_left_out() -> float:
     """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
-    return -(precision().cut + BEYOND - 4.0)
+    return -(arithmetic().cut + BEYOND - 4.0)
 
 
 class Nodes(NamedTuple):
@@ -152,7 +133,7 @@ class TrapezoidLaw(Law):
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
         """Returns the places between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its peak."""
         logs = scan.log_p + order * scan.losses
-        counts = logs > jnp.max(logs) - precision().cut - BEYOND
+        counts = logs > jnp.max(logs) - arithmetic().cut - BEYOND
         x = scan.places
         apart = x[1] - x[0]
         return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
@@ -182,7 +163,7 @@ def law_of(pair: DominatingPair) -> Law:
 
 def in_float64_only(law: Law) -> Law | None:
     """Returns the law within the float64 scope, and None outside: for those that are written for it alone."""
-    return law if precision().roundoff == UNIT_ROUNDOFF else None
+    return None if arithmetic() == FLOAT32 else law
 
 
 def moments(nodes: Nodes, order: Array) -> Moments:
@@ -192,7 +173,7 @@ def moments(nodes: Nodes, order: Array) -> Moments:
     phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
     For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
     """
-    y, limit = nodes.losses, precision().largest_exponent
+    y, limit = nodes.losses, arithmetic().largest_exponent
     p, power = jnp.exp(nodes.log_p), order * y
     logs = nodes.log_p + power
     top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
 from jaxacct.dominating_pairs.law import (
     BEYOND,
@@ -33,7 +34,6 @@ from jaxacct.dominating_pairs.law import (
     Nodes,
     TrapezoidLaw,
     log_left_out,
-    precision,
     tilted,
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
@@ -247,7 +247,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         spacing = jnp.minimum(FINEST * s, COARSEST)
         finer = jnp.minimum(jnp.maximum(spacing / 2, LEAST_ADD), spacing)
         spacing = jnp.where(q == 1, COARSEST, jnp.where(removes, spacing, finer))
-        return jnp.maximum(RULE * spacing - 2 * precision().reach, 0.0), jnp.where(removes, 1.0, q) / s
+        return jnp.maximum(RULE * spacing - 2 * arithmetic().reach, 0.0), jnp.where(removes, 1.0, q) / s
 
     def largest_order(self) -> Array:
         room, each = self._room()
@@ -255,7 +255,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def scan(self) -> Nodes:
         _, _, removes = self.pair._fields()
-        reach, (far, _) = precision().reach, self._room()
+        reach, (far, _) = arithmetic().reach, self._room()
         return self.nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE)
 
     def widest_step(self, order: Array, w: Array) -> Array:
@@ -263,7 +263,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
         def widest(angles: np.ndarray, secants: Array | float) -> Array:
             theta = jnp.asarray(angles, s.dtype)
-            gain = precision().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + order * secants
+            gain = arithmetic().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + order * secants
             return jnp.max(2 * jnp.pi * theta * s / gain)
 
         return jnp.where(q == 1, widest(WIDE_ANGLES, 0.0), widest(ANGLES, self._secants()))

@@ -27,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, log_left_out, precision, tilted
+from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, log_left_out, tilted
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.panels import (
@@ -199,14 +200,14 @@ class LawWithoutReplacement(PanelLaw):
         if self._is_laplace():
             largest = self.pair.loss_range()[1]
             return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
-        room = SCAN * jnp.minimum(WIDEST * s, WIDEST_TURN / self._rate()) - precision().reach * s - MIDDLE
+        room = SCAN * jnp.minimum(WIDEST * s, WIDEST_TURN / self._rate()) - arithmetic().reach * s - MIDDLE
         return jnp.maximum(room / SHIFT, 0.0)
 
     def _end(self, order: Array) -> Array:
         """Returns where the density ends, or where those tilted by up to this order are e^-(cut + BEYOND) of theirs."""
         s, _ = self.pair._fields()
         # Beyond 2 (1 + t) the logarithm falls as that of a Gaussian there.
-        return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + precision().reach * s
+        return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + arithmetic().reach * s
 
     def scan(self) -> Nodes:
         return self._nodes(self._end(self.largest_order()), 0, 1, SCAN)

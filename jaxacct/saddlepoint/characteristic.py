@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Nodes, law_of, moments, precision
+from jaxacct.dominating_pairs.law import Nodes, law_of, moments
 from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import log_complement
 
@@ -51,7 +52,7 @@ def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array
 
 def _row(pair: DominatingPair, scan: Nodes, steps: Array, order: Array, spacing: Array, tiles: Array) -> Sums:
     """Returns the sums of one loss, times steps."""
-    law, u = law_of(pair), precision().roundoff
+    law, u = law_of(pair), arithmetic().roundoff
     known = moments(scan, order)
     window = law.window(order, scan)
     end = spacing * TILE * tiles

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Part
-from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments, precision
+from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments
 from jaxacct.precision import first_index
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
 
@@ -113,7 +114,7 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
         missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), _step(n)))(
             pairs, rows
         )
-        each.append((found, VALUE_ROUNDING * precision().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
+        each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
     return _summed(parts, each)
 
 
@@ -206,7 +207,7 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     it is multiplied by e^(t_j L), or by e^(-t_j L), and so falls with L for a_i above t_j, or below. Every L for which
     one of the bounds on either side is e^-cut of delta will do; delta <= 1 is one more, from below.
     """
-    cut = precision().cut
+    cut = arithmetic().cut
     ratios = log_moments - orders * epsilon + log_factor(orders) - log_delta + cut
     lines = orders[:LINES]
     apart = orders[None, :] - lines[:, None]
@@ -227,7 +228,7 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
     Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
     the integrand at the nodes up to there.
     """
-    u = precision().roundoff
+    u = arithmetic().roundoff
     log_moments = rungs.moments.value + rungs.error
     chosen, length = chosen_line(rungs.orders, log_moments, epsilon, log_delta)
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
@@ -262,7 +263,7 @@ def far_enough(
     It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
     modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
     """
-    cut = precision().cut
+    cut = arithmetic().cut
     rough = [
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
@@ -343,7 +344,7 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
 
     ``found`` is the log delta that :func:`log_delta` gives there. What the rule adds counts in the first only.
     """
-    u = precision().roundoff
+    u = arithmetic().roundoff
     turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
     at_zero = 1 / (line.order * (1 + line.order))
     rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * jnp.sum(line.amplitude)))

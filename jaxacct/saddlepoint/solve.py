@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
-from jaxacct.dominating_pairs.law import Nodes, law_of, precision
+from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import is_concrete
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
@@ -31,8 +32,8 @@ from jaxacct.saddlepoint.contour import (
     saddle_point,
 )
 
-CONVERGED = {2.0**-53: 1e-9, 2.0**-24: 1e-3}
-"""Relative error, by its bound, up to which a result counts as converged, for each unit of roundoff.
+CONVERGED = {FLOAT64: 1e-9, PAIR: 1e-9, FLOAT32: 1e-3}
+"""Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
 
 Of delta; or of epsilon, where that is what was asked for and steep in delta.
 """
@@ -92,7 +93,7 @@ class _Found(NamedTuple):
 
 
 def _is_certified() -> bool:
-    return precision().roundoff == 2.0**-53
+    return arithmetic() != FLOAT32
 
 
 def _share() -> float:
@@ -130,7 +131,7 @@ _delta_bounds_traced = jax.jit(_delta_bounds)
 @compiled
 def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
     line, (least, most) = on.line, on.facts.infinite
-    u, limit = precision().roundoff, CONVERGED[precision().roundoff]
+    u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
     log_finite, _ = log_delta(line, epsilon)
     below, above = errors(line, epsilon, log_finite)
     finite = jnp.exp(log_finite)
@@ -188,7 +189,7 @@ def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any) -> _Found:
 @compiled
 def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     line, (least, most), known = on.line, on.facts.infinite, on.known
-    u, limit = precision().roundoff, CONVERGED[precision().roundoff]
+    u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding

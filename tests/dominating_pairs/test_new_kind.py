@@ -16,7 +16,8 @@ from jaxtyping import Array, ArrayLike
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.dominating_pairs.law import BEYOND, RULE, Nodes, TrapezoidLaw, in_float64_only, log_left_out, precision
+from jaxacct.arithmetic import arithmetic
+from jaxacct.dominating_pairs.law import BEYOND, RULE, Nodes, TrapezoidLaw, in_float64_only, log_left_out
 from jaxacct.dominating_pairs.normal import normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.mechanisms.mechanism import directions
@@ -106,11 +107,11 @@ class VarianceLaw(TrapezoidLaw):
 
     def largest_order(self) -> Array:
         v, _, _ = self.pair._parts()
-        most = 2 * v * (jnp.pi * RULE / (2 * precision().reach)) ** 2 / (precision().cut + BEYOND)
+        most = 2 * v * (jnp.pi * RULE / (2 * arithmetic().reach)) ** 2 / (arithmetic().cut + BEYOND)
         return (most - 1) / (1 - v)
 
     def scan(self) -> Nodes:
-        reach = as_float64(precision().reach)  # of Q, whose noise is the wider
+        reach = as_float64(arithmetic().reach)  # of Q, whose noise is the wider
         return self.nodes(-reach, 2 * reach / RULE)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
@@ -121,7 +122,7 @@ class VarianceLaw(TrapezoidLaw):
         return Nodes(losses, log_q + losses, log_q, nothing, nothing, x)
 
     def widest_step(self, order: Array, w: Array) -> Array:
-        return jnp.pi * jnp.sqrt(self._steepness(order, w) / (precision().cut + BEYOND))
+        return jnp.pi * jnp.sqrt(self._steepness(order, w) / (arithmetic().cut + BEYOND))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         return jnp.logaddexp(jnp.log(3.0) - (jnp.pi / step) ** 2 * self._steepness(order, w), log_left_out())

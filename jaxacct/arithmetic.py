@@ -1,0 +1,81 @@
+"""The arithmetic that a program is traced for: what certificates may take for granted of its operations.
+
+A bound here counts roundings, in units of the relative error of one operation. How large a unit is depends on the
+device: float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.float_pairs`, on a TPU); float32 alone,
+for estimates. Everything else in a certificate is the same for all of them, so the unit is asked for where a
+program is traced, and a program that was traced for one arithmetic is never taken for another: what it was is part of
+the key of JAX's caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+Name = Literal["float64", "pair", "float32"]
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What may be taken for granted of real numbers.
+
+    Attributes:
+        name: what it is called.
+        roundoff: bound on the relative error of ``+ - * /`` and sqrt.
+        function: bound on the relative error of exp, expm1, log, tanh, and of log1p from -1/4 up. Where a result is
+            below the smallest normal float64, it may be 0.
+        cut: log of what a truncation may leave out, relative to what is there.
+        reach: standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare.
+        largest_exponent: exponentials beyond are kept as their exponents.
+    """
+
+    name: Name
+    roundoff: float
+    function: float
+    cut: float
+    reach: float
+    largest_exponent: float
+
+
+FLOAT64 = Arithmetic("float64", 2.0**-53, 8 * 2.0**-53, 36.0, 10.0, 600.0)
+"""IEEE 754's double, and functions as :mod:`jaxacct.elementary` asks for them: four units in the last place."""
+
+PAIR = Arithmetic("pair", 2.0**-44, 8 * 2.0**-44, 36.0, 10.0, 600.0)
+"""Sums of two float32 numbers with an exponent of their own beside them, so with a wider range than float64's."""
+
+FLOAT32 = Arithmetic("float32", 2.0**-24, 8 * 2.0**-24, 16.0, 6.5, 80.0)
+"""For estimates only."""
+
+_traced_for: Any = jax.make_user_context(default_value=None)
+
+
+def arithmetic() -> Arithmetic:
+    """Returns the arithmetic that is traced for here: float32 outside the float64 scope, whatever else is said."""
+    if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
+        return FLOAT32
+    return PAIR if _traced_for.value == "pair" else FLOAT64
+
+
+def roundoff() -> float:
+    """Returns the relative error of one rounded operation, in the arithmetic that is traced for."""
+    return arithmetic().roundoff
+
+
+def scaled(error: float) -> float:
+    """Returns in the arithmetic traced for what an error that rounding makes comes to, given what float64 makes of it.
+
+    Errors of rounding are proportional to the unit of roundoff; those of truncation are not, and are no case for this.
+
+    >>> scaled(1e-14) >= 1e-14
+    True
+    """
+    return error * (roundoff() / FLOAT64.roundoff)
+
+
+def in_pairs() -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which programs are traced for pairs of float32."""
+    return _traced_for("pair")
