@@ -1,8 +1,8 @@
 """The arithmetic that a program is traced for: what certificates may take for granted of its operations.
 
 A bound here counts roundings, in units of the relative error of one operation. How large a unit is depends on the
-device: float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.float_pairs`, on a TPU); float32 alone,
-for estimates. Everything else in a certificate is the same for all of them, so the unit is asked for where a
+device: float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.float_pairs`, on a TPU); float32
+alone, for estimates. Everything else in a certificate is the same for all of them, so the unit is asked for where a
 program is traced, and a program that was traced for one arithmetic is never taken for another: what it was is part of
 the key of JAX's caches.
 """

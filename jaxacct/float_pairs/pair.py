@@ -1,0 +1,175 @@
+"""Sums of two float32 numbers: 48 bits from float32's +, - and *, rounded to nearest, and from what can be checked.
+
+u = 2^-24 is float32's unit of roundoff. A pair (high, low) stands for high + low; high is that sum rounded, so that
+|low| <= u |high|. All that is assumed of a device is that sums and differences are rounded to nearest and that products
+which fit into 24 bits are exact. Quotients and roots of the device are first guesses whose residuals are computed here:
+a guess that is worse than it may be makes the result NaN, and NaN makes no bound.
+
+*Contraction.* A compiler may round a product and a sum once (fma), here or there as it likes. So no product is formed
+whose rounding matters twice: numbers are split into halves of 12 bits by their bits, and products of halves are exact,
+fused or not. (Splitting by a factor of 2^12 + 1, as Dekker does, is not safe: both differences fused give the number
+itself.) Where a rounded product is used, it is used once, as a term of second order.
+
+*Subnormals* may be flushed to zero. Operands between 2^-30 and 2^30 in absolute value, whose low parts are 0 or above
+2^-70, keep every error term of a sum above 2^-126; what is lost of products is below 2^-100 of the result.
+:mod:`jaxacct.float_pairs.wide` keeps its numbers there.
+
+Sources: Dekker (1971), "A floating-point technique for extending the available precision"; Knuth, The Art of Computer
+Programming 2, 4.2.2; Joldes, Muller and Popescu (2017), "Tight and rigorous error bounds for basic building blocks of
+double-word arithmetic", algorithms 6 and 11.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float32, Int32
+
+U = 2.0**-24
+"""Float32's unit of roundoff."""
+
+ROUNDING = 16 * U**2
+"""Bound on the relative error of a sum, difference, product, quotient or root of pairs: 2^-44."""
+
+Single = Float32[Array, " ..."]
+
+
+class Pair(NamedTuple):
+    """Numbers (...), each ``high + low``."""
+
+    high: Single
+    low: Single
+
+
+def constant(value: float) -> Pair:
+    """Returns a number of the host, right to 2^-49 of itself."""
+    high = np.float32(value)
+    return Pair(jnp.asarray(high), jnp.asarray(np.float32(np.float64(value) - np.float64(high))))
+
+
+def bits(value: Single) -> Int32[Array, " ..."]:
+    """Returns the bits of float32 numbers."""
+    return lax.bitcast_convert_type(value, jnp.int32)
+
+
+def from_bits(value: Int32[Array, " ..."]) -> Single:
+    """Returns the float32 numbers of bits."""
+    return lax.bitcast_convert_type(value, jnp.float32)
+
+
+def power_of_two(exponent: Int32[Array, " ..."]) -> Single:
+    """Returns 2^exponent, for exponents from -126 to 127."""
+    return from_bits((exponent + 127) << 23)
+
+
+def two_sum(a: Single, b: Single) -> Pair:
+    """Returns a + b exactly (Knuth)."""
+    total = a + b
+    part = total - a
+    return Pair(total, (a - (total - part)) + (b - part))
+
+
+def quick_two_sum(a: Single, b: Single) -> Pair:
+    """Returns a + b exactly, where |a| >= |b| or a is 0 (Dekker)."""
+    total = a + b
+    return Pair(total, b - (total - a))
+
+
+def halves(a: Single) -> Pair:
+    """Returns ``a`` as a number of 12 bits, the nearest, and the rest, of 12 bits as well."""
+    high = from_bits((bits(a) + 0x800) & ~0xFFF)
+    return Pair(high, a - high)
+
+
+def two_product(a: Single, b: Single) -> tuple[Single, Single, Single]:
+    """Returns p, e, f of which the sum is a b: |e| and |f| at most about u |p|, and f off by u^2 |p|.
+
+    The middle products are at most 2^-12 of the whole and their sum is split exactly; f is what that split leaves,
+    2^-35, and the product of the low halves, 2^-24, rounded once. |p| differs from |a b| by less than 3 u |p|.
+    """
+    (a1, a2), (b1, b2) = halves(a), halves(b)
+    middle, rest = two_sum(a1 * b2, a2 * b1)
+    p, e = quick_two_sum(a1 * b1, middle)
+    return p, e, rest + a2 * b2
+
+
+def add(x: Pair, y: Pair) -> Pair:
+    """Returns x + y, within 3 u^2 + 13 u^3 of itself whatever cancels (Joldes et al., algorithm 6)."""
+    high, error = two_sum(x.high, y.high)
+    low, rest = two_sum(x.low, y.low)
+    high, error = quick_two_sum(high, error + low)
+    return quick_two_sum(high, error + rest)
+
+
+def negative(x: Pair) -> Pair:
+    """Returns -x."""
+    return Pair(-x.high, -x.low)
+
+
+def subtract(x: Pair, y: Pair) -> Pair:
+    """Returns x - y, as :func:`add`."""
+    return add(x, negative(y))
+
+
+def multiply(x: Pair, y: Pair) -> Pair:
+    """Returns x y within 14 u^2 of itself.
+
+    In units of u^2 |x y|, second-order terms at their largest: f is off by 1; the crossed products by 1 each and their
+    sum, at most 2 u |x y|, by 2; with f, at most 3 u, by 3; the last sum, at most 4 u, by 4; low times low, 1, is left
+    out. That is 13, and terms of third order.
+    """
+    p, e, f = two_product(x.high, y.high)
+    crossed = x.high * y.low + x.low * y.high
+    return quick_two_sum(p, e + (f + crossed))
+
+
+def scale(x: Pair, factor: Single) -> Pair:
+    """Returns x times a power of two, exactly."""
+    return Pair(x.high * factor, x.low * factor)
+
+
+CLOSE = 2.0**-30
+"""How far, relatively, a quotient or root may be off after two guesses."""
+
+
+def divide(x: Pair, y: Pair) -> Pair:
+    """Returns x / y within 11 u^2 of itself; NaN where the device's own quotients are off by more than 2^-15.
+
+    Three guesses, each of what the one before leaves. In units of u^2: the first residual is off by 7 (a product of a
+    single number and a pair), the second by less than a thousandth; what is left of it after the third guess was seen
+    to be at most 1, and a hundredth of rounding; the sum of the guesses rounds by 2.
+    """
+    first = x.high / y.high
+    rest = subtract(x, multiply(Pair(first, jnp.zeros_like(first)), y))
+    second = rest.high / y.high
+    rest = subtract(rest, multiply(Pair(second, jnp.zeros_like(second)), y))
+    third = rest.high / y.high
+    left = jnp.abs(rest.high - third * y.high)
+    seen = (jnp.abs(rest.high) <= CLOSE * jnp.abs(x.high)) & (left <= U**2 * jnp.abs(x.high))
+    return _sum_of(first, second, third, seen)
+
+
+def square_root(x: Pair) -> Pair:
+    """Returns the root of x > 0 within 5 u^2 of itself; NaN where the device's own are off by more than 2^-15.
+
+    As :func:`divide`; the first residual is off by 3 u^2 x, and a root by half of what its square is.
+    """
+    first = jnp.sqrt(x.high)
+    zero = jnp.zeros_like(first)
+    rest = subtract(x, multiply(Pair(first, zero), Pair(first, zero)))
+    second = rest.high / (2 * first)
+    # (s + t)^2 - s^2 = t (2 s + t)
+    rest = subtract(rest, multiply(Pair(second, zero), two_sum(2 * first, second)))
+    third = rest.high / (2 * first)
+    left = jnp.abs(rest.high - third * (2 * first))
+    seen = (jnp.abs(rest.high) <= CLOSE * x.high) & (left <= U**2 * x.high)
+    return _sum_of(first, second, third, seen)
+
+
+def _sum_of(first: Single, second: Single, third: Single, seen: Array) -> Pair:
+    high, low = quick_two_sum(first, second)
+    high, low = quick_two_sum(high, low + third)
+    return Pair(jnp.where(seen, high, jnp.nan), low)

@@ -1,0 +1,229 @@
+"""Pairs of float32 with an exponent beside them: relative errors are the same for all numbers that float64 has.
+
+A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low 0 or at least 2^-70, or 0 with the exponent
+:data:`NOTHING`. So nothing under- or overflows before 2^-+16000, and every operation has the relative error of
+:mod:`jaxacct.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and NaN are
+as IEEE has them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int32
+
+from jaxacct.float_pairs import pair
+from jaxacct.float_pairs.pair import Pair, Single, bits, from_bits, power_of_two
+
+LARGEST = 16384
+"""Exponents beyond are those of inf, and of 0."""
+
+NOTHING = -(2**17)
+"""The exponent of 0: below any other, so that a sum takes that one."""
+
+INFINITE = 2**17
+"""The exponent of inf and NaN."""
+
+LEAST_LOW = 2.0**-70
+"""Low parts below are dropped, so that sums of what is left have no subnormal errors."""
+
+
+class Wide(NamedTuple):
+    """Numbers (...): ``(high + low) 2^exponent``."""
+
+    high: Single
+    low: Single
+    exponent: Int32[Array, " ..."]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the numbers."""
+        return self.high.shape
+
+    @property
+    def pair(self) -> Pair:
+        """The numbers without their exponents, between 1 and 2."""
+        return Pair(self.high, self.low)
+
+
+def normal(of: Pair, exponent: Array | int) -> Wide:
+    """Returns ``of 2^exponent`` as a number, for pairs of which the high part is 0 or between 2^-120 and 2^120."""
+    high, low = of
+    field = (bits(high) >> 23) & 0xFF
+    # 2^127 for 0, and the smallest for inf and NaN, which it leaves as they are.
+    factor = from_bits(jnp.maximum(254 - field, 1) << 23)
+    high, low = high * factor, low * factor
+    exponent = exponent + (field - 127)
+    is_zero, is_special = field == 0, field == 255
+    exponent = jnp.where(is_zero, NOTHING, jnp.where(is_special, INFINITE, exponent))
+    # A low part that is NaN, beside inf, is dropped as well.
+    return Wide(jnp.where(is_zero, 0.0, high), jnp.where(jnp.abs(low) >= LEAST_LOW, low, 0.0), exponent)
+
+
+def in_range(x: Wide) -> Wide:
+    """Returns the numbers with those beyond the range as inf, and those below it as 0."""
+    over, under = x.exponent > LARGEST, x.exponent < -LARGEST
+    high = jnp.where(over, x.high * jnp.inf, jnp.where(under, 0.0, x.high))
+    exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
+    return Wide(high, jnp.where(over | under, 0.0, x.low), exponent)
+
+
+def zeros(shape: tuple[int, ...]) -> Wide:
+    """Returns 0s."""
+    return Wide(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.full(shape, NOTHING, jnp.int32))
+
+
+def constant(value: np.ndarray | float) -> Wide:
+    """Returns numbers of the host, right to 2^-49 of themselves."""
+    mantissa, exponent = np.frexp(np.asarray(value, np.float64))  # of [1/2, 1)
+    finite = np.isfinite(mantissa)
+    doubled = 2 * mantissa
+    high = doubled.astype(np.float32)
+    low = np.where(finite, doubled - np.where(finite, high, 0), 0).astype(np.float32)
+    up = np.abs(high) == 2
+    high, low, exponent = np.where(up, high / 2, high), np.where(up, low / 2, low), exponent - 1 + up
+    exponent = np.where(mantissa == 0, NOTHING, np.where(finite, exponent, INFINITE)).astype(np.int32)
+    low = np.where(np.abs(low) >= LEAST_LOW, low, 0)
+    return Wide(jnp.asarray(high, jnp.float32), jnp.asarray(low, jnp.float32), jnp.asarray(exponent))
+
+
+def aligned(x: Wide, exponent: Array) -> Pair:
+    """Returns the numbers over 2^exponent, which is at least their own; as if 2^-126 of 1 where that is smaller."""
+    return pair.scale(x.pair, power_of_two(jnp.maximum(x.exponent - exponent, -126)))
+
+
+def add(x: Wide, y: Wide) -> Wide:
+    """Returns x + y."""
+    exponent = jnp.maximum(x.exponent, y.exponent)
+    a, b = aligned(x, exponent), aligned(y, exponent)
+    return normal(_or_special(pair.add(a, b), a.high + b.high), exponent)
+
+
+def _or_special(found: Pair, plain: Single) -> Pair:
+    """Returns a result, and what the high parts alone come to where that is inf or NaN: error terms are NaN there."""
+    return Pair(jnp.where(jnp.isfinite(plain), found.high, plain), found.low)
+
+
+def negative(x: Wide) -> Wide:
+    """Returns -x."""
+    return Wide(-x.high, -x.low, x.exponent)
+
+
+def subtract(x: Wide, y: Wide) -> Wide:
+    """Returns x - y."""
+    return add(x, negative(y))
+
+
+def multiply(x: Wide, y: Wide) -> Wide:
+    """Returns x y."""
+    found = _or_special(pair.multiply(x.pair, y.pair), x.high * y.high)
+    return in_range(normal(found, x.exponent + y.exponent))
+
+
+def divide(x: Wide, y: Wide) -> Wide:
+    """Returns x / y."""
+    found = normal(pair.divide(x.pair, y.pair), x.exponent - y.exponent)
+    # Of 0, inf and NaN the high parts decide, and there is no residual to look at.
+    plain = (jnp.abs(x.exponent) == INFINITE) | (jnp.abs(y.exponent) == INFINITE)
+    return select(plain, _single(x.high / y.high), in_range(found))
+
+
+def _single(value: Single) -> Wide:
+    return normal(Pair(value, jnp.zeros_like(value)), 0)
+
+
+def square_root(x: Wide) -> Wide:
+    """Returns the root; NaN below 0."""
+    odd = x.exponent & 1
+    found = pair.square_root(pair.scale(x.pair, power_of_two(odd)))
+    root = normal(found, (x.exponent - odd) >> 1)
+    return select((x.high <= 0) | (x.exponent == INFINITE), _single(jnp.sqrt(x.high)), root)
+
+
+def times_power(x: Wide, exponent: Array) -> Wide:
+    """Returns x 2^exponent, exactly; whole exponents."""
+    moved = x.exponent + jnp.clip(exponent, -4 * LARGEST, 4 * LARGEST).astype(jnp.int32)
+    is_number = (x.exponent > NOTHING) & (x.exponent < INFINITE)
+    return in_range(Wide(x.high, x.low, jnp.where(is_number, moved, x.exponent)))
+
+
+def select(which: Bool[Array, " ..."], yes: Wide, no: Wide) -> Wide:
+    """Returns ``yes`` where ``which`` holds, else ``no``."""
+    return Wide(*(jnp.where(which, a, b) for a, b in zip(yes, no, strict=True)))
+
+
+def _order(x: Wide) -> Int32[Array, " ..."]:
+    """Returns what numbers are first compared by: exponents, with the sign."""
+    rank = x.exponent - (NOTHING - 1)
+    return jnp.where(x.high > 0, rank, jnp.where(x.high < 0, -rank, 0))
+
+
+def less(x: Wide, y: Wide) -> Bool[Array, " ..."]:
+    """Returns whether x < y, exactly: one number has one form, for its high part is the sum of both, rounded."""
+    a, b = _order(x), _order(y)
+    within = (x.high < y.high) | ((x.high == y.high) & (x.low < y.low))
+    return ((a < b) | ((a == b) & within)) & ~(jnp.isnan(x.high) | jnp.isnan(y.high))
+
+
+def equal(x: Wide, y: Wide) -> Bool[Array, " ..."]:
+    """Returns whether x == y."""
+    return (x.high == y.high) & (x.low == y.low) & (x.exponent == y.exponent)
+
+
+def less_or_equal(x: Wide, y: Wide) -> Bool[Array, " ..."]:
+    """Returns whether x <= y."""
+    return less(x, y) | equal(x, y)
+
+
+def largest(x: Wide, y: Wide) -> Wide:
+    """Returns the larger; NaN beside NaN."""
+    return select(less(x, y) | jnp.isnan(y.high), y, x)
+
+
+def smallest(x: Wide, y: Wide) -> Wide:
+    """Returns the smaller; NaN beside NaN."""
+    return select(less(y, x) | jnp.isnan(y.high), y, x)
+
+
+def absolute(x: Wide) -> Wide:
+    """Returns |x|."""
+    return select(x.high < 0, negative(x), x)
+
+
+def is_finite(x: Wide) -> Bool[Array, " ..."]:
+    """Returns where numbers are neither inf nor NaN."""
+    return x.exponent < INFINITE
+
+
+def floor(x: Wide) -> Wide:
+    """Returns the largest whole number at most x, exactly.
+
+    A high part that is not whole is farther from the next whole number than its low part reaches.
+    """
+    near = jnp.clip(x.exponent, -30, 100)
+    high, low = pair.scale(x.pair, power_of_two(near))
+    whole = jnp.floor(high)
+    # Above 2^24 high parts are whole; XLA's floor is exact.
+    rest = jnp.where(whole == high, jnp.floor(low), 0.0)
+    found = normal(pair.quick_two_sum(whole, rest), x.exponent - near)
+    small = select(x.high < 0, constant(-1.0), constant(0.0))
+    return select(x.exponent > 99, x, select(x.exponent < -30, small, found))
+
+
+def ceiling(x: Wide) -> Wide:
+    """Returns the smallest whole number at least x, exactly."""
+    return negative(floor(negative(x)))
+
+
+def nearest_whole(x: Wide) -> Wide:
+    """Returns the whole number nearest to x, the even one of two."""
+    below = floor(x)
+    distance = subtract(x, below)
+    half = constant(0.5)
+    half_below = times_power(below, jnp.int32(-1))
+    is_odd = ~equal(floor(half_below), half_below)
+    up = less(half, distance) | (equal(half, distance) & is_odd)
+    one = constant(1.0)
+    return select(up & is_finite(x), add(below, one), below)
