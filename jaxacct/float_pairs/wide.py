@@ -1,6 +1,6 @@
 """Pairs of float32 with an exponent beside them: relative errors are the same for all numbers that float64 has.
 
-A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low 0 or at least 2^-70, or 0 with the exponent
+A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low a multiple of 2^-70, or 0 with the exponent
 :data:`NOTHING`. So nothing under- or overflows before 2^-+16000, and every operation has the relative error of
 :mod:`jaxacct.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and NaN are
 as IEEE has them.
@@ -26,8 +26,8 @@ NOTHING = -(2**17)
 INFINITE = 2**17
 """The exponent of inf and NaN."""
 
-LEAST_LOW = 2.0**-70
-"""Low parts below are dropped, so that sums of what is left have no subnormal errors."""
+DUST = 2.0**-70
+"""Low parts are whole multiples of it, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
 
 
 class Wide(NamedTuple):
@@ -48,31 +48,41 @@ class Wide(NamedTuple):
         return Pair(self.high, self.low)
 
 
-def normal(of: Pair, exponent: Array | int) -> Wide:
-    """Returns ``of 2^exponent`` as a number, for pairs of which the high part is 0 or between 2^-120 and 2^120."""
+def normal(of: Pair, exponent: Array | int, plain: Single | None = None) -> Wide:
+    """Returns ``of 2^exponent`` as a number, for pairs of which the high part is 0 or between 2^-120 and 2^120.
+
+    ``plain`` is what a single float32 operation gives: inf or NaN where the result is, of which error terms make NaN.
+    """
     high, low = of
     field = (bits(high) >> 23) & 0xFF
+    is_special = field == 255
     # 2^127 for 0, and the smallest for inf and NaN, which it leaves as they are.
     factor = from_bits(jnp.maximum(254 - field, 1) << 23)
-    high, low = high * factor, low * factor
-    exponent = exponent + (field - 127)
-    is_zero, is_special = field == 0, field == 255
-    exponent = jnp.where(is_zero, NOTHING, jnp.where(is_special, INFINITE, exponent))
-    # A low part that is NaN, beside inf, is dropped as well.
-    return Wide(jnp.where(is_zero, 0.0, high), jnp.where(jnp.abs(low) >= LEAST_LOW, low, 0.0), exponent)
+    exponent = jnp.where(field == 0, NOTHING, jnp.where(is_special, INFINITE, exponent + (field - 127)))
+    high = (high if plain is None else jnp.where(is_special, plain, high)) * factor
+    return Wide(high, jnp.where(is_special, 0.0, _without_dust(low * factor)), exponent)
 
 
-def in_range(x: Wide) -> Wide:
-    """Returns the numbers with those beyond the range as inf, and those below it as 0."""
-    over, under = x.exponent > LARGEST, x.exponent < -LARGEST
-    high = jnp.where(over, x.high * jnp.inf, jnp.where(under, 0.0, x.high))
+def _without_dust(low: Single) -> Single:
+    """Returns low parts rounded to multiples of :data:`DUST`."""
+    return (low + DUST * 2.0**23 * 1.5) - DUST * 2.0**23 * 1.5
+
+
+def in_range(x: Wide, plain: Single | None = None) -> Wide:
+    """Returns the numbers with those beyond the range as inf, and those below it as 0.
+
+    ``plain`` is what a single float32 operation gives, where that may be inf or NaN; it has the signs of the numbers.
+    """
+    plain = x.high if plain is None else plain
+    over, under = (x.exponent > LARGEST) | jnp.isnan(plain), x.exponent < -LARGEST
+    high = jnp.where(over, plain * jnp.inf, jnp.where(under, 0.0, x.high))
     exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
     return Wide(high, jnp.where(over | under, 0.0, x.low), exponent)
 
 
-def zeros(shape: tuple[int, ...]) -> Wide:
-    """Returns 0s."""
-    return Wide(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.full(shape, NOTHING, jnp.int32))
+def filled(value: float, shape: tuple[int, ...]) -> Wide:
+    """Returns one number of the host at all places."""
+    return Wide(*(jnp.broadcast_to(part, shape) for part in constant(value)))
 
 
 def constant(value: np.ndarray | float) -> Wide:
@@ -85,7 +95,7 @@ def constant(value: np.ndarray | float) -> Wide:
     up = np.abs(high) == 2
     high, low, exponent = np.where(up, high / 2, high), np.where(up, low / 2, low), exponent - 1 + up
     exponent = np.where(mantissa == 0, NOTHING, np.where(finite, exponent, INFINITE)).astype(np.int32)
-    low = np.where(np.abs(low) >= LEAST_LOW, low, 0)
+    low = np.where(finite, np.round(low / DUST) * DUST, 0)
     return Wide(jnp.asarray(high, jnp.float32), jnp.asarray(low, jnp.float32), jnp.asarray(exponent))
 
 
@@ -98,12 +108,7 @@ def add(x: Wide, y: Wide) -> Wide:
     """Returns x + y."""
     exponent = jnp.maximum(x.exponent, y.exponent)
     a, b = aligned(x, exponent), aligned(y, exponent)
-    return normal(_or_special(pair.add(a, b), a.high + b.high), exponent)
-
-
-def _or_special(found: Pair, plain: Single) -> Pair:
-    """Returns a result, and what the high parts alone come to where that is inf or NaN: error terms are NaN there."""
-    return Pair(jnp.where(jnp.isfinite(plain), found.high, plain), found.low)
+    return normal(pair.add(a, b), exponent, a.high + b.high)
 
 
 def negative(x: Wide) -> Wide:
@@ -117,17 +122,25 @@ def subtract(x: Wide, y: Wide) -> Wide:
 
 
 def multiply(x: Wide, y: Wide) -> Wide:
-    """Returns x y."""
-    found = _or_special(pair.multiply(x.pair, y.pair), x.high * y.high)
-    return in_range(normal(found, x.exponent + y.exponent))
+    """Returns x y. The exponents of 0, inf and NaN lead where they should: sums with them leave the range."""
+    high, low = pair.multiply(x.pair, y.pair)
+    is_large = jnp.abs(high) >= 2
+    factor = jnp.where(is_large, jnp.float32(0.5), jnp.float32(1))
+    exponent = x.exponent + y.exponent + is_large.astype(jnp.int32)
+    return in_range(Wide(high * factor, _without_dust(low * factor), exponent), x.high * y.high)
 
 
 def divide(x: Wide, y: Wide) -> Wide:
     """Returns x / y."""
-    found = normal(pair.divide(x.pair, y.pair), x.exponent - y.exponent)
+    high, low = pair.divide(x.pair, y.pair)
+    is_small = jnp.abs(high) < 1
+    factor = jnp.where(is_small, jnp.float32(2), jnp.float32(1))
+    exponent = x.exponent - y.exponent - is_small.astype(jnp.int32)
     # Of 0, inf and NaN the high parts decide, and there is no residual to look at.
-    plain = (jnp.abs(x.exponent) == INFINITE) | (jnp.abs(y.exponent) == INFINITE)
-    return select(plain, _single(x.high / y.high), in_range(found))
+    plain = x.high / y.high
+    found = in_range(Wide(high * factor, _without_dust(low * factor), exponent), plain)
+    is_nan = jnp.isnan(high) & jnp.isfinite(plain) & (plain != 0)
+    return Wide(jnp.where(is_nan, jnp.nan, found.high), found.low, jnp.where(is_nan, INFINITE, found.exponent))
 
 
 def _single(value: Single) -> Wide:
@@ -154,7 +167,7 @@ def select(which: Bool[Array, " ..."], yes: Wide, no: Wide) -> Wide:
     return Wide(*(jnp.where(which, a, b) for a, b in zip(yes, no, strict=True)))
 
 
-def _order(x: Wide) -> Int32[Array, " ..."]:
+def order(x: Wide) -> Int32[Array, " ..."]:
     """Returns what numbers are first compared by: exponents, with the sign."""
     rank = x.exponent - (NOTHING - 1)
     return jnp.where(x.high > 0, rank, jnp.where(x.high < 0, -rank, 0))
@@ -162,7 +175,7 @@ def _order(x: Wide) -> Int32[Array, " ..."]:
 
 def less(x: Wide, y: Wide) -> Bool[Array, " ..."]:
     """Returns whether x < y, exactly: one number has one form, for its high part is the sum of both, rounded."""
-    a, b = _order(x), _order(y)
+    a, b = order(x), order(y)
     within = (x.high < y.high) | ((x.high == y.high) & (x.low < y.low))
     return ((a < b) | ((a == b) & within)) & ~(jnp.isnan(x.high) | jnp.isnan(y.high))
 

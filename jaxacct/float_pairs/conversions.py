@@ -1,0 +1,115 @@
+"""Numbers of other types as pairs with exponents, and back."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, DTypeLike
+
+from jaxacct.float_pairs import pair, wide
+from jaxacct.float_pairs.pair import Pair, power_of_two
+from jaxacct.float_pairs.wide import INFINITE, NOTHING, Wide
+
+PIECE = 20
+"""Bits of a whole number that are taken at once."""
+
+
+def of_array(value: Array) -> Wide:
+    """Returns an array of real numbers, exactly; of float64, right to 2^-49, and of more than 60 bits, to 2^-44."""
+    value = jnp.asarray(value)
+    if jnp.issubdtype(value.dtype, jnp.bool_):
+        value = value.astype(jnp.float32)
+    if jnp.issubdtype(value.dtype, jnp.integer):
+        return _of_whole(value)
+    if value.dtype == jnp.float64:
+        return _of_float64(value)
+    return single(value.astype(jnp.float32))
+
+
+def single(value: Array) -> Wide:
+    """Returns float32 numbers; subnormal ones are 0."""
+    return wide.normal(Pair(value, jnp.zeros_like(value)), 0)
+
+
+def _of_whole(value: Array) -> Wide:
+    wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
+    value = value.astype(jnp.int64) if wider else value
+    low = single((value & (2**PIECE - 1)).astype(jnp.float32))
+    value = value >> PIECE
+    if not wider:
+        return wide.add(wide.times_power(single(value.astype(jnp.float32)), jnp.int32(PIECE)), low)
+    middle = single((value & (2**PIECE - 1)).astype(jnp.float32))
+    high = single((value >> PIECE).astype(jnp.float32))  # of at most 24 bits
+    upper = wide.add(wide.times_power(high, jnp.int32(PIECE)), middle)
+    return wide.add(wide.times_power(upper, jnp.int32(PIECE)), low)
+
+
+def _of_float64(value: Array) -> Wide:
+    """Brings numbers between 1/2 and 2 by powers of two, each a product in float64; where float64 is itself made of
+    pairs, with float32's range, those powers that it lacks are inf or 0 and the numbers that need them are not there.
+    """
+    exponent = jnp.zeros(value.shape, jnp.int32)
+    is_number = jnp.isfinite(value) & (value != 0)
+    for shift in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
+        up, down = jnp.float64(2.0**shift), jnp.float64(2.0**-shift)
+        large, small = is_number & (jnp.abs(value) >= up), is_number & (jnp.abs(value) < 2 * down)
+        value = jnp.where(large, value * down, jnp.where(small, value * up, value))
+        exponent = exponent + jnp.where(large, shift, jnp.where(small, -shift, 0))
+    high = value.astype(jnp.float32)
+    low = jnp.where(jnp.isfinite(value), value - high.astype(jnp.float64), 0.0).astype(jnp.float32)
+    return wide.normal(pair.quick_two_sum(high, low), exponent)
+
+
+def to_float64(x: Wide) -> Array:
+    """Returns numbers as float64, exactly, but for those beyond its range, which are inf, and below it, 0."""
+    value = x.high.astype(jnp.float64) + x.low.astype(jnp.float64)
+    value = jnp.where(wide.is_finite(x), value, x.high.astype(jnp.float64))
+    exponent = jnp.where(wide.is_finite(x), jnp.clip(x.exponent, -1200, 1200), 0)
+    for _ in range(10):  # in steps that float32 has as well
+        step = jnp.clip(exponent, -120, 120)
+        value = value * power_of_two(step).astype(jnp.float64)
+        exponent = exponent - step
+    return value
+
+
+def to_float32(x: Wide) -> Array:
+    """Returns the nearest float32 numbers; subnormal ones are 0."""
+    large, small = x.exponent > 127, x.exponent < -126
+    value = x.high * power_of_two(jnp.clip(x.exponent, -126, 127))
+    return jnp.where(large & (x.exponent < INFINITE), value * jnp.inf, jnp.where(small, 0.0, value))
+
+
+def to_whole(x: Wide, dtype: DTypeLike) -> Array:
+    """Returns the whole parts, towards 0, of numbers that ``dtype`` holds; the nearest that it holds of others."""
+    toward_zero = wide.select(x.high < 0, wide.ceiling(x), wide.floor(x))
+    limits = np.iinfo(dtype)
+    is_unsigned = limits.min == 0
+    near = jnp.clip(toward_zero.exponent, -23, 62)
+
+    def part(value: Array) -> Array:
+        # A whole multiple of 2^(near - 23 - ...): the low part of a whole number is whole.
+        whole, rest = value * 2.0**23, near - 23
+        left = jnp.left_shift(jnp.int64(1), jnp.maximum(rest, 0).astype(jnp.int64)) * whole.astype(jnp.int64)
+        return jnp.where(rest >= 0, left, (whole * power_of_two(jnp.minimum(rest, 0))).astype(jnp.int64))
+
+    low = toward_zero.low * power_of_two(jnp.clip(near, -23, 100))
+    total = part(toward_zero.high) + low.astype(jnp.int64)
+    beyond = toward_zero.exponent > 62
+    total = jnp.where(beyond, jnp.where(x.high < 0, jnp.iinfo(jnp.int64).min, jnp.iinfo(jnp.int64).max), total)
+    total = jnp.where(jnp.isnan(x.high), 0, total)
+    least = 0 if is_unsigned else max(limits.min, np.iinfo(np.int64).min)
+    return jnp.clip(total, least, min(limits.max, np.iinfo(np.int64).max)).astype(dtype)
+
+
+def rounded_to_float32(x: Wide) -> Wide:
+    """Returns what is left of numbers in float32, with its range."""
+    over, under = (x.exponent > 127) & (x.exponent < INFINITE), x.exponent < -126
+    high = jnp.where(over, x.high * jnp.inf, jnp.where(under, 0.0, x.high))
+    exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
+    return Wide(high, jnp.zeros_like(high), exponent)
+
+
+def steps(shape: tuple[int, ...], dimension: int) -> Wide:
+    """Returns 0, 1, 2, ... along one axis."""
+    return _of_whole(lax.broadcasted_iota(jnp.int32, shape, dimension))

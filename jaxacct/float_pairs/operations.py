@@ -1,0 +1,229 @@
+"""What each operation of a traced program is in pairs of float32, by the name that JAX gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxacct.float_pairs import conversions, functions, normal, sums, transform, trigonometric, wide
+from jaxacct.float_pairs.wide import Wide
+
+Params = dict[str, Any]
+Rule = Callable[..., Any]
+
+MOVING = frozenset(
+    {
+        *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "dynamic_slice"),
+        *("dynamic_update_slice", "concatenate", "pad", "gather", "select_n", "copy", "copy_p", "stop_gradient"),
+        *("optimization_barrier", "stack", "unstack", "split", "tile", "scatter"),
+    }
+)
+"""Operations that move numbers about and do not look at them: done to each part by itself."""
+
+
+class Complex(NamedTuple):
+    """Complex numbers by their parts."""
+
+    real: Wide
+    imaginary: Wide
+
+
+def _plain(function: Callable[..., Any]) -> Rule:
+    return lambda params, *args: function(*args)
+
+
+def _ordinary(value: Any) -> Wide:
+    return value if isinstance(value, Wide) else conversions.of_array(value)
+
+
+def _convert(params: Params, value: Any) -> Any:
+    dtype = np.dtype(params["new_dtype"])
+    if dtype == np.float64:
+        return _ordinary(value)
+    if dtype == np.bool_:
+        return value.high != 0
+    if np.issubdtype(dtype, np.integer):
+        return conversions.to_whole(value, dtype)
+    return conversions.to_float32(value).astype(dtype)
+
+
+def _whole_power(params: Params, x: Wide) -> Wide:
+    """By squares, as XLA does: at most |n| - 1 products."""
+    n = abs(params["y"])
+    found: Wide | None = None
+    square = x
+    while n:
+        if n & 1:
+            found = square if found is None else wide.multiply(found, square)
+        n >>= 1
+        if n:
+            square = wide.multiply(square, square)
+    if found is None:
+        found = wide.filled(1.0, x.shape)
+    return wide.divide(wide.filled(1.0, x.shape), found) if params["y"] < 0 else found
+
+
+def _sign(params: Params, x: Wide) -> Wide:
+    return conversions.single(jnp.sign(x.high))
+
+
+def _remainder(params: Params, x: Wide, y: Wide) -> Wide:
+    """X less y times the whole part of x / y, that one too many or too few: exact where both are whole, to 2^46."""
+    quotient = wide.divide(x, y)
+    whole = wide.select(quotient.high < 0, wide.ceiling(quotient), wide.floor(quotient))
+    rest = wide.subtract(x, wide.multiply(whole, y))
+    are_whole = wide.equal(wide.floor(x), x) & wide.equal(wide.floor(y), y)
+    rest = wide.select(are_whole, wide.nearest_whole(rest), rest)
+    size, of_y = wide.absolute(rest), wide.absolute(y)
+    # Of x's sign, or 0, and smaller than y.
+    rest = wide.select(
+        (rest.high * x.high < 0), wide.add(rest, wide.select(x.high < 0, wide.negative(of_y), of_y)), rest
+    )
+    return wide.select(
+        wide.less(size, of_y), rest, wide.subtract(rest, wide.select(x.high < 0, wide.negative(of_y), of_y))
+    )
+
+
+def _reduce_sum(params: Params, x: Wide) -> Wide:
+    return sums.over_axes(x, params["axes"])
+
+
+def _reduce_max(params: Params, x: Wide) -> Wide:
+    return sums.largest_over(x, params["axes"])
+
+
+def _reduce_min(params: Params, x: Wide) -> Wide:
+    return wide.negative(sums.largest_over(wide.negative(x), params["axes"]))
+
+
+def _cumsum(params: Params, x: Wide) -> Wide:
+    return sums.running(x, params["axis"], reverse=params["reverse"])
+
+
+def _cummax(params: Params, x: Wide) -> Wide:
+    return lax.associative_scan(wide.largest, x, axis=params["axis"], reverse=params["reverse"])
+
+
+def _cummin(params: Params, x: Wide) -> Wide:
+    return lax.associative_scan(wide.smallest, x, axis=params["axis"], reverse=params["reverse"])
+
+
+def _reduce_precision(params: Params, x: Wide) -> Wide:
+    if (params["exponent_bits"], params["mantissa_bits"]) != (8, 23):
+        raise NotImplementedError("of reductions of precision pairs know that to float32.")
+    return conversions.rounded_to_float32(x)
+
+
+def _sort(params: Params, *args: Any) -> list[Any]:
+    """By exponents with the sign first, then by either part: their order is that of the numbers."""
+    if params["num_keys"] != 1 or not isinstance(args[0], Wide):
+        raise NotImplementedError("of sorts pairs know those by one key.")
+    leaves, structure = jax.tree.flatten(args)
+    keys = [wide.order(args[0]), args[0].high, args[0].low]
+    found = lax.sort((*keys, *leaves), dimension=params["dimension"], is_stable=params["is_stable"], num_keys=3)
+    return list(jax.tree.unflatten(structure, found[3:]))
+
+
+def _clamp(params: Params, least: Wide, x: Wide, most: Wide) -> Wide:
+    return wide.smallest(wide.largest(x, least), most)
+
+
+def _fft(params: Params, x: Any) -> Any:
+    kind, lengths = params["fft_type"], params["fft_lengths"]
+    if len(lengths) != 1:
+        raise NotImplementedError("of transforms pairs know those along one axis.")
+    if kind == lax.FftType.RFFT:
+        return Complex(*transform.rfft(x))
+    if kind == lax.FftType.IRFFT:
+        return transform.irfft(x.real, x.imaginary, lengths[0])
+    raise NotImplementedError(f"of transforms pairs know those of real numbers, not {kind}.")
+
+
+REAL: dict[str, Rule] = {
+    "add": _plain(wide.add),
+    "add_any": _plain(wide.add),
+    "sub": _plain(wide.subtract),
+    "mul": _plain(wide.multiply),
+    "div": _plain(wide.divide),
+    "neg": _plain(wide.negative),
+    "abs": _plain(wide.absolute),
+    "max": _plain(wide.largest),
+    "min": _plain(wide.smallest),
+    "sign": _sign,
+    "square": lambda params, x: wide.multiply(x, x),
+    "sqrt": _plain(wide.square_root),
+    "rsqrt": lambda params, x: wide.divide(wide.filled(1.0, x.shape), wide.square_root(x)),
+    "integer_pow": _whole_power,
+    "rem": _remainder,
+    "clamp": _clamp,
+    "floor": _plain(wide.floor),
+    "ceil": _plain(wide.ceiling),
+    "round": _plain(wide.nearest_whole),
+    "is_finite": _plain(wide.is_finite),
+    "eq": _plain(wide.equal),
+    "ne": lambda params, x, y: ~wide.equal(x, y),
+    "lt": _plain(wide.less),
+    "le": _plain(wide.less_or_equal),
+    "gt": lambda params, x, y: wide.less(y, x),
+    "ge": lambda params, x, y: wide.less_or_equal(y, x),
+    "lt_to": _plain(wide.less),
+    "le_to": _plain(wide.less_or_equal),
+    "convert_element_type": _convert,
+    "reduce_precision": _reduce_precision,
+    "iota": lambda params: conversions.steps(params["shape"], params["dimension"]),
+    "exp": _plain(functions.exp),
+    "exp2": _plain(functions.exp2),
+    "expm1": _plain(functions.expm1),
+    "log": _plain(functions.log),
+    "log1p": _plain(functions.log1p),
+    "logistic": _plain(functions.logistic),
+    "tanh": _plain(functions.tanh),
+    "pow": lambda params, x, y: functions.pow(x, _ordinary(y)),
+    "sin": _plain(trigonometric.sin),
+    "cos": _plain(trigonometric.cos),
+    "atan2": _plain(trigonometric.atan2),
+    "erf": _plain(normal.erf),
+    "erfc": _plain(normal.erfc),
+    "reduce_sum": _reduce_sum,
+    "reduce_max": _reduce_max,
+    "reduce_min": _reduce_min,
+    "cumsum": _cumsum,
+    "cummax": _cummax,
+    "cummin": _cummin,
+    "dot_general": lambda params, x, y: sums.product_of_matrices(x, y, params["dimension_numbers"]),
+    "sort": _sort,
+    "fft": _fft,
+    "complex": lambda params, x, y: Complex(x, y),
+}
+
+
+def _complex_product(params: Params, x: Complex, y: Complex) -> Complex:
+    (a, b), (c, d) = x, y
+    real = wide.subtract(wide.multiply(a, c), wide.multiply(b, d))
+    return Complex(real, wide.add(wide.multiply(a, d), wide.multiply(b, c)))
+
+
+def _to_complex(params: Params, x: Any) -> Complex:
+    if isinstance(x, Complex):
+        return x
+    real = _ordinary(x)
+    return Complex(real, wide.filled(0.0, real.shape))
+
+
+COMPLEX: dict[str, Rule] = {
+    "add": lambda params, x, y: Complex(*map(wide.add, x, y)),
+    "sub": lambda params, x, y: Complex(*map(wide.subtract, x, y)),
+    "neg": lambda params, x: Complex(*map(wide.negative, x)),
+    "mul": _complex_product,
+    "real": lambda params, x: x.real,
+    "imag": lambda params, x: x.imaginary,
+    "complex": lambda params, x, y: Complex(x, y),
+    "conj": lambda params, x: Complex(x.real, wide.negative(x.imaginary)),
+    "convert_element_type": _to_complex,
+    "fft": _fft,
+}
