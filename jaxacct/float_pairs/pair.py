@@ -96,6 +96,19 @@ def two_product(a: Single, b: Single) -> tuple[Single, Single, Single]:
     return p, e, rest + a2 * b2
 
 
+def product(a: Single, b: Single) -> Single:
+    """Returns a b, rounded wherever it is compiled: the maximum keeps it from being fused with a sum.
+
+    A compiler may compute a value several times over, fused in one place and not in another. A pair of which the high
+    part is from here and the low part from there would be off by a unit in the last place of the high part.
+    """
+    return jnp.maximum(a * b, LEAST)
+
+
+LEAST = np.float32(-3e38)
+"""Below any product."""
+
+
 def add(x: Pair, y: Pair) -> Pair:
     """Returns x + y, within 3 u^2 + 13 u^3 of itself whatever cancels (Joldes et al., algorithm 6)."""
     high, error = two_sum(x.high, y.high)
@@ -122,7 +135,7 @@ def multiply(x: Pair, y: Pair) -> Pair:
     out. That is 13, and terms of third order.
     """
     p, e, f = two_product(x.high, y.high)
-    crossed = x.high * y.low + x.low * y.high
+    crossed = product(x.high, y.low) + product(x.low, y.high)
     return quick_two_sum(p, e + (f + crossed))
 
 
