@@ -92,16 +92,41 @@ def _exponentials() -> tuple[list[np.float32], np.float32, list[np.ndarray], lis
         return parts(two, 11, 11, 11, 24), rounded(1 / two), *tables, [Fraction(1, n) for n in (6, 24, 120, 720)]
 
 
-def _reduced(x: Wide) -> tuple[Pair, Int32[Array, " ..."], Int32[Array, " ..."]]:
-    """Returns p, the row of j, and k such that e^x = 2^k e^(j/64) (1 + p), with |p| < 1/127; for finite x."""
-    (l1, l2, l3, l4), inverse, *_, coefficients = _exponentials()
+@functools.cache
+def _log_two() -> list[np.float32]:
+    with localcontext(DIGITS):
+        return parts(Decimal(2).ln(), 24, 24)
+
+
+def _near(r: Pair) -> tuple[Pair, Int32[Array, " ..."]]:
+    """Returns p and the row of j such that e^r = e^(j/64) (1 + p), with |p| < 1/127; for |r| < 0.36."""
+    j = lax.round(r.high * STEPS, lax.RoundingMethod.TO_NEAREST_EVEN)
+    p = series(two_sum(r.high - j * np.float32(1 / STEPS), r.low), 0.5, _exponentials()[4])
+    return p, j.astype(jnp.int32) + ROWS
+
+
+def _reduced(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
+    """Returns r and k such that x = k ln 2 + r, with |r| < 0.35; for finite x."""
+    (l1, l2, l3, l4), inverse, *_ = _exponentials()
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, 13)))
     k = lax.round(high * inverse, lax.RoundingMethod.TO_NEAREST_EVEN)
     c, d = two_sum(low, -(k * l3))
     r = pair.add(two_sum(high - k * l1, -(k * l2)), Pair(c, d - product(k, l4)))
-    j = lax.round(r.high * STEPS, lax.RoundingMethod.TO_NEAREST_EVEN)
-    p = series(two_sum(r.high - j * np.float32(1 / STEPS), r.low), 0.5, coefficients)
-    return p, j.astype(jnp.int32) + ROWS, k.astype(jnp.int32)
+    return r, k.astype(jnp.int32)
+
+
+def _power(r: Pair, k: Int32[Array, " ..."]) -> Wide:
+    """Returns 2^k e^r, for |r| < 0.36."""
+    p, row = _near(r)
+    t = Pair(*looked_up(row, _exponentials()[2]))
+    q = pair.multiply(t, p)
+    high, error = quick_two_sum(t.high, q.high)
+    return wide.in_range(wide.normal(quick_two_sum(high, error + (t.low + q.low)), _beyond(k)))
+
+
+def _beyond(k: Int32[Array, " ..."]) -> Int32[Array, " ..."]:
+    """Returns exponents, those beyond the range of exponentials beyond that of numbers."""
+    return jnp.where(jnp.abs(k) > LARGEST_POWER, 4 * k, k)
 
 
 def _or_limit(x: Wide, below: float, found: Wide) -> Wide:
@@ -113,18 +138,21 @@ def _or_limit(x: Wide, below: float, found: Wide) -> Wide:
 
 def exp(x: Wide) -> Wide:
     """Returns e^x."""
-    p, row, k = _reduced(x)
-    t = Pair(*looked_up(row, _exponentials()[2]))
-    q = pair.multiply(t, p)
-    high, error = quick_two_sum(t.high, q.high)
-    k = jnp.where(jnp.abs(k) > LARGEST_POWER, 4 * k, k)
-    found = wide.normal(quick_two_sum(high, error + (t.low + q.low)), k)
-    return _or_limit(x, 0.0, wide.in_range(found))
+    return _or_limit(x, 0.0, _power(*_reduced(x)))
+
+
+def exp2(x: Wide) -> Wide:
+    """Returns 2^x, exactly for whole numbers."""
+    high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, 14)))
+    k = lax.round(high, lax.RoundingMethod.TO_NEAREST_EVEN)
+    two = Pair(*(jnp.full_like(high, part) for part in _log_two()))
+    return _or_limit(x, 0.0, _power(pair.multiply(two_sum(high - k, low), two), k.astype(jnp.int32)))
 
 
 def expm1(x: Wide) -> Wide:
     """Returns e^x - 1."""
-    p, row, k = _reduced(x)
+    r, k = _reduced(x)
+    p, row = _near(r)
     e = Pair(*looked_up(row, _exponentials()[3]))
     q = pair.multiply(e, p)
     total, first = quick_two_sum(e.high, p.high)
@@ -138,8 +166,7 @@ def expm1(x: Wide) -> Wide:
         jnp.where(up, np.float32(1), jnp.where(down, -power, 1 - power)),
         jnp.where(up, -power, jnp.where(down, np.float32(1), np.float32(0))),
     )
-    k = jnp.where(k > LARGEST_POWER, 4 * k, k)
-    found = wide.in_range(wide.normal(pair.add(one_less, y), k))
+    found = wide.in_range(wide.normal(pair.add(one_less, y), _beyond(k)))
     return _or_limit(x, -1.0, wide.select(x.exponent < -50, x, found))
 
 
@@ -201,3 +228,24 @@ def log1p(x: Wide) -> Wide:
     e = jnp.where(is_near, 0, jnp.clip(e, -20000, 20000))
     found = wide.select(x.exponent < -50, x, wide.normal(_logarithm(t, e), 0))
     return _log_limit(x, sum_, found)
+
+
+def tanh(x: Wide) -> Wide:
+    """Returns tanh x."""
+    e = expm1(wide.times_power(wide.negative(wide.absolute(x)), jnp.int32(1)))
+    found = wide.divide(e, wide.add(e, wide.constant(2.0)))
+    return wide.select(x.high > 0, wide.negative(found), found)
+
+
+def logistic(x: Wide) -> Wide:
+    """Returns 1 / (1 + e^-x)."""
+    e = exp(wide.negative(wide.absolute(x)))
+    one = wide.constant(1.0)
+    return wide.divide(wide.select(x.high < 0, e, one), wide.add(e, one))
+
+
+def power(x: Wide, y: Wide) -> Wide:
+    """Returns x^y = e^(y log x) for x >= 0, within 16 u^2 (1 + 2 |y log x|); NaN below."""
+    one = wide.constant(1.0)
+    is_one = wide.equal(x, one) | wide.equal(y, wide.constant(0.0))
+    return wide.select(is_one, one, exp(wide.multiply(y, log(x))))
