@@ -36,13 +36,17 @@ Factors are constants of the program: for n real numbers, 16 n bytes, and 8 n mo
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax import numpy as jnp
-from jaxtyping import Array, Complex, Float64
+from jaxtyping import Array, Complex128
 
 from jaxacct.float_pairs import pair, wide
-from jaxacct.float_pairs.pair import U, Pair, Single
+from jaxacct.float_pairs.pair import Pair
 from jaxacct.float_pairs.wide import Wide
 
 TRANSFORM_ERROR = 2.5 * pair.ROUNDING
@@ -51,175 +55,177 @@ TRANSFORM_ERROR = 2.5 * pair.ROUNDING
 SHORTEST, LONGEST = 128, 2**19
 """Numbers of points for which the above was counted."""
 
+LANES = 128
+"""Numbers of a row of a vector unit: columns are laid side by side to fill it."""
+
+
+class ComplexPair(NamedTuple):
+    """Complex numbers (...)."""
+
+    real: Pair
+    imaginary: Pair
+
 
 def fft(real: Wide, imaginary: Wide) -> tuple[Wide, Wide]:
     """Returns the transform of complex numbers (..., n), as real and imaginary parts."""
-    n = _checked(real.shape[-1])
-    x, exponent = _block(real, imaginary, n)
-    return _numbers(_complex(x), exponent, real.shape)
+    _check_length(real.shape[-1])
+    z, exponent = _over_largest(real, imaginary)
+    return _numbers(_transform(z), exponent, real.shape)
 
 
 def ifft(real: Wide, imaginary: Wide) -> tuple[Wide, Wide]:
     """Returns the inverse transform of complex numbers (..., n), as real and imaginary parts."""
-    n = _checked(real.shape[-1])
-    x, exponent = _block(real, imaginary, n)
-    x, exponent = _divided(_conjugate(_complex(_conjugate(x))), exponent, n)
-    return _numbers(x, exponent, real.shape)
+    n = real.shape[-1]
+    _check_length(n)
+    z, exponent = _over_largest(real, imaginary)
+    return _numbers(*_divided(_conjugate(_transform(_conjugate(z))), exponent, n), real.shape)
 
 
 def rfft(x: Wide) -> tuple[Wide, Wide]:
     """Returns the transform of real numbers (..., n), as real and imaginary parts (..., n // 2 + 1)."""
-    batch, n = x.shape[:-1], _checked(x.shape[-1])
-    paired = Wide(*(part.reshape(*batch, n // 2, 2) for part in x))
-    z, exponent = _block(*(Wide(*(part[..., k] for part in paired)) for k in (0, 1)), n // 2)
-    z = _complex(z)
-    closed = Pair(*(jnp.concatenate([part, part[..., :1]], axis=-1) for part in z))
-    return _numbers(_folded(closed, _half_turn(n)), exponent - 1, (*batch, n // 2 + 1))
+    batch, n = x.shape[:-1], x.shape[-1]
+    _check_length(n)
+    even, odd = (jax.tree.map(lambda part, k=k: part[..., k::2], x) for k in (0, 1))
+    z, exponent = _over_largest(even, odd)
+    z = jax.tree.map(lambda part: jnp.concatenate([part, part[:, :1]], axis=1), _transform(z))
+    return _numbers(_folded(z, _half_circle(n)), exponent - 1, (*batch, n // 2 + 1))
 
 
 def irfft(real: Wide, imaginary: Wide, n: int) -> Wide:
-    """Returns the real numbers (..., n) of a transform (..., n // 2 + 1)."""
-    batch, half = real.shape[:-1], _checked(n) // 2
+    """Returns the real numbers (..., n) of a transform (..., n // 2 + 1); the imaginary parts at its ends count as 0."""
+    batch, half = real.shape[:-1], n // 2
+    _check_length(n)
     if real.shape[-1] != half + 1:
         raise ValueError(f"real has {real.shape[-1]} entries, which are not those of n = {n}: give n // 2 + 1")
-    # As for every inverse real transform, the imaginary parts at both ends are taken to be 0.
-    ends = np.zeros((1,) * len(batch) + (half + 1,), bool)
-    ends[..., [0, -1]] = True
-    imaginary = wide.select(jnp.broadcast_to(ends, imaginary.shape), wide.zeros(imaginary.shape), imaginary)
-    x, exponent = _block(real, imaginary, half + 1)
-    folded = _folded(x, np.conj(_half_turn(n)))
-    z = _complex(_conjugate(Pair(*(part[..., :half] for part in folded))))
-    z, exponent = _divided(_conjugate(z), exponent, n)
-    found = Pair(*(jnp.moveaxis(part, 0, -1).reshape(*batch, n) for part in z))
-    return wide.in_range(wide.normal(found, exponent.reshape(*batch, 1)))
+    ends = jnp.broadcast_to((np.arange(half + 1) % half == 0).reshape((1,) * len(batch) + (-1,)), real.shape)
+    z, exponent = _over_largest(real, wide.select(ends, wide.zeros(real.shape), imaginary))
+    z = jax.tree.map(lambda part: part[:, :half], _folded(z, np.conj(_half_circle(n))))
+    z, exponent = _divided(_conjugate(_transform(_conjugate(z))), exponent, n)
+    found = wide.in_range(wide.normal(jax.tree.map(lambda a, b: jnp.stack([a, b], axis=-1), *z), exponent[..., None]))
+    return jax.tree.map(lambda part: part.reshape(*batch, n), found)
 
 
-def _checked(n: int) -> int:
-    odd = n // (n & -n) if n > 0 else 0
-    if odd not in (1, 3) or not SHORTEST <= n <= LONGEST:
+def _check_length(n: int) -> None:
+    if not (SHORTEST <= n <= LONGEST and n // (n & -n) in (1, 3)):
         raise ValueError(
             f"n is {n}: transforms of pairs have 2^k or 3 2^k points, from {SHORTEST} to {LONGEST}; choose one of these"
         )
-    return n
 
 
-# Complex pairs: two arrays (2, batch, ...) of high and low parts, real parts first.
+def _over_largest(real: Wide, imaginary: Wide) -> tuple[ComplexPair, Array]:
+    """Returns complex numbers (batch, n) over powers of two, so that no part is 2 or larger, and those (batch, 1)."""
+    real, imaginary = (jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]), x) for x in (real, imaginary))
+    exponent = jnp.max(jnp.maximum(real.exponent, imaginary.exponent), axis=1, keepdims=True)
+    return ComplexPair(wide.aligned(real, exponent), wide.aligned(imaginary, exponent)), exponent
 
 
-def _block(real: Wide, imaginary: Wide, n: int) -> tuple[Pair, Array]:
-    """Returns the numbers (2, batch, n) over powers of two (batch, 1), so that none is 2 or larger."""
-    both = Wide(*(jnp.stack([a.reshape(-1, n), b.reshape(-1, n)]) for a, b in zip(real, imaginary, strict=True)))
-    exponent = jnp.max(both.exponent, axis=(0, 2))[:, None]
-    return wide.aligned(both, exponent[None]), exponent
-
-
-def _numbers(x: Pair, exponent: Array, shape: tuple[int, ...]) -> tuple[Wide, Wide]:
-    found = wide.in_range(wide.normal(x, exponent[None]))
-    real, imaginary = (Wide(*(part[k].reshape(shape) for part in found)) for k in (0, 1))
+def _numbers(z: ComplexPair, exponent: Array, shape: tuple[int, ...]) -> tuple[Wide, Wide]:
+    found = (wide.in_range(wide.normal(part, exponent)) for part in z)
+    real, imaginary = (jax.tree.map(lambda part: part.reshape(shape), x) for x in found)
     return real, imaginary
 
 
-def _signs(signs: tuple[int, int], rank: int, axis: int) -> Single:
-    return jnp.asarray(signs, jnp.float32).reshape([2 if k == axis else 1 for k in range(rank)])
+def _conjugate(z: ComplexPair) -> ComplexPair:
+    return ComplexPair(z.real, pair.negative(z.imaginary))
 
 
-def _conjugate(x: Pair) -> Pair:
-    return pair.scale(x, _signs((1, -1), x.high.ndim, 0))
-
-
-def _divided(x: Pair, exponent: Array, n: int) -> tuple[Pair, Array]:
-    """Returns x / n, as pairs with exponents."""
+def _divided(z: ComplexPair, exponent: Array, n: int) -> tuple[ComplexPair, Array]:
+    """Returns z / n, as pairs with exponents."""
     if n % 3 == 0:
-        third = Pair(*(jnp.full((1,) * x.high.ndim, part) for part in pair.constant(1 / 3)))
-        x, n = pair.multiply(x, third), n // 3
-    return x, exponent - (n.bit_length() - 1)
+        third = jax.tree.map(lambda part: part.reshape(1, 1), pair.constant(1 / 3))
+        z, n = ComplexPair(*(pair.multiply(part, third) for part in z)), n // 3
+    return z, exponent - (n.bit_length() - 1)
 
 
-def _roots(index: np.ndarray, n: int) -> Complex[np.ndarray, " ..."]:
-    """Returns exp(-2 pi i index / n), each part right to 2^-51 of itself: angles of at most an eighth of a turn."""
-    index = np.asarray(index) % n
-    quarter, rest = np.divmod(4 * index + n // 2, n)  # the nearest quarter turn
+def _add(x: ComplexPair, y: ComplexPair) -> ComplexPair:
+    return ComplexPair(pair.add(x.real, y.real), pair.add(x.imaginary, y.imaginary))
+
+
+def _multiply(x: ComplexPair, y: ComplexPair) -> ComplexPair:
+    real = pair.subtract(pair.multiply(x.real, y.real), pair.multiply(x.imaginary, y.imaginary))
+    imaginary = pair.add(pair.multiply(x.real, y.imaginary), pair.multiply(x.imaginary, y.real))
+    return ComplexPair(real, imaginary)
+
+
+def _roots(index: np.ndarray, n: int) -> Complex128[np.ndarray, " ..."]:
+    """Returns exp(-2 pi i index / n), each part right to 2^-51 of itself: functions are of an eighth of a turn."""
+    quarters, rest = np.divmod(4 * (index % n) + n // 2, n)
     angle = 2 * np.pi * ((rest - n // 2) / (4 * n))
     cosine, sine = np.cos(angle), np.sin(angle)
-    real = np.choose(quarter % 4, [cosine, -sine, -cosine, sine])
-    return real - 1j * np.choose(quarter % 4, [sine, cosine, -sine, -cosine])
+    real = np.choose(quarters % 4, [cosine, -sine, -cosine, sine])
+    return real - 1j * np.choose(quarters % 4, [sine, cosine, -sine, -cosine])
 
 
-def _constants(values: Complex[np.ndarray, " ..."]) -> Pair:
-    """Returns complex numbers of the host (...) as pairs (2, ...), each part right to 2^-49 of itself."""
-    parts: Float64[np.ndarray, " ..."] = np.stack([values.real, values.imag])
-    high = parts.astype(np.float32)
-    return Pair(jnp.asarray(high), jnp.asarray((parts - high).astype(np.float32)))
+def _constants(values: Complex128[np.ndarray, " ..."]) -> ComplexPair:
+    """Returns numbers of the host as pairs, each part right to 2^-49 of itself."""
+
+    def split(part: np.ndarray) -> Pair:
+        high = part.astype(np.float32)
+        return Pair(jnp.asarray(high), jnp.asarray((part - high).astype(np.float32)))
+
+    return ComplexPair(split(values.real), split(values.imag))
 
 
-def _product(x: Pair, factors: Pair) -> Pair:
-    """Returns products of complex numbers (2, ...): 23.5 u^2, with what the factors are off by."""
-    turn = _signs((-1, 1), factors.high.ndim, 0)
-    by_parts = Pair(*(jnp.stack([part, part[::-1] * turn]) for part in factors))
-    found = pair.multiply(Pair(*(part[:, None] for part in x)), by_parts)
-    return pair.add(Pair(*(part[0] for part in found)), Pair(*(part[1] for part in found)))
-
-
-def _half_turn(n: int) -> Complex[np.ndarray, " half"]:
+def _half_circle(n: int) -> Complex128[np.ndarray, " half"]:
     """Returns -i exp(-2 pi i k / n), k to n / 2."""
     return -1j * _roots(np.arange(n // 2 + 1), n)
 
 
-def _folded(x: Pair, factors: Complex[np.ndarray, " half"]) -> Pair:
-    """Returns x + y + factors (x - y), y the conjugate of x (2, batch, half) from its end to its start."""
-    y = _conjugate(Pair(*(jnp.flip(part, -1) for part in x)))
-    signs = _signs((1, -1), 4, 0)
-    both = pair.add(Pair(*(part[None] for part in x)), Pair(*(part[None] * signs for part in y)))
-    constants = Pair(*(part[:, None] for part in _constants(factors)))
-    return pair.add(Pair(*(part[0] for part in both)), _product(Pair(*(part[1] for part in both)), constants))
+def _folded(x: ComplexPair, factors: Complex128[np.ndarray, " half"]) -> ComplexPair:
+    """Returns x + y + factors (x - y), y the conjugate of x (batch, half) from its end to its start."""
+    y = _conjugate(jax.tree.map(lambda part: jnp.flip(part, 1), x))
+    difference = _add(x, jax.tree.map(jnp.negative, y))
+    return _add(_add(x, y), _multiply(difference, _constants(factors[None])))
 
 
-def _complex(x: Pair) -> Pair:
-    """Returns transforms of complex numbers (2, batch, n), n = r m^2."""
-    _, batch, n = x.high.shape
+def _transform(z: ComplexPair) -> ComplexPair:
+    """Returns transforms of complex numbers (batch, n), n = r m^2."""
+    batch, n = z.real.high.shape
     if n % 3 and n.bit_length() % 2:
-        return _square(x)
+        return _square(z)
     r = 2 if n % 3 else 3
     # Every r-th number from the first, from the second, and so on: transforms of their own, then one stage of r.
-    parts = _complex(Pair(*(jnp.moveaxis(p.reshape(2, batch, n // r, r), 3, 1).reshape(2, -1, n // r) for p in x)))
-    parts = Pair(*(p.reshape(2, r, batch, 1, n // r) for p in parts))
+    parts = _transform(jax.tree.map(lambda p: jnp.moveaxis(p.reshape(batch, n // r, r), 2, 0).reshape(-1, n // r), z))
+    parts = jax.tree.map(lambda p: p.reshape(r, batch, 1, n // r), parts)
     index = np.arange(1, r)[:, None] * np.arange(n)
     factors = _constants(_roots(index, n).reshape(r - 1, 1, r, n // r))
-    products = _product(Pair(*(p[:, 1:] for p in parts)), factors)
-    total = Pair(*(p[:, r - 2] for p in products))
+    products = _multiply(jax.tree.map(lambda p: p[1:], parts), factors)
+    total = jax.tree.map(lambda p: p[r - 2], products)
     if r == 3:
-        total = pair.add(Pair(*(p[:, 0] for p in products)), total)
-    total = pair.add(Pair(*(jnp.broadcast_to(p[:, 0], total.high.shape) for p in parts)), total)
-    return Pair(*(p.reshape(2, batch, n) for p in total))
+        total = _add(jax.tree.map(lambda p: p[0], products), total)
+    total = _add(jax.tree.map(lambda p: p[0], parts), total)
+    return jax.tree.map(lambda p: p.reshape(batch, n), total)
 
 
-def _square(x: Pair) -> Pair:
-    """Returns transforms of complex numbers (2, batch, m^2)."""
-    _, batch, n = x.high.shape
+def _square(z: ComplexPair) -> ComplexPair:
+    """Returns transforms of complex numbers (batch, m^2)."""
+    batch, n = z.real.high.shape
     stages = n.bit_length() // 2
     m = 2**stages
-    column = np.arange(m)
-    pairs, stage = np.arange(m // 2), np.arange(stages)[:, None]
-    lower = _roots(pairs >> stage << stage, m)
-    # (stages, 2, m / 2, 2, 1, 1)
-    of_stages = Pair(*(jnp.moveaxis(p, 0, 1)[..., None, None] for p in _constants(np.stack([lower**0, lower], -1))))
-    between = Pair(*(p.reshape(2, m, 1, m) for p in _constants(_roots(column[:, None] * column, n))))
-    one = Pair(*(p.reshape(2, 1, 1, 1) for p in _constants(np.ones(1, complex))))
-    reverse = np.zeros(m, int)
-    for bit in range(stages):
-        reverse = 2 * reverse + (column >> bit & 1)
+    k = np.arange(m)
+    reverse = sum((k >> bit & 1) << stages - 1 - bit for bit in range(stages))
+    stage = np.arange(stages)[:, None]
+    # Before stage s the upper s bits of an index are done: the factor is that of so many of 2^(s + 1) points.
+    done = np.arange(m // 2) >> stages - 1 - stage
+    of_stages = _constants(_roots(done << stages - 1 - stage, m)[..., None, None])
+    between, ones = _constants(_roots(k[:, None] * k, n)[:, None]), _constants(np.ones((1, 1, 1), complex))
+    width = batch * m
+    lanes = math.gcd(width, LANES)
 
-    def run(x: Pair, factors: Pair) -> tuple[Pair, None]:
-        a, b = (Pair(*(p.reshape(2, 2, m // 2, 1, batch, m)[:, k] for p in x)) for k in (0, 1))
-        both = pair.add(a, pair.scale(b, _signs((1, -1), 5, 2)))
-        return Pair(*(p.reshape(2, m, batch, m) for p in _product(both, factors))), None
+    def run(z: ComplexPair, factors: ComplexPair) -> tuple[ComplexPair, None]:
+        z = jax.tree.map(lambda p: p.reshape(m // 2, 2, width // lanes, lanes), z)
+        first, second = (jax.tree.map(lambda p, k=k: p[:, k], z) for k in (0, 1))
+        second = _multiply(second, factors)
+        signs = np.array([1, -1], np.float32).reshape(2, 1, 1, 1)
+        both = _add(jax.tree.map(lambda p: p[None], first), jax.tree.map(lambda p: p[None] * signs, second))
+        return jax.tree.map(lambda p: p.reshape(m, width // lanes, lanes), both), None
 
-    def turn(k: Array, x: Pair) -> Pair:
-        x, _ = lax.scan(run, x, of_stages)
-        factors = Pair(*(jnp.where(k == 0, p, q) for p, q in zip(between, one, strict=True)))
-        x = _product(Pair(*(p[:, reverse] for p in x)), factors)
-        return Pair(*(jnp.swapaxes(p, 1, 3) for p in x))
+    def turn(k: Array, z: ComplexPair) -> ComplexPair:
+        z, _ = lax.scan(run, jax.tree.map(lambda p: p[reverse].reshape(m, width // lanes, lanes), z), of_stages)
+        factors = jax.tree.map(lambda p, q: jnp.where(k == 0, p, q), between, ones)
+        z = _multiply(jax.tree.map(lambda p: p.reshape(m, batch, m), z), factors)
+        return jax.tree.map(lambda p: jnp.swapaxes(p, 0, 2), z)
 
-    x = lax.fori_loop(0, 2, turn, Pair(*(jnp.swapaxes(p.reshape(2, batch, m, m), 1, 2) for p in x)))
-    # The second transposition is one too many for the order; undone on the way out.
-    return Pair(*(jnp.transpose(p, (0, 2, 3, 1)).reshape(2, batch, n) for p in x))
+    z = lax.fori_loop(0, 2, turn, jax.tree.map(lambda p: jnp.swapaxes(p.reshape(batch, m, m), 0, 1), z))
+    # The second transposition was one too many.
+    return jax.tree.map(lambda p: jnp.transpose(p, (1, 2, 0)).reshape(batch, n), z)
