@@ -1,37 +1,37 @@
-"""Fourier transforms of pairs of float32, in block floating point: one loop whose body is one stage.
+"""Fourier transforms of pairs of float32 in block floating point: natural order, one loop whose body is one stage.
 
 *Range.* The numbers of a transform are taken over one power of two, that of the largest. What is below 2^-126 of it is
-off by as much, and so is what a device flushes to zero: all of it is below 2^-100 of the sum of the magnitudes.
+off by as much, and so is what a device flushes to zero: together below 2^-90 of the largest.
 
 *Order.* N = r m^2 points, r one of 1, 2, 3 and 6 and m a power of two. m^2 points are a square, row by row: transforms
-of its columns, a factor for each entry and a transposition, twice, without factors the second time, leave it in natural
-order. A column takes the numbers at a half of its length from one another and leaves results side by side, so that all
-stages are the same but for their factors (Pease, 1968), and its order is reversed bit by bit in the end. It is never
-along the last axis that numbers meet, so the lanes of a vector unit stay as they are. The factor r is taken by
-transforms of every r-th number, as more of them side by side. A real transform is a complex one of half the length.
+of its columns, a factor for each entry and a transposition, twice, the second time with factors of 1, leave it in
+natural order. Columns begin with their bits reversed. A stage takes numbers two by two and leaves sums in the upper and
+differences in the lower half, so that stages are the same but for their factors (Pease, 1968). Numbers of one column
+never meet along the last axis: the lanes of a vector unit stay as they are. For r, every r-th number is a transform of
+its own, beside the others, and one stage joins them. A real transform is a complex one of half the length, folded.
 
-*Errors*, with u = 2^-24, relative to the modulus of an exact result of the operation. A sum of complex pairs errs by
-3 u^2, whatever cancels, for both of its parts do. A product errs by 14 u^2 in each of its four, together at most
-sqrt(2) 14 u^2 (the moduli of the two parts, summed from their terms' moduli, come to at most sqrt(2) of it), by 3 u^2
-in the sums, and by 0.7 u^2 in the factor: 23.5 u^2. Products with 1 are exact, and with powers of two.
+*Errors*, with u = 2^-24, relative to the moduli of the exact results of an operation. Sums of complex pairs err by
+3 u^2, whatever cancels, as their parts do. Products err by 14 u^2 in each of four, which comes to sqrt(2) 14 u^2, for
+(|a c| + |b d|)^2 + (|a d| + |b c|)^2 <= 2 |a + b i|^2 |c + d i|^2; by 3 u^2 in two sums; and by 0.75 u^2 in a factor
+from a table: 23.6 u^2. Products with 1, i and powers of two are exact.
 
-A stage of two is a sum and a product with a factor of modulus 1: 26.5 u^2 of each of its results. It is sqrt(2) times a
-unitary map, so in L2 these errors add up, relative to the norm of what there is. As to single results, one is reached
-from one input by one path, whose factors are of modulus 1: a stage adds 26.5 u^2 of the sum of the inputs' moduli
-(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 24.1 and theorem 24.2). Of m^2 points the last
-stage of either loop has no product but with 1; the factors in between take the first one's place.
+- A stage of two, a +- w b with |w| = 1, errs by 23.6 u^2 |b|, with both signs, and by 3 u^2 of each result. In L2 that
+  is 26.6 u^2 of the norm of the results, and all stages are sqrt(2) times a unitary map: relative errors add up. As to
+  single results, one path leads from each input to each result, with factors of modulus 1: so a stage adds at most
+  26.6 u^2 of the sum of the inputs' moduli (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
+  24.1, has both). The first stage of a column has factors of 1 alone: the factors of the square's entries take the
+  place of those, and the second columns err by 3 u^2 there.
+- A stage of three is two products and two sums, (23.6 sqrt(2) + 6) u^2 < 39.4 u^2 in L2 and 29.6 u^2 of the sum of
+  moduli: less than log2(3) stages of two.
+- Folding is a sum, a difference and its product with a factor, and a sum: below 30 u^2 in L2 and, forward, of the sum
+  of moduli; backward 36 u^2 of that. It is sqrt(2) times an isometry; as to single results, those of the complex
+  transform count with |1 + i w| / 2 and |1 - i w| / 2, together at most sqrt(2).
+- 1 / n is a product where 3 divides n: 14.5 u^2.
 
-The factors r are two products or one, and as many sums: 26.5 u^2 for 2; for 3, of which a, b, c are the parts, 23.5 u^2
-(|b| + |c|) and two sums, 29.5 u^2 of the sum of moduli, and (23.5 sqrt(2) + 6) u^2 = 39.3 u^2 in L2: less than log2(3)
-stages of two.
+So log2(n) levels err by 26.6 (log2(n) - 2) u^2 + 48 u^2 in L2 and by sqrt(2) (26.6 (log2(n) - 2) + 3) u^2 + 51 u^2 of
+the sum of moduli: both below 38 log2(n) u^2 from 128 points on. 40 u^2 leaves room for terms of higher order.
 
-The real transform is E + w O with E and O half of the sum and difference of entries of the complex one: it errs by two
-sums and a product, 29.5 u^2, and leaves L2 norms as a stage does. For single results, the complex one's entries have an
-error each, which appear with moduli (1 + i w) / 2 and (1 - i w) / 2, together at most sqrt(2). So log2(n) levels come
-to sqrt(2) (26.5 (log2(n) - 2) + 3) u^2 + 29.5 u^2 < 37.5 log2(n) u^2, backward as well but for the last product, with
-1/n where n has a factor of 3, 14.5 u^2: all within 40 u^2 a level, from 128 points on, with terms of higher order.
-
-Factors are constants of the program: for n real numbers, 16 n bytes, and 8 n more where r is 2; for 3 16 n, for 6 24 n.
+Factors are constants of the program: 16 n bytes for n real numbers; 8 n more where r is 2, 16 n for 3, 19 n for 6.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def rfft(x: Wide) -> tuple[Wide, Wide]:
 
 
 def irfft(real: Wide, imaginary: Wide, n: int) -> Wide:
-    """Returns the real numbers (..., n) of a transform (..., n // 2 + 1); the imaginary parts at its ends count as 0."""
+    """Returns the real numbers (..., n) of a transform (..., n // 2 + 1), imaginary parts at its ends taken as 0."""
     batch, half = real.shape[:-1], n // 2
     _check_length(n)
     if real.shape[-1] != half + 1:
@@ -148,7 +148,7 @@ def _multiply(x: ComplexPair, y: ComplexPair) -> ComplexPair:
 
 
 def _roots(index: np.ndarray, n: int) -> Complex128[np.ndarray, " ..."]:
-    """Returns exp(-2 pi i index / n), each part right to 2^-51 of itself: functions are of an eighth of a turn."""
+    """Returns exp(-2 pi i index / n), each part right to 2^-50 of itself: functions are of an eighth of a turn."""
     quarters, rest = np.divmod(4 * (index % n) + n // 2, n)
     angle = 2 * np.pi * ((rest - n // 2) / (4 * n))
     cosine, sine = np.cos(angle), np.sin(angle)
