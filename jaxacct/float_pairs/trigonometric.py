@@ -41,7 +41,7 @@ def _arctan(x: Fraction, digits: int) -> Decimal:
 
 
 @functools.cache
-def _quarter_turn() -> Decimal:
+def quarter_turn() -> Decimal:
     """Returns pi / 2 to 60 digits, as 8 arctan(1/3) + 2 arctan(1/7) - ... (Machin)."""
     with localcontext(DIGITS) as context:
         context.prec = 70
@@ -61,7 +61,7 @@ def _circle() -> tuple[list[np.float32], np.float32, list[np.ndarray]]:
         for _ in range(TURN_ROWS):
             rows.append([*parts(s, 24, 24), *parts(c, 24, 24)])
             s, c = s * cosine + c * sine, c * cosine - s * sine
-        return parts(_quarter_turn(), *(14,) * 7), rounded(1 / _quarter_turn()), list(np.transpose(rows))
+        return parts(quarter_turn(), *(14,) * 7), rounded(1 / quarter_turn()), list(np.transpose(rows))
 
 
 def _turned(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
@@ -131,7 +131,7 @@ def cos(x: Wide) -> Wide:
 def _arctans() -> tuple[list[np.ndarray], list[list[np.float32]]]:
     """Returns arctan(j/64), for j from 0 to 64, in two parts, and pi / 2 and pi."""
     rows = [parts(_arctan(Fraction(j, STEPS), 40), 24, 24) for j in range(STEPS + 1)]
-    quarter = Fraction(_quarter_turn())
+    quarter = Fraction(quarter_turn())
     return list(np.transpose(rows)), [parts(quarter, 24, 24), parts(2 * quarter, 24, 24)]
 
 
