@@ -19,6 +19,10 @@ import jax.numpy as jnp
 Name = Literal["float64", "pair", "float32"]
 
 
+class UnsoundBackendError(RuntimeError):
+    """The arithmetic of the device breaks an assumption of the certificates."""
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """What may be taken for granted of real numbers.
@@ -79,3 +83,10 @@ def scaled(error: float) -> float:
 def in_pairs() -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which programs are traced for pairs of float32."""
     return _traced_for("pair")
+
+
+def platform() -> str:
+    """Returns the name of the platform in use."""
+    config: Any = jax.config
+    chosen = config.jax_default_device
+    return jax.default_backend() if chosen is None else getattr(chosen, "platform", str(chosen))

@@ -26,6 +26,7 @@ from jax.scipy.special import erf, ndtr
 from jaxtyping import Array
 
 from jaxacct import program_cache
+from jaxacct.arithmetic import UnsoundBackendError, platform
 
 FAST: dict[str, str | bool] = {
     "xla_cpu_use_fusion_emitters": False,
@@ -39,10 +40,6 @@ operation. No option relaxes floating point, and it is asked for the same as the
 
 DIGITS = 60
 """Decimal digits of the references."""
-
-
-class UnsoundBackendError(RuntimeError):
-    """The arithmetic of the device breaks an assumption of the certificates."""
 
 
 class Assumption(NamedTuple):
@@ -255,12 +252,6 @@ _sound: dict[str, bool] = {}
 """Code generators that have passed, a platform and whether it is told to be :data:`FAST`: whether as compiled anew."""
 
 
-def _platform() -> str:
-    config: Any = jax.config
-    chosen = config.jax_default_device
-    return jax.default_backend() if chosen is None else getattr(chosen, "platform", str(chosen))
-
-
 def check(*, fast: bool = False, anew: bool = False) -> None:
     """Computes the table on the backend in use, once a process for each code generator, and raises where one fails.
 
@@ -269,8 +260,8 @@ def check(*, fast: bool = False, anew: bool = False) -> None:
     Raises:
         UnsoundBackendError: the backend breaks an assumption.
     """
-    platform = _platform()
-    generator = f"{platform}, compiling fast" if fast else platform
+    name = platform()
+    generator = f"{name}, compiling fast" if fast else name
     if _sound.get(generator, False) or (not anew and generator in _sound):
         return
     broken = failures(*computed(fast=fast, anew=anew))

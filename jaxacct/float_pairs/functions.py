@@ -65,9 +65,7 @@ def series(z: Pair, second: float, further: Sequence[Number]) -> Pair:
     head = rounded(c3, 12)
     tail = [rounded(Fraction(c3) - Fraction(float(head))), *(rounded(c) for c in rest_of)]
     z1, z2 = halves(z.high)
-    # z^2
-    p, e = quick_two_sum(z1 * z1, 2 * z1 * z2)
-    square = quick_two_sum(p, e + (z2 * z2 + product(2 * z.high, z.low)))
+    square = pair.square(z)
     # c3 z + c4 z^2 + ...
     g = tail[-1]
     for c in tail[-2::-1]:
@@ -77,6 +75,9 @@ def series(z: Pair, second: float, further: Sequence[Number]) -> Pair:
     (a1, a2), (b1, b2) = halves(square.high), halves(y)
     t = a1 * b1
     t_low = (a1 * b2 + product(a2, y)) + (product(square.high, y_low) + product(square.low, y))
+    if not second:
+        total, then = quick_two_sum(z.high, t)
+        return quick_two_sum(total, then + (z.low + t_low))
     total, first = quick_two_sum(z.high, second * square.high)
     total, then = quick_two_sum(total, t)
     return quick_two_sum(total, (first + then) + ((z.low + second * square.low) + t_low))

@@ -139,6 +139,16 @@ def multiply(x: Pair, y: Pair) -> Pair:
     return quick_two_sum(p, e + (f + crossed))
 
 
+def square(x: Pair) -> Pair:
+    """Returns x^2 within 8 u^2 of itself: the middle products are one, and exact.
+
+    In units of u^2 x^2: the crossed product, at most 2 u x^2, is off by 1 and what is added to it by 3 and 4.
+    """
+    a, b = halves(x.high)
+    p, e = quick_two_sum(a * a, 2 * a * b)
+    return quick_two_sum(p, e + (b * b + product(2 * x.high, x.low)))
+
+
 def scale(x: Pair, factor: Single) -> Pair:
     """Returns x times a power of two, exactly."""
     return Pair(x.high * factor, x.low * factor)
