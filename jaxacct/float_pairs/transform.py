@@ -31,7 +31,7 @@ from a table: 23.6 u^2. Products with 1, i and powers of two are exact.
 So log2(n) levels err by 26.6 (log2(n) - 2) u^2 + 48 u^2 in L2 and by sqrt(2) (26.6 (log2(n) - 2) + 3) u^2 + 51 u^2 of
 the sum of moduli: both below 38 log2(n) u^2 from 128 points on. 40 u^2 leaves room for terms of higher order.
 
-Factors are constants of the program: 16 n bytes for n real numbers; 8 n more where r is 2, 16 n for 3, 19 n for 6.
+Factors are constants of the program: for n real numbers 16 n bytes where r is 1, 20 n for 2, 27 n for 3, 28 n for 6.
 """
 
 from __future__ import annotations

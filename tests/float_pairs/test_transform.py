@@ -39,7 +39,7 @@ def hostile(n):
     normal[2, 1::2] = 0
     normal[3, np.arange(n) != n // 3] *= 2.0**-140
     equal, alternating = np.full(n, 1 / 3), (-1.0) ** np.arange(n) / 3
-    spike, tone = np.eye(n)[n - 1] * 0.7, np.cos(2 * np.pi * 5 * np.arange(n) / n)
+    spike, tone = np.where(np.arange(n) == n - 1, 0.7, 0), np.cos(2 * np.pi * 5 * np.arange(n) / n)
     rows = np.stack([*normal, equal, alternating, spike, tone])
     return rows * 2.0 ** np.linspace(-900, 900, len(rows)).round()[:, None]
 
