@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import elementary, programs
-from jaxacct.arithmetic import FLOAT64
+from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic
 from jaxacct.processes import note_computing
 
 UNIT_ROUNDOFF = FLOAT64.roundoff
@@ -174,7 +174,12 @@ def _bits(value: jax.Array) -> jax.Array:
 
 
 def is_zero(value: jax.Array) -> jax.Array:
-    """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0."""
+    """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0.
+
+    A pair has no bits of a float64, and room for all of those numbers.
+    """
+    if value.dtype == jnp.float64 and arithmetic() == PAIR:
+        return value == 0
     return jnp.left_shift(_bits(value), 1) == 0
 
 

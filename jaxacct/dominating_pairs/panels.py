@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import scaled
 from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
 from jaxacct.dominating_pairs.turns import turned
 
@@ -57,6 +58,9 @@ CELLS = 64
 LEVELS, POINTS_OF_LEVEL = 12, 6
 """Octaves of frequencies from w on, and intervals of each."""
 
+OCTAVES, OCTAVE = 2.0 ** np.arange(LEVELS + 1), 2.0 ** (np.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
+"""The octaves' beginnings over w, and the ends of the intervals over the beginning of theirs: the last one is 2."""
+
 NEAR = 6.0
 """What lies within NEAR/w of the heaviest part makes nu: phases up to 12 in an octave, of which an interval has 1.5."""
 
@@ -64,10 +68,11 @@ SIDE = 0.21724
 """Above |sin x / x| for x >= pi."""
 
 SHARE_ROUNDING = 1e-9
-"""Relative error allowed for the masses of stretches: for differences of shares, and of losses, of 1e-6 and above."""
+"""Relative error allowed for the masses of stretches in float64: for differences of shares, and of losses, of 1e-6 and
+above."""
 
 ROUNDING = 1e-13
-"""What the rounding of a bound may come to: sums of some hundred terms below one."""
+"""What the rounding of a bound may come to in float64: sums of some hundred terms below one."""
 
 
 def panels(low: Array, width: Array, count: int) -> tuple[Array, Array]:
@@ -104,8 +109,8 @@ class PanelLaw(Law):
 
     def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
         """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
-        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1])) + SHARE_ROUNDING
-        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), error
+        missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(SHARE_ROUNDING)
 
 
 def argument(share: Array, theta: Array) -> Array:
@@ -184,7 +189,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         near = jnp.abs(offsets) + lengths / 2 <= NEAR / start
         mass, x, length = (jnp.where(near, value, 0.0) for value in (masses, offsets, lengths))
         variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (x**2 + length**2 / 12)) - jnp.sum(mass * x) ** 2)
-        frequencies = start * 2.0 ** (jnp.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
+        frequencies = start * OCTAVE
 
         def transform(w: Array) -> Array:
             half = w * length / 2
@@ -215,10 +220,10 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         _, found = jax.lax.scan(merge, (density, parts.low, parts.high), 2 ** jnp.arange(size.bit_length()))
         return 1 - jnp.max(found)
 
-    starts = w * 2.0 ** jnp.arange(LEVELS + 1)
+    starts = w * OCTAVES
     others = jax.vmap(without)(starts)
     levels = jnp.fmin(jax.vmap(level)(starts[:-1]), others[:-1])
-    bound = jnp.maximum(jnp.max(levels), others[-1]) + ROUNDING
+    bound = jnp.maximum(jnp.max(levels), others[-1]) + scaled(ROUNDING)
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
 
 
