@@ -31,6 +31,7 @@ from jaxtyping import Array, Float
 from jaxacct.arithmetic import scaled
 from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
 from jaxacct.dominating_pairs.turns import turned
+from jaxacct.precision import log_complement
 
 DEGREE = 32
 """Nodes of a panel."""
@@ -51,6 +52,9 @@ differences that large are taken, keep the digits that are counted on."""
 
 RATIOS = np.geomspace(1.1, 60.0, 64)
 """Values of rho that the bound may use."""
+
+LOG_GAINS = (2 * DEGREE - 2) * np.log(RATIOS) + np.log1p(-(RATIOS**-2))
+"""Logs of what the bound is divided by for each."""
 
 CELLS = 64
 """Stretches of a density, a power of two: so that they can be merged in pairs."""
@@ -90,9 +94,8 @@ def log_rule_error(half: Array, growth: Callable[[Array, Array], Array]) -> Arra
         growth: (height, beyond) -> log of how much larger the modulus may be on an ellipse of that half-height, which
             reaches that far beyond the panel; inf where the integrand is not analytic.
     """
-    rho = jnp.asarray(RATIOS)
-    grown = growth(half * (rho - 1 / rho) / 2, half * ((rho + 1 / rho) / 2 - 1))
-    return jnp.log(64 / 15) + jnp.min(grown - (2 * DEGREE - 2) * jnp.log(rho) - jnp.log1p(-(rho**-2)))
+    grown = growth(half * (RATIOS - 1 / RATIOS) / 2, half * ((RATIOS + 1 / RATIOS) / 2 - 1))
+    return jnp.log(64 / 15) + jnp.min(grown - LOG_GAINS)
 
 
 class PanelLaw(Law):
@@ -121,7 +124,7 @@ def argument(share: Array, theta: Array) -> Array:
 def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
     """Returns the least log |1 - share + share e^(i theta)| for shares between two."""
     evenly = jnp.clip(0.5, low, high)
-    return 0.5 * jnp.log1p(-4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
+    return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
 
 
 class Stretches(NamedTuple):

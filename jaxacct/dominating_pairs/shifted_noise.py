@@ -114,7 +114,8 @@ class ShiftedNoisePair(DominatingPair):
         direct = log_mixture(p, exponents) - log_q
         rises = jnp.sum(weighted(p - q, jnp.expm1(jnp.minimum(exponents, 700.0)))[1:], axis=0)
         excess = rises * jnp.exp(-log_q)
-        near = (jnp.abs(excess) < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
+        # No lower: log1p is only known to be right from -1/4 up.
+        near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
         return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
 
     def _threshold(self, loss: Array) -> Array:

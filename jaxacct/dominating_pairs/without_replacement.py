@@ -47,7 +47,7 @@ from jaxacct.dominating_pairs.panels import (
     stretches,
 )
 from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
-from jaxacct.precision import as_float64
+from jaxacct.precision import as_float64, log_complement
 from jaxacct.pytrees import register_dataclass
 
 SHIFT = 2.0
@@ -249,7 +249,7 @@ class LawWithoutReplacement(PanelLaw):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         (s, q), end = self.pair._fields(), self._end(order)
-        logit, is_laplace = jnp.log(q) - jnp.log1p(-q), self._is_laplace()
+        logit, is_laplace = jnp.log(q) - log_complement(q), self._is_laplace()
         # The unit is that of u for Laplace noise, that of z for Gaussian.
         unit = self._rate() if is_laplace else 1 / s
         turn = 1.0 if is_laplace else SHIFT / s
@@ -276,7 +276,7 @@ class LawWithoutReplacement(PanelLaw):
         fractions = jnp.linspace(0.0, 1.0, CELLS + 1) ** (1 if self._is_laplace() else 2)
         x = MIDDLE + (end - MIDDLE) * fractions
         losses, log_m, log_b = self.pair._above().log_densities(x)
-        share = jax.nn.sigmoid(jnp.log(q) - jnp.log1p(-q) + rate * (x - MIDDLE))
+        share = jax.nn.sigmoid(jnp.log(q) - log_complement(q) + rate * (x - MIDDLE))
         log_rate = jnp.log(share * rate)
         width = x[1:] - x[:-1]
         # Slopes of the logarithms: of B, which falls ever faster; of M/B, share; of the rate, 1 - share.
