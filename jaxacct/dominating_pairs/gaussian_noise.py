@@ -41,6 +41,7 @@ from jaxacct.dominating_pairs.law import (
     Nodes,
     TrapezoidLaw,
     log_left_out,
+    modulus_rounding,
     tilted,
 )
 from jaxacct.dominating_pairs.moments import log_integral
@@ -58,9 +59,6 @@ HIGHEST = 0.95 * np.pi
 
 STEEPEST = 1.0
 """Largest spread of the turns for the decay's bound; what is left of pi/2 is for the rule that it is summed by."""
-
-ROUNDING = 1e-13
-"""What the rounding of a bound on a modulus may come to in float64: 256 terms of one sign, each right to 200 units."""
 
 
 class GaussianNoise(Noise):
@@ -266,7 +264,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + scaled(ROUNDING)
+        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:

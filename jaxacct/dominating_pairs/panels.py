@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxacct.arithmetic import scaled
-from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
+from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out, modulus_rounding
 from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import log_complement
 
@@ -74,9 +74,6 @@ SIDE = 0.21724
 SHARE_ROUNDING = 1e-9
 """Relative error allowed for the masses of stretches in float64: for differences of shares, and of losses, of 1e-6 and
 above."""
-
-ROUNDING = 1e-13
-"""What the rounding of a bound may come to in float64: sums of some hundred terms below one."""
 
 
 def panels(low: Array, width: Array, count: int) -> tuple[Array, Array]:
@@ -226,7 +223,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
     starts = w * OCTAVES
     others = jax.vmap(without)(starts)
     levels = jnp.fmin(jax.vmap(level)(starts[:-1]), others[:-1])
-    bound = jnp.maximum(jnp.max(levels), others[-1]) + scaled(ROUNDING)
+    bound = jnp.maximum(jnp.max(levels), others[-1]) + modulus_rounding()
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
 
 

@@ -34,6 +34,7 @@ from jaxacct.dominating_pairs.law import (
     Nodes,
     TrapezoidLaw,
     log_left_out,
+    modulus_rounding,
     tilted,
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
@@ -307,7 +308,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             exponents = modulus - w * angle
             return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)))
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1]))
+        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
