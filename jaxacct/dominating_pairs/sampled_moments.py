@@ -147,7 +147,8 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """Returns ``log r``, ``r - 1`` and ``1/r - 1`` at x = s z, or inf where r overflows.
 
     log r keeps its relative accuracy: r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put
-    back after the logarithm, and as (1 - q) + q e^u below 1/2, where that sum has lost digits when q is near 1.
+    back after the logarithm (what it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where
+    that sum has lost digits when q is near 1.
     """
     limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else LARGEST_EXPONENT_OF_SINGLE
     u = (z - 0.5 / s) / s

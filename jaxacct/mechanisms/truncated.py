@@ -10,7 +10,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 import jaxacct as ja
 from jaxacct import saddlepoint
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
-from jaxacct.dominating_pairs import surplus
+from jaxacct.dominating_pairs import ShiftedNoisePair, surplus
 
 PACKAGE = pathlib.Path(ja.__file__).parent
 RATIO = PAIR.roundoff / FLOAT64.roundoff
@@ -95,6 +96,17 @@ def test_a_difference_is_taken_for_exact_in_float64_alone():
     exact = bound()
     with in_pairs():
         assert bound() >= 1.4 * RATIO * exact
+
+
+def test_edges_are_within_their_bound_where_a_moderate_loss_is_negative():
+    """Laplace noise alone: between the locations the loss is (2 x - 1) / scale, in rational numbers."""
+    scale, losses = 1.5, np.linspace(-0.6, 0.6, 401)
+    with jax.enable_x64(True):
+        pair = ShiftedNoisePair(scale, np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0]), "laplace")
+        x, allowed = jax.jit(lambda y: (pair._threshold(y), pair.boundary_error(jnp.abs(y))))(losses)
+    for edge, loss, bound in zip(np.asarray(x), losses, np.asarray(allowed), strict=True):
+        off = (2 * Fraction(float(edge)) - 1) / Fraction(scale) - Fraction(float(loss))
+        assert abs(off) <= Fraction(float(bound)) / 2
 
 
 TRACED = [
