@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import elementary, validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
-from jaxacct.precision import UNIT_ROUNDOFF, exact_real, is_concrete, is_zero, log_complement
+from jaxacct.precision import exact_real, is_concrete, is_zero, log_complement
 from jaxacct.pytrees import check_told_apart
 from jaxacct.validation import MOST_STEPS
 
@@ -213,7 +214,7 @@ def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Arr
     single = jnp.sum(jnp.where(run, steps, 0.0)) == 1
     total = jnp.where(single, jnp.sum(jnp.where(run, mass, 0.0)), total)
     own = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
-    off = own + jnp.where(single, 0.0, (40 + 2 * len(steps)) * UNIT_ROUNDOFF)
+    off = own + jnp.where(single, 0.0, (40 + 2 * len(steps)) * roundoff())
     return jnp.maximum(total * (1 - off), 0.0), jnp.minimum(total * (1 + off), 1.0)
 
 
@@ -226,7 +227,7 @@ def _supremum(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, A
             ]
         )
         # Products and sum round once each, relative to the terms.
-        moved = jnp.sum(terms) + sign * 2 * len(terms) * UNIT_ROUNDOFF * jnp.sum(jnp.abs(terms))
+        moved = jnp.sum(terms) + sign * 2 * len(terms) * roundoff() * jnp.sum(jnp.abs(terms))
         # One end that is not known leaves that of the sum unknown; else one that is infinite makes it infinite.
         unknown = jnp.any(jnp.isnan(terms) | (terms == -jnp.inf))
         return jnp.where(unknown, sign * jnp.inf, jnp.where(jnp.any(terms == jnp.inf), jnp.inf, moved))

@@ -174,8 +174,11 @@ def _bits(value: jax.Array) -> jax.Array:
 
 
 def is_zero(value: jax.Array) -> jax.Array:
-    """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0."""
-    if value.dtype == jnp.float64 and arithmetic() == PAIR:  # which has no subnormal numbers, and no such bits
+    """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0.
+
+    A pair has no bits of a float64, and room for all of those numbers.
+    """
+    if value.dtype == jnp.float64 and arithmetic() == PAIR:
         return value == 0
     return jnp.left_shift(_bits(value), 1) == 0
 

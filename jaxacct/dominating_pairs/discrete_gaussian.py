@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.dominating_pairs.finite import LOSS_ROUNDING, FinitePair
+from jaxacct.arithmetic import roundoff
+from jaxacct.dominating_pairs.finite import LOSS_UNITS, FinitePair
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, log_complement
+from jaxacct.precision import TINY, as_float64, log_complement
 from jaxacct.pytrees import register_dataclass
 
 SELF_DUAL = 1 / math.sqrt(2 * math.pi)
@@ -64,7 +65,7 @@ class DiscreteGaussianPair(DominatingPair):
         x_p, x_q = (n - self.sensitivity) ** 2 / (2 * s**2), n**2 / (2 * s**2)
         total = jnp.exp(_log_total(s))
         # The exponent rounds twice, exp and the quotient a few times more; log(total) is at most 40.
-        rounding = UNIT_ROUNDOFF * (64 + 4 * jnp.maximum(x_p, x_q))
+        rounding = roundoff() * (64 + 4 * jnp.maximum(x_p, x_q))
         return FinitePair(jnp.exp(-x_p) / total, jnp.exp(-x_q) / total, self._losses(n), rounding)
 
     def is_valid(self) -> Array:
@@ -83,7 +84,7 @@ class DiscreteGaussianPair(DominatingPair):
         return self._finite().cell_masses(boundaries)
 
     def boundary_error(self, largest: Array) -> Array:
-        return LOSS_ROUNDING * jnp.abs(largest)
+        return LOSS_UNITS * roundoff() * jnp.abs(largest)
 
     def anchors(self) -> tuple[Array, Array]:
         center = as_float64(self.sensitivity)
@@ -94,13 +95,13 @@ class DiscreteGaussianPair(DominatingPair):
         # (order+1) D, off the integers. Its tail beyond the first integer above the loss is one of log_upper_tail.
         s, shift = as_float64(self.scale), self.sensitivity
         edge = loss * s**2 / shift + shift / 2
-        edge = edge - LOSS_ROUNDING * (jnp.abs(loss) * s**2 / shift + shift)
+        edge = edge - LOSS_UNITS * roundoff() * (jnp.abs(loss) * s**2 / shift + shift)
         center = (order + 1) * shift
         first = jnp.floor(edge) + 1
-        distance = first - center - 4 * UNIT_ROUNDOFF * (jnp.abs(first) + center)
+        distance = first - center - 4 * roundoff() * (jnp.abs(first) + center)
         distance = jnp.where(jnp.isnan(distance), jnp.inf, distance)  # inf - inf
         moment = order * (order + 1) * shift**2 / (2 * s**2)
-        return moment * (1 + 16 * UNIT_ROUNDOFF) + _log_upper_tail(s, distance)
+        return moment * (1 + 16 * roundoff()) + _log_upper_tail(s, distance)
 
     def log_head(self, loss: Array) -> Array:
         s, shift = as_float64(self.scale), self.sensitivity
@@ -154,7 +155,7 @@ def _log_upper_tail(s: Array, distance: Array) -> Array:
     """
     d = jnp.maximum(distance, 0.0)
     bounded = jnp.minimum(d, 1e150)
-    exponent = -(bounded**2) / (2 * s**2) * (1 - 16 * UNIT_ROUNDOFF)
+    exponent = -(bounded**2) / (2 * s**2) * (1 - 16 * roundoff())
     ratio = -jnp.expm1(-(2 * bounded + 1) / (2 * s**2))
-    log_sum = exponent - jnp.log(ratio) - _log_total(s) + 64 * UNIT_ROUNDOFF
+    log_sum = exponent - jnp.log(ratio) - _log_total(s) + 64 * roundoff()
     return jnp.where(distance == jnp.inf, -jnp.inf, jnp.where(distance > 0, jnp.minimum(log_sum, 0.0), 0.0))

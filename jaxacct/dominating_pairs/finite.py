@@ -12,19 +12,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.law import Law, Nodes, moments
 from jaxacct.dominating_pairs.moments import reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_real, first_index
+from jaxacct.precision import TINY, as_real, first_index
 from jaxacct.pytrees import register_dataclass
 
-LOSS_ROUNDING = 8 * UNIT_ROUNDOFF
-"""Relative error of a computed loss: the rounding of the quotient, which tells 4.5-fold in a logarithm above 0.22, and
-that of log or log1p. tests/dominating_pairs/test_finite.py asks for three quarters of it."""
+LOSS_UNITS = 8
+"""Units of roundoff by which a computed loss errs relative to itself: that of a quotient, which tells 3.9-fold in a
+logarithm above 0.26, or of a difference and a quotient, which tell 1.2-fold in a log1p from -1/4 up; and that of log or
+log1p. tests/dominating_pairs/test_finite.py asks for three quarters of it."""
 
 SUM_TOLERANCE = 1e-12
-"""By how much masses may miss a sum of one, besides a rounding for each of them."""
+"""By how much masses may miss a sum of one in float64, besides two roundings for each of them."""
 
 LARGEST_LOG = 709.0
 """Largest |log p| of a normal float64 p <= 1."""
@@ -67,15 +68,16 @@ class FinitePair(DominatingPair):
             return as_real(self.losses)
         shared = (p > 0) & (q > 0)
         above, below = jnp.where(shared, p, 1.0), jnp.where(shared, q, 1.0)
-        # Near one the quotient's rounding would be all of its logarithm; the difference is exact within a factor of 2.
-        # Not up to 1/2: XLA's log1p was measured off by 240 units near -0.41, and by 1.2 units up to 0.3.
+        # Near one the quotient's rounding would be all of its logarithm; a difference rounds relative to itself.
+        # No lower: XLA's log1p was measured off by 240 units near -0.41. From 0.3 on 3.9 units of a quotient's and four
+        # of the logarithm's are no more than LOSS_UNITS.
         excess = (above - below) / below
-        log_ratio = jnp.where(jnp.abs(excess) < 0.25, jnp.log1p(excess), jnp.log(above / below))
+        log_ratio = jnp.where((excess > -0.25) & (excess < 0.3), jnp.log1p(excess), jnp.log(above / below))
         return jnp.where(shared, log_ratio, jnp.where(p > 0, jnp.inf, -jnp.inf))
 
     def is_valid(self) -> Array:
         p, q = as_real(self.p), as_real(self.q)
-        allowed = SUM_TOLERANCE + 2 * UNIT_ROUNDOFF * p.shape[-1]
+        allowed = scaled(SUM_TOLERANCE) + 2 * roundoff() * p.shape[-1]
         is_pair = jnp.all((p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)) & ~jnp.any(jnp.isnan(self._losses()))
         return is_pair & (jnp.abs(jnp.sum(p) - 1) <= allowed) & (jnp.abs(jnp.sum(q) - 1) <= allowed)
 
@@ -104,8 +106,8 @@ class FinitePair(DominatingPair):
         sums = jnp.zeros((cells + 2, 5), jnp.float64).at[slot].add(rows)[1:-1]
         p_mass, q_mass, p_given, q_given, count = sums.T
         # A sum of n terms of one sign rounds n - 1 times; each term may have been flushed to zero.
-        additions = UNIT_ROUNDOFF * jnp.maximum(count - 1, 0.0)
-        growth = 1 + 2 * UNIT_ROUNDOFF * (count + 2)
+        additions = roundoff() * jnp.maximum(count - 1, 0.0)
+        growth = 1 + 2 * roundoff() * (count + 2)
         return CellMasses(
             p=p_mass,
             q=q_mass,
@@ -114,7 +116,7 @@ class FinitePair(DominatingPair):
         )
 
     def boundary_error(self, largest: Array) -> Array:
-        return LOSS_ROUNDING * jnp.abs(largest)
+        return LOSS_UNITS * roundoff() * jnp.abs(largest)
 
     def infinite_mass(self) -> Array:
         return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)
@@ -127,7 +129,7 @@ class FinitePair(DominatingPair):
         infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
         given = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
         # A sum of n terms rounds n - 1 times; one that is given is itself.
-        return given + 2 * UNIT_ROUNDOFF * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
+        return given + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
 
     def anchors(self) -> tuple[Array, Array]:
         """Returns P's heaviest loss and the heavier of its two neighbours, the lower one first.
@@ -140,12 +142,12 @@ class FinitePair(DominatingPair):
         size = p.shape[-1]
         first = losses[jnp.minimum(first_index(has_mass & (p == jnp.max(p))), size - 1)]
         # Losses that differ by their rounding are one loss.
-        same = 2 * LOSS_ROUNDING * jnp.abs(first)
+        same = 2 * LOSS_UNITS * roundoff() * jnp.abs(first)
         below = jnp.max(jnp.where(has_mass & (losses < first - same), losses, -jnp.inf))
         above = jnp.min(jnp.where(has_mass & (losses > first + same), losses, jnp.inf))
 
         def mass_at(loss: Array) -> Array:
-            near = jnp.abs(losses - loss) <= 2 * LOSS_ROUNDING * jnp.abs(loss)
+            near = jnp.abs(losses - loss) <= 2 * LOSS_UNITS * roundoff() * jnp.abs(loss)
             return jnp.where(jnp.isfinite(loss), jnp.sum(jnp.where(near, p, 0.0)), -1.0)
 
         goes_up = mass_at(above) >= mass_at(below)
@@ -161,16 +163,18 @@ class FinitePair(DominatingPair):
     def log_tail(self, order: Array, loss: Array) -> Array:
         p, _, losses, finite = self._atoms()
         error = jnp.max(jnp.broadcast_to(as_real(self.rounding), p.shape))
-        log_p, largest = jnp.log(p), jnp.max(jnp.abs(losses))
+        # Upwards, where an arithmetic has room for less than float64's smallest number.
+        log_p = jnp.where(p > 0, jnp.maximum(jnp.log(p), -LARGEST_LOG), -jnp.inf)
+        largest = jnp.max(jnp.abs(losses))
 
         def bound(order: Array, loss: Array) -> Array:
-            beyond = finite & (losses > loss - LOSS_ROUNDING * jnp.abs(loss))
+            beyond = finite & (losses > loss - LOSS_UNITS * roundoff() * jnp.abs(loss))
             # Without the order as well: the tilted mass is the smaller one where the finite losses are negative.
             of_both = [jnp.where(beyond, logs, -jnp.inf) for logs in (log_p + order * losses, log_p)]
             log_mass = jnp.max(jax.nn.logsumexp(jnp.stack(of_both), axis=1))
             # Each log p is at most 709; the losses, the products, the exponentials and the sum round a few times each.
             rounds = p.shape[-1] + 8 * (LARGEST_LOG + jnp.abs(order) * largest) + 16 * jnp.abs(order) * largest
-            return log_mass + UNIT_ROUNDOFF * rounds + 2 * error
+            return log_mass + roundoff() * rounds + 2 * error
 
         return jnp.vectorize(bound)(order, loss)
 

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.law import (
     BEYOND,
     COARSEST,
@@ -41,12 +41,12 @@ from jaxacct.dominating_pairs.law import (
     Nodes,
     TrapezoidLaw,
     log_left_out,
+    modulus_rounding,
     tilted,
 )
 from jaxacct.dominating_pairs.moments import log_integral
 from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
-from jaxacct.precision import UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
     from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
@@ -59,9 +59,6 @@ HIGHEST = 0.95 * np.pi
 
 STEEPEST = 1.0
 """Largest spread of the turns for the decay's bound; what is left of pi/2 is for the rule that it is summed by."""
-
-ROUNDING = 1e-13
-"""What the rounding of a bound on a modulus may come to: 256 terms of one sign, each right to some 200 units."""
 
 
 class GaussianNoise(Noise):
@@ -95,7 +92,7 @@ class GaussianNoise(Noise):
         s, _, _, _ = pair._fields()
         last = pair._ends()[1] + self.reach(s)
         farther = (loss - pair._log_ratio(last)) * s**2 / (_highest(pair) - _least_center(pair, last))
-        return jnp.where(farther > 0, last + farther * (1 - 1e-12), x)
+        return jnp.where(farther > 0, last + farther * (1 - scaled(1e-12)), x)
 
     def log_tilted_tail(self, pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
         return jnp.fmin(_tail_by_posterior(pair, order, loss, x), _tail_by_slope(pair, order, loss, x))
@@ -153,7 +150,7 @@ def _least_center(pair: ShiftedNoisePair, x: Array) -> Array:
     _, locations, _, q = pair._fields()
     exponents = pair._exponents(x)
     values = jax.vmap(lambda location: jnp.full_like(x, location))(locations)
-    return mean(q, exponents, log_mixture(q, exponents), values) - 1e-12 * pair._spread()
+    return mean(q, exponents, log_mixture(q, exponents), values) - scaled(1e-12) * pair._spread()
 
 
 def _highest(pair: ShiftedNoisePair) -> Array:
@@ -166,12 +163,12 @@ def _tilted_tail(rate: Array, x: Array, center: Array, scale: Array) -> Array:
     """Returns an upper bound on the log of the integral of e^(rate (y - x)) N(y; center, scale^2) over y > x."""
     z, tilt = (x - center) / scale, rate * scale
     bound = tilt * (tilt / 2 - z) + log_upper_tail(z - tilt)
-    return bound + 16 * UNIT_ROUNDOFF * (tilt**2 + z**2)
+    return bound + 16 * roundoff() * (tilt**2 + z**2)
 
 
 def _margin(value: Array) -> Array:
     """Returns what covers the rounding of sums of logarithms of about this size."""
-    return 1e-13 + 64 * UNIT_ROUNDOFF * jnp.abs(value)
+    return scaled(1e-13) + 64 * roundoff() * jnp.abs(value)
 
 
 @dataclass(frozen=True)
@@ -267,7 +264,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + ROUNDING
+        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:

@@ -17,7 +17,7 @@ ellipse of r for [0, 1], for every r > 1 (Trefethen 2013, "Approximation theory 
 19.3): for n = 32 at most 1.7e-15 of the integral, t >= -1/2 and c <= REACH/2 (tests/convert/test_normal_quadrature.py).
 
 *Rounding*, with F what elementary functions may be off by
-(:data:`jaxacct.precision.FUNCTION`). A term of a rule is within 2 F + 10 u on the
+(:attr:`.Arithmetic.function`). A term of a rule is within 2 F + 10 u on the
 weighted average, for that of the exponents' sizes is at most 3/2; the sum of 32 terms of one sign adds 31 u, the rule
 itself 15 u, its nodes and weights as NumPy has them 24 u, products the rest of 100 u. In a difference, R(t) - R(t + mu)
 or 1 - phi(t) (R(-t) + R(t + mu)), that grows with its condition; of the former at most fivefold, for it is taken where
@@ -35,7 +35,8 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array
 
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_complement
+from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.precision import TINY, log_complement
 
 REACH = 38.0
 """Nats by which the integrand has fallen where the integrals end."""
@@ -83,8 +84,9 @@ def point(mu: Array, epsilon: Array) -> Point:
     direct = t < DIRECT
     value = jnp.where(direct, log_complement(below), log_density + jnp.log(excess))
     condition = jnp.minimum(1 + 2 * rate / excess, 5.0)
-    relative = UNIT_ROUNDOFF * (100 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
-    allowance = relative * jnp.where(direct, below / (1 - below), condition) + FUNCTION * (1 + 2 * jnp.abs(value))
+    relative = roundoff() * (100 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
+    allowance = relative * jnp.where(direct, below / (1 - below), condition)
+    allowance = allowance + arithmetic().function * (1 + 2 * jnp.abs(value))
     density = jnp.where(direct, jnp.exp(log_density - value), 1 / excess)
     return Point(value, allowance, -density * rate, density * mu)
 
@@ -125,7 +127,7 @@ def solve_epsilon(mu: Array, delta: Array) -> tuple[Array, Array]:
     epsilon, miss, here = _newton(
         lambda e: point(mu, e), lambda e, miss, here: jnp.maximum(e - miss / here.by_epsilon, 0.0), target, start
     )
-    error = 2 * (here.allowance + jnp.abs(miss)) / -here.by_epsilon + 4 * UNIT_ROUNDOFF * epsilon
+    error = 2 * (here.allowance + jnp.abs(miss)) / -here.by_epsilon + 4 * roundoff() * epsilon
     enough = (epsilon == 0) & (miss + here.allowance <= 0)
     return epsilon, jnp.where(enough, 0.0, error)
 
@@ -143,7 +145,7 @@ def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     log_mu, miss, here = _newton(
         lambda w: point(jnp.exp(w), epsilon), lambda w, miss, here: w - miss / here.by_log_mu, jnp.log(delta), start
     )
-    error = 2 * (here.allowance + jnp.abs(miss)) / here.by_log_mu + 4 * FUNCTION
+    error = 2 * (here.allowance + jnp.abs(miss)) / here.by_log_mu + 4 * arithmetic().function
     mu = jnp.exp(log_mu)
     return mu, mu * error
 
@@ -176,12 +178,12 @@ def quantile(probability: Array) -> tuple[Array, Array]:
     Nothing is asked of the library's quantile -t but to be near. At t the error r of log Phi(-t) = log(phi(t) R(t)) is
     known from R, and its slope there is -1/R(t), with R falling: so it moves the quantile by r R(t), to first order.
     """
-    tail = jnp.minimum(probability, 1 - probability)  # exact where it is used
+    tail = jnp.minimum(probability, 1 - probability)  # right to u, which is among the 128 below
     t = jnp.maximum(-ndtri(tail), 0.0)
     rate = _mills(t)
     wanted = jnp.log(tail)
     miss = -0.5 * t**2 - LOG_NORMAL + jnp.log(rate) - wanted
-    allowance = UNIT_ROUNDOFF * (128 + 4 * t**2) + 2 * FUNCTION * (jnp.abs(jnp.log(rate)) - wanted)
+    allowance = roundoff() * (128 + 4 * t**2) + 2 * arithmetic().function * (jnp.abs(jnp.log(rate)) - wanted)
     return jnp.where(probability < 0.5, -t, t), 2 * (jnp.abs(miss) + allowance) * rate
 
 
@@ -197,7 +199,7 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     gained = jnp.exp(here.log_delta + here.allowance * np.array([-1.0, 1.0]))
     # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
     found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
-    rounded = 1 + 4 * FUNCTION * np.array([-1.0, 1.0])
+    rounded = 1 + 4 * arithmetic().function * np.array([-1.0, 1.0])
     none = jnp.where(epsilon == jnp.inf, 0.0, jnp.maximum(-jnp.expm1(epsilon), 0.0) * rounded)
     known = (mu >= 0) & (mu < jnp.inf) & ~jnp.isnan(epsilon)
     values = jnp.where(ordinary, found * rounded, jnp.where(known, none, np.array([0.0, 1.0])))
@@ -210,7 +212,7 @@ def log_delta_between(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     t = epsilon / mu - mu / 2
     far = t > FARTHEST
     here = point(mu, jnp.where(far, 0.0, epsilon))
-    allowance = here.allowance + 2 * UNIT_ROUNDOFF * here.by_log_mu
+    allowance = here.allowance + 2 * roundoff() * here.by_log_mu
     low, high = here.log_delta - allowance, jnp.minimum(here.log_delta + allowance, 0.0)
     # Beyond, delta < e^(-t^2/2).
     return jnp.where(far, -jnp.inf, low), jnp.where(far, -0.1 * FARTHEST**2, jnp.where(jnp.isnan(high), 0.0, high))
@@ -237,7 +239,7 @@ def reversed_delta(mu: Array, sampling_rate: Array, epsilon: Array) -> tuple[Arr
     which a bound therefore makes a bound.
     """
     q, grown = sampling_rate, jnp.expm1(jnp.minimum(epsilon, LARGEST))
-    c, error = q - (1 - q) * grown, 8 * UNIT_ROUNDOFF * (q + (1 - q) * grown)
+    c, error = q - (1 - q) * grown, 8 * roundoff() * (q + (1 - q) * grown)
     bounds = []
     for i, side in enumerate((-1.0, 1.0)):
         share = jnp.minimum(c + side * error, 1.0)
@@ -251,7 +253,7 @@ def reversed_delta(mu: Array, sampling_rate: Array, epsilon: Array) -> tuple[Arr
 
 def _both_ways(mu: Array, inner: Array) -> tuple[tuple[Array, float], tuple[Array, float]]:
     """Returns log delta from below and from above, at an epsilon that is right to 16 units of roundoff."""
-    off = 16 * UNIT_ROUNDOFF
+    off = 16 * roundoff()
     low, _ = log_delta_between(mu, inner * (1 + off))
     _, high = log_delta_between(mu, inner * (1 - off))
     return (low, -1.0), (high, 1.0)
@@ -259,4 +261,4 @@ def _both_ways(mu: Array, inner: Array) -> tuple[tuple[Array, float], tuple[Arra
 
 def _scaled(share: Array, log_delta: Array, side: float) -> Array:
     """Returns share e^log_delta, rounded to the side."""
-    return jnp.clip(share * jnp.exp(log_delta) * (1 + side * 8 * UNIT_ROUNDOFF), 0.0, 1.0)
+    return jnp.clip(share * jnp.exp(log_delta) * (1 + side * 8 * roundoff()), 0.0, 1.0)

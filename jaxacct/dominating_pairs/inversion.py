@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.arithmetic import roundoff
 
 MOST_STEPS = 600
 """Every ninth step halves, so that this many narrow any bracket by 2^-66; Newton's steps need about ten."""
@@ -33,7 +33,7 @@ def invert(
     span = high - low
 
     def resolution(below: Array, above: Array) -> Array:
-        return 2 * UNIT_ROUNDOFF * (jnp.abs(below) + jnp.abs(above)) + 2.0**-64 * span
+        return 2 * roundoff() * (jnp.abs(below) + jnp.abs(above)) + 2.0**-64 * span
 
     def is_open(state) -> Array:
         _, _, (below, below_off, _), (above, above_off, _) = state

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs.law import Nodes, log_left_out, tilted
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder, log_integral
 from jaxacct.dominating_pairs.noise import Noise
@@ -43,7 +44,7 @@ from jaxacct.dominating_pairs.panels import (
     panels,
     stretches,
 )
-from jaxacct.precision import UNIT_ROUNDOFF, log_complement
+from jaxacct.precision import log_complement
 
 if TYPE_CHECKING:
     from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
@@ -78,7 +79,7 @@ class LaplaceNoise(Noise):
         """Returns the masses between monotone points x, with error bounds; infinite ends are allowed.
 
         No difference of tails is ever taken. A cell on one side of the centre is ``e^-|z| (1 - e^-w) / 2``, z its end
-        near the centre and w its width, which is formed from x[i+1] - x[i] and exact for nearby doubles; a cell around
+        near the centre and w its width, which is formed from x[i+1] - x[i] and rounds relative to itself; a cell around
         the centre is the sum of its two sides. So each mass is right to a few ulps of itself.
         """
         z = (x - center) / scale
@@ -93,14 +94,14 @@ class LaplaceNoise(Noise):
         mass = jnp.where(straddles, around, one_side)
         # z errs by 2u of itself, which exp turns into 2u |z| of the mass; beyond e^-745 there is no mass to err.
         exponent = jnp.where(straddles, 0.0, jnp.minimum(near, 800.0))
-        return mass, UNIT_ROUNDOFF * (24 + 4 * exponent) * mass
+        return mass, roundoff() * (24 + 4 * exponent) * mass
 
     def log_upper_tail(self, z: Array) -> Array:
-        """Returns an upper bound on the log of the mass above z, above it by 1e-14 (1 + |z|) at most."""
+        """Returns an upper bound on the log of the mass above z, above it by 90 units of 1 + |z| at most."""
         above = -z - jnp.log(2.0)
         below = log_complement(0.5 * jnp.exp(jnp.minimum(z, 0.0)))
         finite = jnp.where(jnp.isfinite(z), jnp.abs(z), 0.0)
-        return jnp.minimum(jnp.where(z > 0, above, below) + 1e-15 * (4 + finite), 0.0)
+        return jnp.minimum(jnp.where(z > 0, above, below) + scaled(1e-15) * (4 + finite), 0.0)
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import FLOAT32, arithmetic
+from jaxacct.arithmetic import FLOAT32, arithmetic, scaled
 from jaxacct.dominating_pairs.moments import exp_remainder
 
 if TYPE_CHECKING:
@@ -29,6 +29,15 @@ BEYOND = 14.0
 def log_left_out() -> float:
     """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
     return -(arithmetic().cut + BEYOND - 4.0)
+
+
+def modulus_rounding() -> float:
+    """Returns what the rounding of a bound on the modulus of a characteristic function may come to.
+
+    In float64 1e-13: sums of some hundred terms, below one together, each right to some 200 units. To the power of very
+    many steps that counts. Float32 proves nothing, and is not held up by it.
+    """
+    return 0.0 if arithmetic() == FLOAT32 else scaled(1e-13)
 
 
 class Nodes(NamedTuple):

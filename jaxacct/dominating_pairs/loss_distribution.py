@@ -15,19 +15,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import FLOAT64, roundoff, scaled
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.surplus import surplus
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import TINY, as_float64
 from jaxacct.pytrees import register_dataclass
 
 Distribution = Callable[[Array, Any], Array]
 """A function of (losses, parameters) that returns a probability for each of the losses, in float64."""
 
-VALUE_ERROR = 8 * UNIT_ROUNDOFF
-"""Default error of the callables' values: four ulps of one."""
+VALUE_ERROR = 8 * FLOAT64.roundoff
+"""Default error of the callables' values, computed in float64: four ulps of one."""
 
-LOSS_ROUNDING = 8 * UNIT_ROUNDOFF
-"""Relative error that is allowed for the losses at which the callables jump."""
+LOSS_UNITS = 8
+"""Units of roundoff that are allowed, relatively, for the losses at which the callables jump."""
 
 PIECES = 2048
 """Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / PIECES of it wide."""
@@ -46,7 +47,7 @@ class LossDistributionPair(DominatingPair):
         highest (): supremum of the finite losses.
         infinite_mass_p (): P(Y = inf).
         value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, and on that of a survival
-            function's value S over ``S (1 + |log S|)``.
+            function's value S over ``S (1 + |log S|)``; as computed in float64, and elsewhere in proportion.
         atoms (), (): two neighbouring losses with atoms, the lower one first, or NaN.
 
     :class:`~jaxacct.PrivacyLoss` is the mechanism that has it.
@@ -71,6 +72,9 @@ class LossDistributionPair(DominatingPair):
     survival_p: Distribution | None = field(default=None, metadata={"static": True})
     survival_q: Distribution | None = field(default=None, metadata={"static": True})
 
+    def _value_error(self) -> Array:
+        return as_float64(self.value_error) * scaled(1.0)
+
     def _parameters(self) -> Any:
         return jax.tree.map(as_float64, self.parameters)
 
@@ -80,13 +84,12 @@ class LossDistributionPair(DominatingPair):
         return as_float64(distribution(inside, self._parameters()))
 
     def is_valid(self) -> Array:
-        low, high, infinite, error = (
-            as_float64(v) for v in (self.lowest, self.highest, self.infinite_mass_p, self.value_error)
-        )
+        low, high, infinite = (as_float64(v) for v in (self.lowest, self.highest, self.infinite_mass_p))
+        error = self._value_error()
         ordered = (low < high) & jnp.isfinite(low) & jnp.isfinite(high)
         some = (infinite >= 0) & (infinite <= 1) & (error >= 0)
         # What lies above ``highest`` must have been counted as infinite; else it would be lost.
-        counted = jnp.abs(self._at(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * UNIT_ROUNDOFF
+        counted = jnp.abs(self._at(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
         return ordered & some & counted & (self._at(self.cdf_q, high) <= 1 + error)
 
     def loss_range(self) -> tuple[Array, Array]:
@@ -95,7 +98,7 @@ class LossDistributionPair(DominatingPair):
     def supremum(self) -> tuple[Array, Array]:
         """Returns ``highest``, below which the callables may have their last loss anywhere."""
         highest = as_float64(self.highest)
-        return jnp.full_like(highest, -jnp.inf), highest + LOSS_ROUNDING * jnp.abs(highest)
+        return jnp.full_like(highest, -jnp.inf), highest + LOSS_UNITS * roundoff() * jnp.abs(highest)
 
     def central_loss(self) -> Array:
         """Returns a median of the finite losses under P, by bisection."""
@@ -116,22 +119,22 @@ class LossDistributionPair(DominatingPair):
 
     def _differences(self, cdf: Distribution, survival: Distribution | None, boundaries: Array) -> tuple[Array, Array]:
         """Returns the masses between the boundaries, and their errors, from whichever function knows them better."""
-        error = as_float64(self.value_error)
+        error = self._value_error()
         below = jnp.where(boundaries == -jnp.inf, 0.0, self._at(cdf, boundaries))
         mass = jnp.maximum(below[1:] - below[:-1], 0.0)
-        mass_error = 2 * error + 2 * UNIT_ROUNDOFF * mass
+        mass_error = 2 * error + 2 * roundoff() * mass
         if survival is None:
             return mass, mass_error
         above = jnp.where(boundaries >= self.highest, 0.0, self._at(survival, boundaries))
         logs = jnp.abs(jnp.log(jnp.maximum(above, TINY)))
         above_error = error * above * (1 + logs) + 2 * TINY
         tail_mass = jnp.maximum(above[:-1] - above[1:], 0.0)
-        tail_error = above_error[:-1] + above_error[1:] + 2 * UNIT_ROUNDOFF * tail_mass
+        tail_error = above_error[:-1] + above_error[1:] + 2 * roundoff() * tail_mass
         better = (tail_error < mass_error) & (boundaries[:-1] > -jnp.inf)
         return jnp.where(better, tail_mass, mass), jnp.where(better, tail_error, mass_error)
 
     def boundary_error(self, largest: Array) -> Array:
-        return LOSS_ROUNDING * jnp.abs(largest)
+        return LOSS_UNITS * roundoff() * jnp.abs(largest)
 
     def infinite_mass(self) -> Array:
         return as_float64(self.infinite_mass_p)
@@ -144,11 +147,11 @@ class LossDistributionPair(DominatingPair):
         highest = as_float64(self.highest)
 
         def bound(order: Array, loss: Array) -> Array:
-            start = jnp.minimum(loss - LOSS_ROUNDING * jnp.abs(loss), highest)
+            start = jnp.minimum(loss - LOSS_UNITS * roundoff() * jnp.abs(loss), highest)
             edge = jnp.maximum(start, as_float64(self.lowest))
             raised = self._raised(start, _ending(edge + (highest - edge) * fractions, highest))
             tail = jnp.maximum(_log_moment(raised, order), _log_moment(raised, jnp.zeros_like(order)))
-            return jnp.where(loss >= highest + LOSS_ROUNDING * jnp.abs(highest), -jnp.inf, tail)
+            return jnp.where(loss >= highest + LOSS_UNITS * roundoff() * jnp.abs(highest), -jnp.inf, tail)
 
         return jnp.vectorize(bound)(order, loss)
 
@@ -175,9 +178,9 @@ class LossDistributionPair(DominatingPair):
         p, q, q_error = cells.p[1:], cells.q[1:], cells.q_error[1:]
         lower, width = mesh[:-1], mesh[1:] - mesh[:-1]
         value, rounding = surplus(p, q, lower)
-        # The losses at which the callables jump are off by LOSS_ROUNDING, on either side.
-        error = cells.p_error[1:] + jnp.exp(lower) * q_error + UNIT_ROUNDOFF * (4 + 32 * jnp.abs(lower)) * p + rounding
-        upward = (value + error) / -jnp.expm1(-width) * (1 + 16 * UNIT_ROUNDOFF)
+        # The losses at which the callables jump are off by LOSS_UNITS, on either side.
+        error = cells.p_error[1:] + jnp.exp(lower) * q_error + roundoff() * (4 + 32 * jnp.abs(lower)) * p + rounding
+        upward = (value + error) / -jnp.expm1(-width) * (1 + 16 * roundoff())
         # Where the share is 0/0 or inf - inf nothing is known of it: all of the mass moves up.
         upward = jnp.clip(jnp.where(jnp.isnan(upward), mass[1:], upward), 0.0, mass[1:])
         stays = mass[1:] - upward
@@ -193,6 +196,6 @@ def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
     """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
     losses, masses = raised
     largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
-    # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by LOSS_ROUNDING.
+    # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by LOSS_UNITS.
     rounds = losses.shape[0] + 8 * 709 + 32 * jnp.abs(order) * largest
-    return jax.nn.logsumexp(jnp.log(masses) + order * losses) + UNIT_ROUNDOFF * rounds
+    return jax.nn.logsumexp(jnp.log(masses) + order * losses) + roundoff() * rounds

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.arithmetic import roundoff, scaled
 
 ENDS = 16
 """One in so many cells, at either end, is looked at first for wide ones."""
@@ -16,8 +16,8 @@ ENDS = 16
 def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     """Returns the masses that N(center, scale^2) gives the cells between the monotone points x, with error bounds.
 
-    A narrow cell's mass comes from the density at its middle, right to a few ulps: x[i+1] - x[i] is exact for nearby
-    doubles, and the series in the width stops below 2e-16 relative. The middle is that of the two ends' distances from
+    A narrow cell's mass comes from the density at its middle, right to a few ulps: x[i+1] - x[i] rounds relative to
+    itself, and the series in the width stops below 2e-16 relative. The middle is that of the two ends' distances from
     the centre, each of which rounds relative to itself: formed from the ends' sum it would be off by units of
     |center| / scale, however near the centre it lies. A wide one's is the difference of the tails on its own side,
     right to a few ulps of the tail. With differences alone the error of a mesh of n points would be n times
@@ -61,11 +61,11 @@ def _wide_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     tail = ndtr(-jnp.abs(z))
     # The rounding of z, 2u of itself, moves the tail by a relative 2u |z| (|z| + 1) <= 3 (1 + z^2) u, for the density
     # is at most |z| + 1 times it; ndtr errs by 8 (1 + z^2) u (:data:`jaxacct.elementary.ASSUMED`).
-    error = 12 * UNIT_ROUNDOFF * (1 + z**2) * tail
+    error = 12 * roundoff() * (1 + z**2) * tail
     negative = z < 0
     same_side = negative[:-1] == negative[1:]
     mass = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
-    return mass, error[1:] + error[:-1] + 2 * UNIT_ROUNDOFF * mass
+    return mass, error[1:] + error[:-1] + 2 * roundoff() * mass
 
 
 def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
@@ -81,7 +81,7 @@ def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
     he2, he4, he6 = m2 - 1, (m2 - 6) * m2 + 3, ((m2 - 15) * m2 + 45) * m2 - 15
     series = 1 + w2 * (he2 / 24 + w2 * (he4 / 1920 + w2 * he6 / 322560))
     mass = jnp.exp(-m2 / 2) * (w * series / jnp.sqrt(2 * jnp.pi))
-    return mass, UNIT_ROUNDOFF * (24 + 8 * m2) * mass
+    return mass, roundoff() * (24 + 8 * m2) * mass
 
 
 def log_upper_tail(z: Array) -> Array:
@@ -91,4 +91,6 @@ def log_upper_tail(z: Array) -> Array:
     """
     above = jnp.maximum(z, 0.0)
     log_mills = jnp.log(4 / (3 * above + jnp.sqrt(above**2 + 8)))
-    return jnp.where(z > 0, -0.5 * above**2 * (1 - 1e-15) - 0.5 * jnp.log(2 * jnp.pi) + log_mills + 1e-14, 0.0)
+    return jnp.where(
+        z > 0, -0.5 * above**2 * (1 - scaled(1e-15)) - 0.5 * jnp.log(2 * jnp.pi) + log_mills + scaled(1e-14), 0.0
+    )

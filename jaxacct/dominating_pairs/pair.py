@@ -19,8 +19,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs.law import Law
-from jaxacct.precision import TINY, UNIT_ROUNDOFF
+from jaxacct.precision import TINY
 
 
 class CellMasses(NamedTuple):
@@ -125,7 +126,7 @@ class DominatingPair(ABC):
         P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
         known to the error of the masses, and to a second order in b.
         """
-        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * UNIT_ROUNDOFF * epsilon + TINY
+        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
         apart = 4 * wrong
         cells = self.cell_masses(
             jnp.stack([epsilon - apart, epsilon, epsilon + apart, jnp.full_like(epsilon, jnp.inf)])
@@ -133,7 +134,7 @@ class DominatingPair(ABC):
         (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
         p, p_error = just + above, just_error + above_error
         q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
-        scale, u = jnp.exp(epsilon), UNIT_ROUNDOFF
+        scale, u = jnp.exp(epsilon), roundoff()
         near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
         # The exponential, the products and the differences, each right to a few units of what it is made of.
         rounding = p_error + scale * q_error + 16 * u * (p + scale * q)

@@ -28,8 +28,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out
+from jaxacct.arithmetic import scaled
+from jaxacct.dominating_pairs.law import Law, Nodes, log_left_out, modulus_rounding
 from jaxacct.dominating_pairs.turns import turned
+from jaxacct.precision import log_complement
 
 DEGREE = 32
 """Nodes of a panel."""
@@ -51,11 +53,17 @@ differences that large are taken, keep the digits that are counted on."""
 RATIOS = np.geomspace(1.1, 60.0, 64)
 """Values of rho that the bound may use."""
 
+LOG_GAINS = (2 * DEGREE - 2) * np.log(RATIOS) + np.log1p(-(RATIOS**-2))
+"""Logs of what the bound is divided by for each."""
+
 CELLS = 64
 """Stretches of a density, a power of two: so that they can be merged in pairs."""
 
 LEVELS, POINTS_OF_LEVEL = 12, 6
 """Octaves of frequencies from w on, and intervals of each."""
+
+OCTAVES, OCTAVE = 2.0 ** np.arange(LEVELS + 1), 2.0 ** (np.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
+"""The octaves' beginnings over w, and the ends of the intervals over the beginning of theirs: the last one is 2."""
 
 NEAR = 6.0
 """What lies within NEAR/w of the heaviest part makes nu: phases up to 12 in an octave, of which an interval has 1.5."""
@@ -64,10 +72,8 @@ SIDE = 0.21724
 """Above |sin x / x| for x >= pi."""
 
 SHARE_ROUNDING = 1e-9
-"""Relative error allowed for the masses of stretches: for differences of shares, and of losses, of 1e-6 and above."""
-
-ROUNDING = 1e-13
-"""What the rounding of a bound may come to: sums of some hundred terms below one."""
+"""Relative error allowed for the masses of stretches in float64: for differences of shares, and of losses, of 1e-6 and
+above."""
 
 
 def panels(low: Array, width: Array, count: int) -> tuple[Array, Array]:
@@ -85,9 +91,8 @@ def log_rule_error(half: Array, growth: Callable[[Array, Array], Array]) -> Arra
         growth: (height, beyond) -> log of how much larger the modulus may be on an ellipse of that half-height, which
             reaches that far beyond the panel; inf where the integrand is not analytic.
     """
-    rho = jnp.asarray(RATIOS)
-    grown = growth(half * (rho - 1 / rho) / 2, half * ((rho + 1 / rho) / 2 - 1))
-    return jnp.log(64 / 15) + jnp.min(grown - (2 * DEGREE - 2) * jnp.log(rho) - jnp.log1p(-(rho**-2)))
+    grown = growth(half * (RATIOS - 1 / RATIOS) / 2, half * ((RATIOS + 1 / RATIOS) / 2 - 1))
+    return jnp.log(64 / 15) + jnp.min(grown - LOG_GAINS)
 
 
 class PanelLaw(Law):
@@ -104,8 +109,8 @@ class PanelLaw(Law):
 
     def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
         """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
-        error = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1])) + SHARE_ROUNDING
-        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), error
+        missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(SHARE_ROUNDING)
 
 
 def argument(share: Array, theta: Array) -> Array:
@@ -116,7 +121,7 @@ def argument(share: Array, theta: Array) -> Array:
 def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
     """Returns the least log |1 - share + share e^(i theta)| for shares between two."""
     evenly = jnp.clip(0.5, low, high)
-    return 0.5 * jnp.log1p(-4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
+    return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
 
 
 class Stretches(NamedTuple):
@@ -184,7 +189,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         near = jnp.abs(offsets) + lengths / 2 <= NEAR / start
         mass, x, length = (jnp.where(near, value, 0.0) for value in (masses, offsets, lengths))
         variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (x**2 + length**2 / 12)) - jnp.sum(mass * x) ** 2)
-        frequencies = start * 2.0 ** (jnp.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
+        frequencies = start * OCTAVE
 
         def transform(w: Array) -> Array:
             half = w * length / 2
@@ -215,10 +220,10 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         _, found = jax.lax.scan(merge, (density, parts.low, parts.high), 2 ** jnp.arange(size.bit_length()))
         return 1 - jnp.max(found)
 
-    starts = w * 2.0 ** jnp.arange(LEVELS + 1)
+    starts = w * OCTAVES
     others = jax.vmap(without)(starts)
     levels = jnp.fmin(jax.vmap(level)(starts[:-1]), others[:-1])
-    bound = jnp.maximum(jnp.max(levels), others[-1]) + ROUNDING
+    bound = jnp.maximum(jnp.max(levels), others[-1]) + modulus_rounding()
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
 
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index
+from jaxacct.precision import as_float64, first_index
 from jaxacct.pytrees import register_dataclass
 
 
@@ -23,7 +24,7 @@ class PublicCoinPair(DominatingPair):
 
     Attributes:
         pairs: of one class, every leaf with the leading axis (m,); without infinite losses.
-        weights (m,): their probabilities. Each is right to four roundings.
+        weights (m,): their probabilities. Each is right to four roundings in float64, to fourteen otherwise.
     """
 
     pairs: DominatingPair
@@ -32,9 +33,13 @@ class PublicCoinPair(DominatingPair):
     def _weights(self) -> Array:
         return as_float64(self.weights)
 
+    def _rounding(self) -> float:
+        """Returns a bound on the relative error of a weighted sum: the weights', one for each product, the sum's."""
+        return ((6 if arithmetic() == FLOAT64 else 16) + len(self._weights())) * roundoff()
+
     def is_valid(self) -> Array:
         w = self._weights()
-        proper = jnp.all((w >= 0) & (w <= 1)) & (jnp.abs(jnp.sum(w) - 1) < 1e-12)
+        proper = jnp.all((w >= 0) & (w <= 1)) & (jnp.abs(jnp.sum(w) - 1) < scaled(1e-12))
         return proper & jnp.all(jax.vmap(lambda pair: pair.is_valid())(self.pairs))
 
     def loss_range(self) -> tuple[Array, Array]:
@@ -50,8 +55,7 @@ class PublicCoinPair(DominatingPair):
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         w = self._weights()
         lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
-        # The weights' own, one for each product, and the sum's.
-        rounding = (6 + len(w)) * UNIT_ROUNDOFF
+        rounding = self._rounding()
         return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
 
     def central_loss(self) -> Array:
@@ -65,15 +69,14 @@ class PublicCoinPair(DominatingPair):
             (self._weights(), self.pairs),
         )
         p, q, p_error, q_error = (jnp.sum(masses, axis=0) for masses in weighted)
-        # The weights' own, one for each product, and the sum's.
-        rounding = (6 + len(self._weights())) * UNIT_ROUNDOFF
+        rounding = self._rounding()
         return CellMasses(p=p, q=q, p_error=p_error + rounding * p, q_error=q_error + rounding * q)
 
     def boundary_error(self, largest: Array) -> Array:
         return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
 
     def log_tail(self, order: Array, loss: Array) -> Array:
-        return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + 1e-14
+        return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + scaled(1e-14)
 
     def _mixed(self, logs: Array) -> Array:
         """Returns the log of the weighted sum of exponentials (m, ...); what is never drawn does not count."""

@@ -18,7 +18,7 @@ Rounding. All terms are positive. A computed mass is right to a relative error e
 2 eta_k + that of one merge. A computed value is right to theta, which is averaged. If values and masses are off by such
 factors, then P's masses by their product: both are handed on as the pair's ``rounding``. Products of masses that
 underflow lose at most e^430 2^-1022 of P's mass each, for values up to e^430 (LEAST_NOISE): far inside the relative
-1e-12 by which the mass at infinity is raised.
+1e-12, in float64, by which the mass at infinity is raised.
 
 *Rényi orders* are those of M itself, with E[X^k] = e^(k (k-1)/(2 s^2)). Removing an example, E[M^a] at a whole order a
 is a! t^-a times the coefficient of x^a in (f(x))^t, f(x) = sum of E[X^k] x^k / k!. With f = e^x + g the excess H_t =
@@ -52,9 +52,10 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs.finite import FinitePair
 from jaxacct.dominating_pairs.pair import DominatingPair, OrderKinds
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, is_concrete
+from jaxacct.precision import as_float64, is_concrete
 from jaxacct.pytrees import register_dataclass
 
 FINE = 2**13
@@ -89,11 +90,11 @@ EVEN = 0.1
 """Share of the points that are spaced evenly on the fine grid: for the far tails, on which high moments of 1/M rest."""
 
 VALUE_ERROR = 2e-14
-"""Error of a value by one merge, relative and over 2 + its largest logarithm: the functions that find its cell, the
-shares in it. A value beyond its cell counts as its end."""
+"""Error of a value by one merge in float64, relative and over 2 + its largest logarithm: the functions that find its
+cell, the shares in it. A value beyond its cell counts as its end."""
 
 FIRST_ERROR = 4e-13
-"""Relative error of the masses of X: the density's, (37^2/2 + 37/s) roundings, and that of the quadrature."""
+"""Relative error of the masses of X in float64: the density's, (37^2/2 + 37/s) roundings, and the quadrature's."""
 
 LARGEST_ORDER = 256
 """Rényi orders above cost that of the Gaussian mechanism."""
@@ -187,7 +188,7 @@ def allocation_pairs(
     p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
     q = jnp.concatenate([q, nothing])
     losses = jnp.concatenate([jnp.log(values), nothing + jnp.inf])
-    known = jnp.where(valid, eta + theta + 4 * UNIT_ROUNDOFF, jnp.nan), s, t, eta, theta, in_tails
+    known = jnp.where(valid, eta + theta + 4 * roundoff(), jnp.nan), s, t, eta, theta, in_tails
     sides = {True: (p, q, losses), False: (q, p, -losses)}
     return [RandomAllocationPair(*sides[way], *known, removes=way) for way in removes]
 
@@ -218,7 +219,7 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
     start = first, jnp.int32(1), bits, jnp.asarray(False)
     law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
     largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
-    return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * VALUE_ERROR)
+    return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * scaled(VALUE_ERROR))
 
 
 class _Grid(NamedTuple):
@@ -265,10 +266,10 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     zero = jnp.zeros(1)
     upward, downward = jnp.sum(density * up[None], axis=1), jnp.sum(density * down[None], axis=1)
     in_tails = ndtr(start) + ndtr(-stop)
-    infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + 1e-12)
+    infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scaled(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
     logs = z / s - 0.5 / s**2
-    law = _coarsened(logs, masses / jnp.sum(masses), jnp.asarray(FIRST_ERROR), 1 / t, points)
+    law = _coarsened(logs, masses / jnp.sum(masses), jnp.asarray(scaled(FIRST_ERROR)), 1 / t, points)
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
@@ -290,7 +291,7 @@ def _summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, 
 
     sums, _ = jax.lax.scan(row, jnp.zeros((FINE, 2)), (one.values, one.masses))
     masses, counts = sums.T
-    eta = one.eta + other.eta + UNIT_ROUNDOFF * (jnp.max(counts) + 8)
+    eta = one.eta + other.eta + roundoff() * (jnp.max(counts) + 8)
     return RatioLaw(values, masses, eta)
 
 
@@ -324,7 +325,7 @@ def _coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array, po
     share = jnp.clip((values - left) / (right - left), 0.0, 1.0)
     chosen = jnp.zeros(points).at[segment].add(masses * (1 - share)).at[segment + 1].add(masses * share)
     longest = 2 * jnp.max(index[1:] - index[:-1])
-    return RatioLaw(values[index], chosen, eta + UNIT_ROUNDOFF * (longest + len(logs) + 16))
+    return RatioLaw(values[index], chosen, eta + roundoff() * (longest + len(logs) + 16))
 
 
 def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
@@ -342,7 +343,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     def roundings(*logs: Array) -> Array:
         # Of logs, sums of two of them and one exponential; a sum of n terms rounds n times.
         sizes = [jnp.where(jnp.isfinite(log), jnp.abs(log), 0.0) for log in logs]
-        return UNIT_ROUNDOFF * (k + 16 + 8 * jax.lax.cummax(sum(sizes, jnp.zeros_like(factorials))))
+        return roundoff() * (k + 16 + 8 * jax.lax.cummax(sum(sizes, jnp.zeros_like(factorials))))
 
     def advance(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         h, error, count, bit = carry

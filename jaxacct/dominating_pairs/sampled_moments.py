@@ -32,10 +32,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import roundoff
 from jaxacct.batching import one_by_one
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, excess, exp_remainder
 from jaxacct.dominating_pairs.pair import OrderKinds
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, log_complement
+from jaxacct.precision import as_float64, in_float64, log_complement
 
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
@@ -123,7 +124,7 @@ def log_moment_of_ratio(
     falls = (a > 0) & (a < 1)
     subsampled = jnp.where(falls, log_complement(jnp.exp(jnp.minimum(log_excess, 0.0))), jnp.logaddexp(0.0, log_excess))
     # The exponents are differences of terms as large as 1/s^2, whose rounding tells for s below 0.01: upwards.
-    subsampled = subsampled + 4 * UNIT_ROUNDOFF / s**2 * jnp.abs(subsampled)
+    subsampled = subsampled + 4 * roundoff() / s**2 * jnp.abs(subsampled)
     closed = a * (a - 1) / (2 * s**2)
     return jnp.where(q == 1, closed, jnp.where((a == 0) | (a == 1), 0.0, subsampled))
 
@@ -146,7 +147,8 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """Returns ``log r``, ``r - 1`` and ``1/r - 1`` at x = s z, or inf where r overflows.
 
     log r keeps its relative accuracy: r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put
-    back after the logarithm, and as (1 - q) + q e^u below 1/2, where that sum has lost digits when q is near 1.
+    back after the logarithm (what it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where
+    that sum has lost digits when q is near 1.
     """
     limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else LARGEST_EXPONENT_OF_SINGLE
     u = (z - 0.5 / s) / s
@@ -263,7 +265,7 @@ def _sums(s: Array, q: Array, orders: list[int]) -> Array:
     # The logarithm of C(a, k), for k > a that of 0.
     binomials = np.stack([np.pad(_log_binomials(n), (0, max(orders) - n), constant_values=-np.inf) for n in orders])
     left_out = np.maximum(a[:, None] - k[None], 0.0)
-    log_q, log_rest = jnp.log(q), log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))
+    log_q, log_rest = jnp.log(q), log_complement(jnp.minimum(q, 1 - roundoff()))
     growth = k * (k - 1) / (2 * s**2)
     common = k * log_q + growth + jnp.log(-jnp.expm1(-growth))
     # A term but for its binomial, which is between 1 and 2^a, is largest at an end, or no more than a^2/2 times larger:
@@ -278,7 +280,7 @@ def _sums(s: Array, q: Array, orders: list[int]) -> Array:
     log_excess = top + jnp.log(mass)
     # A term's parts are rounded before they cancel: by a few units of their magnitude, on the average over the terms.
     magnitude = (mean_growth - mean_k * log_q) / mass - (a - mean_k / mass) * log_rest
-    rounding = 8 * UNIT_ROUNDOFF * (1 + magnitude)
+    rounding = 8 * roundoff() * (1 + magnitude)
     moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
     return jnp.where(log_excess > 0, moment + rounding, moment * (1 + rounding))
 
@@ -291,7 +293,7 @@ def _log_binomials(order: int) -> np.ndarray:
 
 def _shared(s: Array, q: Array, orders: Array) -> Array:
     """Returns the quadratures: of r (phi(m L) + m phi(-L)), m = a - 1, L = log r and phi(x) = e^x - 1 - x."""
-    s, q = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - UNIT_ROUNDOFF)
+    s, q = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - roundoff())
     power = orders - 1
     left, right = -SHARED_REACH, jnp.max(orders) / s + SHARED_REACH
     chunks = jnp.ceil((right - left) / (jnp.minimum(s, 1.0) * (SPACING * CHUNK)))

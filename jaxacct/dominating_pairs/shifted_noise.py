@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_noise import GaussianNoise
 from jaxacct.dominating_pairs.inversion import invert
 from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
@@ -17,7 +18,7 @@ from jaxacct.dominating_pairs.law import Law, in_float64_only
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean, weighted
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, first_index, is_concrete
+from jaxacct.precision import as_float64, first_index, is_concrete
 from jaxacct.pytrees import register_dataclass
 
 NOISES: dict[str, Noise] = {"gaussian": GaussianNoise(), "laplace": LaplaceNoise()}
@@ -62,7 +63,7 @@ class ShiftedNoisePair(DominatingPair):
 
     def is_valid(self) -> Array:
         s, locations, p, q = self._fields()
-        proper = [jnp.all(w >= 0) & (jnp.abs(jnp.sum(w) - 1) < 1e-12) for w in (p, q)]
+        proper = [jnp.all(w >= 0) & (jnp.abs(jnp.sum(w) - 1) < scaled(1e-12)) for w in (p, q)]
         located = jnp.all(jnp.isfinite(locations)) & (self._spread() > 0)
         return (s > 0) & (s < jnp.inf) & located & proper[0] & proper[1]
 
@@ -88,7 +89,7 @@ class ShiftedNoisePair(DominatingPair):
 
     def supremum(self) -> tuple[Array, Array]:
         _, highest = self.loss_range()
-        error = UNIT_ROUNDOFF * self._rounding()[0]
+        error = roundoff() * self._rounding()[0]
         return jnp.where(highest < jnp.inf, highest - error, highest), highest + error
 
     def central_loss(self) -> Array:
@@ -113,7 +114,8 @@ class ShiftedNoisePair(DominatingPair):
         direct = log_mixture(p, exponents) - log_q
         rises = jnp.sum(weighted(p - q, jnp.expm1(jnp.minimum(exponents, 700.0)))[1:], axis=0)
         excess = rises * jnp.exp(-log_q)
-        near = (jnp.abs(excess) < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
+        # No lower: log1p is only known to be right from -1/4 up.
+        near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
         return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
 
     def _threshold(self, loss: Array) -> Array:
@@ -138,7 +140,7 @@ class ShiftedNoisePair(DominatingPair):
         # Losses that are not attained get one that is, lest they keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
         some_loss = jnp.where(attained, loss, amid)
-        x = invert(loss_and_slope, some_loss, first, last, UNIT_ROUNDOFF * self._rounding()[1])
+        x = invert(loss_and_slope, some_loss, first, last, roundoff() * self._rounding()[1])
         return jnp.where(loss < infimum, -jnp.inf, jnp.where(loss >= supremum, jnp.inf, x))
 
     def masses_between(self, x: Float[Array, " n"]) -> CellMasses:
@@ -146,7 +148,7 @@ class ShiftedNoisePair(DominatingPair):
         s, locations, p, q = self._fields()
         masses, errors = jax.vmap(lambda location: self._noise.cells(x, location, s))(locations)
         # Each weight errs by a rounding, each product by one, the sum by one a term.
-        rounding = (len(p) + 3) * UNIT_ROUNDOFF
+        rounding = (len(p) + 3) * roundoff()
         totals = [jnp.sum(weighted(w, masses), axis=0) for w in (p, q)]
         bounds = [
             jnp.sum(weighted(w, errors), axis=0) + rounding * total for w, total in zip((p, q), totals, strict=True)
@@ -165,7 +167,7 @@ class ShiftedNoisePair(DominatingPair):
         error, gap = self._rounding()
         largest_x = self._noise.reach(s) + jnp.maximum(jnp.abs(low), jnp.abs(high))
         width = 5 * self._noise.slope(high, low, s) * largest_x
-        return UNIT_ROUNDOFF * (error + jnp.maximum(gap, width) + jnp.zeros_like(largest))
+        return roundoff() * (error + jnp.maximum(gap, width) + jnp.zeros_like(largest))
 
     def _rounding(self) -> tuple[Array, Array]:
         """Returns a bound on the error of :meth:`_log_ratio`, and the gap for its inversion, in units of roundoff."""
@@ -189,7 +191,7 @@ class ShiftedNoisePair(DominatingPair):
         upper = jax.vmap(lambda w, location: jnp.log(w) + self._noise.log_upper_tail((x - location) / s))(p, locations)
         log_above = jnp.minimum(jax.nn.logsumexp(upper, axis=0), 0.0)
         # With a finite supremum: everything above as if it were there.
-        bound = jnp.where(order == 0, 0.0, order * jnp.maximum(supremum, -1e300)) + log_above + 1e-14
+        bound = jnp.where(order == 0, 0.0, order * jnp.maximum(supremum, -1e300)) + log_above + scaled(1e-14)
         bound = jnp.fmin(bound, self._noise.log_tilted_tail(self, order, loss, x))
         return jnp.where(loss >= supremum, -jnp.inf, jnp.where(jnp.isnan(bound), jnp.inf, bound))
 

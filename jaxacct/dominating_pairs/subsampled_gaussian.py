@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
 from jaxacct.dominating_pairs.law import (
     BEYOND,
@@ -34,12 +34,13 @@ from jaxacct.dominating_pairs.law import (
     Nodes,
     TrapezoidLaw,
     log_left_out,
+    modulus_rounding,
     tilted,
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
-from jaxacct.precision import UNIT_ROUNDOFF, as_real, is_concrete, log_complement
+from jaxacct.precision import as_real, is_concrete, log_complement
 from jaxacct.pytrees import register_dataclass
 
 PIECES = 24
@@ -100,7 +101,7 @@ class SubsampledGaussianPair(DominatingPair):
 
     def supremum(self) -> tuple[Array, Array]:
         _, highest = self.loss_range()
-        return highest * (1 - 8 * UNIT_ROUNDOFF), highest * (1 + 8 * UNIT_ROUNDOFF)
+        return highest * (1 - 8 * roundoff()), highest * (1 + 8 * roundoff())
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         s, q, removes = self._fields()
@@ -134,7 +135,7 @@ class SubsampledGaussianPair(DominatingPair):
         masses, errors = jax.lax.map(lambda center: normal_cells(x, center, s), jnp.array([0.0, 1.0]))
         (base, shifted), (base_error, shifted_error) = masses, errors
         mixture = (1 - q) * base + q * shifted
-        mixture_error = (1 - q) * base_error + q * shifted_error + 4 * UNIT_ROUNDOFF * mixture
+        mixture_error = (1 - q) * base_error + q * shifted_error + 4 * roundoff() * mixture
         return CellMasses(
             p=jnp.where(removes, mixture, base),
             q=jnp.where(removes, base, mixture),
@@ -147,7 +148,7 @@ class SubsampledGaussianPair(DominatingPair):
         # excess right to 3u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L| is
         # large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
         s, q, _ = self._fields()
-        return 16 * UNIT_ROUNDOFF * (2 + largest - jnp.log(q) + 1 / s**2)
+        return 16 * roundoff() * (2 + largest - jnp.log(q) + 1 / s**2)
 
     def log_tail(self, order: Array, loss: Array) -> Array:
         # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0, whose loss is at most ``loss``,
@@ -161,11 +162,11 @@ class SubsampledGaussianPair(DominatingPair):
         x = self._threshold(jnp.where(removes, lowered, -lowered))
         a = order + 1
         # A part errs by 4u of itself; (x - a)/s by 3u of (|x| + a)/s, which a tail multiplies by that again.
-        margin = 16 * UNIT_ROUNDOFF * (1 + a * jnp.abs(loss) + a * jnp.abs(x) / s**2 + (a / s) ** 2 + (x / s) ** 2)
+        margin = 16 * roundoff() * (1 + a * jnp.abs(loss) + a * jnp.abs(x) / s**2 + (a / s) ** 2 + (x / s) ** 2)
         steepest = a * loss - a * x / s**2 + a**2 / (2 * s**2) + log_upper_tail((x - a) / s) + margin
         removed = jnp.fmin(steepest, self._tail_by_chords(a, x))
         linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + log_upper_tail(-(x + order) / s) + margin
-        level = -order * log_complement(q) * (1 + 16 * UNIT_ROUNDOFF) + 16 * UNIT_ROUNDOFF * (1 + (x / s) ** 2)
+        level = -order * log_complement(q) * (1 + 16 * roundoff()) + 16 * roundoff() * (1 + (x / s) ** 2)
         flat = jnp.where(q == 1, jnp.inf, level + log_upper_tail(-x / s))
         bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
         return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
@@ -196,7 +197,7 @@ class SubsampledGaussianPair(DominatingPair):
         # by units of itself, of log q and, x - 1/2 being rounded, of the slope.
         ends = jnp.abs(log_r) + jnp.concatenate([jnp.abs(log_r[1:]), jnp.zeros(1)]) + slopes * (jnp.abs(points) + 1)
         magnitude = a * (ends + jnp.abs(jnp.log(q)) + 1) + (a * s * slopes) ** 2 + (points / s) ** 2
-        return jax.nn.logsumexp(terms + 16 * UNIT_ROUNDOFF * magnitude) + 1e-14
+        return jax.nn.logsumexp(terms + 16 * roundoff() * magnitude) + scaled(1e-14)
 
     def cumulant(self, order: ArrayLike) -> Array:
         s, q, removes = self._fields()
@@ -307,7 +308,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             exponents = modulus - w * angle
             return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)))
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1]))
+        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
 from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, log_left_out, tilted
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
@@ -47,7 +47,7 @@ from jaxacct.dominating_pairs.panels import (
     stretches,
 )
 from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import as_float64, log_complement
 from jaxacct.pytrees import register_dataclass
 
 SHIFT = 2.0
@@ -144,13 +144,13 @@ class WithoutReplacementPair(DominatingPair):
         below = self._above().masses_between(self._edges(-boundaries))
         holds = (boundaries[:-1] < 0) & (boundaries[1:] >= 0)
         atom = jnp.where(holds, self._atom(), 0.0)
-        rounding = 24 * UNIT_ROUNDOFF
+        rounding = 24 * roundoff()
         p, q = above.p + below.q + atom, above.q + below.p + atom
         return CellMasses(
             p=p,
             q=q,
-            p_error=above.p_error + below.q_error + rounding * atom + 4 * UNIT_ROUNDOFF * p,
-            q_error=above.q_error + below.p_error + rounding * atom + 4 * UNIT_ROUNDOFF * q,
+            p_error=above.p_error + below.q_error + rounding * atom + 4 * roundoff() * p,
+            q_error=above.q_error + below.p_error + rounding * atom + 4 * roundoff() * q,
         )
 
     def boundary_error(self, largest: Array) -> Array:
@@ -159,7 +159,7 @@ class WithoutReplacementPair(DominatingPair):
     def log_tail(self, order: Array, loss: Array) -> Array:
         # Below 0 the tilted mass between the loss and 0 is at most 1.
         above = self._above().log_tail(order, jnp.maximum(loss, 0.0))
-        return jnp.where(loss >= 0, above, jnp.logaddexp(above, 0.0) + 1e-14)
+        return jnp.where(loss >= 0, above, jnp.logaddexp(above, 0.0) + scaled(1e-14))
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]``."""
@@ -249,7 +249,7 @@ class LawWithoutReplacement(PanelLaw):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         (s, q), end = self.pair._fields(), self._end(order)
-        logit, is_laplace = jnp.log(q) - jnp.log1p(-q), self._is_laplace()
+        logit, is_laplace = jnp.log(q) - log_complement(q), self._is_laplace()
         # The unit is that of u for Laplace noise, that of z for Gaussian.
         unit = self._rate() if is_laplace else 1 / s
         turn = 1.0 if is_laplace else SHIFT / s
@@ -276,7 +276,7 @@ class LawWithoutReplacement(PanelLaw):
         fractions = jnp.linspace(0.0, 1.0, CELLS + 1) ** (1 if self._is_laplace() else 2)
         x = MIDDLE + (end - MIDDLE) * fractions
         losses, log_m, log_b = self.pair._above().log_densities(x)
-        share = jax.nn.sigmoid(jnp.log(q) - jnp.log1p(-q) + rate * (x - MIDDLE))
+        share = jax.nn.sigmoid(jnp.log(q) - log_complement(q) + rate * (x - MIDDLE))
         log_rate = jnp.log(share * rate)
         width = x[1:] - x[:-1]
         # Slopes of the logarithms: of B, which falls ever faster; of M/B, share; of the rate, 1 - share.

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
-from jaxacct.precision import UNIT_ROUNDOFF, exact_float64, in_float64, kept_positive, outside
+from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
 from jaxacct.pytrees import register_dataclass
 
-ROUNDING = 16 * UNIT_ROUNDOFF
-"""Relative error of a binary probability: exp twice, two products, a sum and a quotient, each right to two units."""
+ROUNDING_UNITS = 16
+"""Units of roundoff by which a binary probability errs, relatively: exp twice, two products, a sum and a quotient."""
 
 
 @register_dataclass
@@ -54,7 +55,7 @@ class PureDP(Mechanism):
         epsilon = kept_positive(exact_float64(self.epsilon))
         high, low = binary_probabilities(epsilon)
         p, losses = jnp.stack([high, low], axis=-1), jnp.stack([epsilon, -epsilon], axis=-1)
-        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING))),)
+        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING_UNITS * roundoff()))),)
 
 
 @register_dataclass
@@ -108,7 +109,8 @@ class ApproximateDP(Mechanism):
         infinite = jnp.full_like(epsilon, jnp.inf)
         losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
         # delta is as it is given.
-        rounding = jnp.broadcast_to(jnp.array([0.0, ROUNDING, ROUNDING, 0.0]), p.shape)
+        units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
+        rounding = jnp.broadcast_to(units * roundoff(), p.shape)
         return (outside(FinitePair(p, p[..., ::-1], losses, rounding)),)
 
 

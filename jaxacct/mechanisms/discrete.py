@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.pytrees import register_dataclass
 
 LARGEST_SENSITIVITY = 2**16
@@ -76,7 +77,7 @@ class DiscreteLaplace(Mechanism):
         growth = 1 + jnp.exp(-1 / scale)
         share = jnp.where((n == 0) | (n == width), 1.0, -jnp.expm1(-1 / scale)) / growth
         p = share * jnp.exp((n - width) / scale)
-        rounding = UNIT_ROUNDOFF * (24 + 4 * width / scale)
+        rounding = roundoff() * (24 + 4 * width / scale)
         losses = (2 * n - width) / scale
         return (outside(FinitePair(p, p[..., ::-1], losses, jnp.broadcast_to(rounding, p.shape))),)
 

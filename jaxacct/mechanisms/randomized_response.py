@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.mechanisms.approximate_dp import ROUNDING
+from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
 from jaxacct.pytrees import register_dataclass
@@ -64,5 +65,5 @@ class RandomizedResponse(Mechanism):
         if self.outcomes == 2:
             del masses[1], losses[1]
         p = jnp.stack(masses, axis=-1)
-        pair = FinitePair(p, p[..., ::-1], jnp.stack(losses, axis=-1), jnp.full_like(p, ROUNDING))
+        pair = FinitePair(p, p[..., ::-1], jnp.stack(losses, axis=-1), jnp.full_like(p, ROUNDING_UNITS * roundoff()))
         return (outside(pair),)

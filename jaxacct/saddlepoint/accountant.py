@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
+from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.batching import one_by_one, rows, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
@@ -24,7 +25,7 @@ from jaxacct.saddlepoint.one_run import OneRun, closed_forms, is_single
 
 PRECISIONS = ("float64", "float32")
 
-DIFFERENCE = {"float64": 3e-5, "float32": 1e-2}
+DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
 
 ROW = 32
@@ -296,7 +297,7 @@ def _log_slopes(
     which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h. As a program
     it is one; as a function of NumPy's numbers it runs the programs that found the answer.
     """
-    step, concrete = DIFFERENCE[epsilon.dtype.name], is_concrete(run, epsilon)
+    step, concrete = DIFFERENCE[arithmetic()], is_concrete(run, epsilon)
     xp: Any = np if concrete else jnp
     reals, structure = jax.tree.flatten(run)
 

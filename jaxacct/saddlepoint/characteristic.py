@@ -30,7 +30,8 @@ BLOCK = 64
 NODE_ROUNDING = 150.0
 """Units of roundoff by which the log of a characteristic function errs relative to the mean of |w X|.
 
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them.
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; angles, of
+which two are put together, err by up to six units of themselves (:mod:`.turns`).
 """
 
 Sums = tuple[Array, ...]

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete
+from jaxacct.precision import TINY, is_concrete
 from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
@@ -89,7 +90,7 @@ def _gaussian(parts: Parts) -> OneRun:
     share = jnp.sum(jnp.where(runs, counts * (least / noise) ** 2, 0.0))
     scale = least / jnp.sqrt(share)
     # A quotient, its square, its product with a count, a sum of so many terms, and the root, which halves all that.
-    error = (len(counts) + 8) * UNIT_ROUNDOFF
+    error = (len(counts) + 8) * roundoff()
     scale = jnp.where(jnp.isfinite(scale), scale, 1.0)  # nothing is run
     pair = [SubsampledGaussianPair(scale * (1 + side * error), jnp.ones_like(scale), True) for side in (1.0, -1.0)]
     return OneRun(pair[0], pair[1], facts_of(parts))
@@ -111,7 +112,7 @@ def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
     least, most = run.facts.infinite
     lower, _ = run.below.one_run(epsilon)
     _, upper = run.above.one_run(epsilon)
-    u = UNIT_ROUNDOFF
+    u = roundoff()
     lower, upper = (lower + least) * (1 - 2 * u), (upper + most) * (1 + 2 * u)
     # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon does for a delta of 0.
     beyond = epsilon >= run.facts.supremum[1]
@@ -167,7 +168,7 @@ def _epsilon(run: OneRun, delta: Array) -> tuple[Array, Array]:
 
         def apart(state: tuple[Array, Array, Array]) -> Array:
             i, low, high = state
-            return (i < ROUNDS) & (high - low > 2 * UNIT_ROUNDOFF * high)
+            return (i < ROUNDS) & (high - low > 2 * roundoff() * high)
 
         _, low, high = jax.lax.while_loop(apart, halve, (jnp.int32(0), low, high))
         # Every end was seen to be on its side; asked again, in another program, its rounding might differ. What is

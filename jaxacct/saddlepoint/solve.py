@@ -18,7 +18,7 @@ from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs.law import Nodes, law_of
-from jaxacct.precision import is_concrete
+from jaxacct.precision import is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.saddlepoint.contour import (
@@ -218,8 +218,10 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
             at = epsilon + side * margin
             value, _ = log_delta(line, at)
             too_high, too_low = errors(line, at, value)
-            log_off = jnp.log1p(jnp.where(side > 0, too_low, -jnp.minimum(too_high, 1.0)))
-            proven = side * (jnp.log(target) * (1 + 4 * u) - value - log_off) > 4 * u * jnp.abs(value)
+            log_off = log_complement(jnp.where(side > 0, -too_low, jnp.minimum(too_high, 1.0)))
+            # The logarithm, of a number below 1, moved by its error to the side that is harder to prove.
+            log_target = jnp.log(target) * (1 + side * 4 * u)
+            proven = side * (log_target - value - log_off) > 4 * u * jnp.abs(value)
             return at, proven & known & (target > 0)
 
         sides = jnp.asarray([1.0, -1.0])
