@@ -26,7 +26,7 @@ The best factor for "optimal" was between 0.07 and 1.0 in 3,000 settings (rho in
 
 
 def margin() -> float:
-    """Returns the relative rounding of the products and quotients below, which are fewer, without a function among them."""
+    """Returns the rounding of the products and quotients below: there are fewer, and no function among them."""
     return 32 * roundoff()
 
 

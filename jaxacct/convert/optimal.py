@@ -79,8 +79,8 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
     *Rounding.* t2 is e^-y with the float64 y, exactly. In the step s = log(t1^b - t2^b), epsilon - log of a chord's
     slope of w -> w^(a/b) from w = t2^b - rises, by at most 1/b of it: so s, rounded up, is enough. What remains is the
     evaluation at that s: with z = b y + s, off by 2 u (b y + |s|), epsilon is the sum of log(t2^b + e^s)/b, log(b/a),
-    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to a margin of its size and of 1. z's error counts
-    by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
+    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to a margin of its size and of 1. z's error
+    counts by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
     """
     power = order - 1
     log_excess = log_excess_above(power * rdp)

@@ -14,7 +14,7 @@ from jaxacct.precision import TINY, as_float64, is_zero
 
 
 def margin() -> float:
-    """Returns the relative rounding of what follows: of five functions at most, of which the sum of three is no less than a tenth in size."""
+    """Returns the rounding of five functions at most, of which the sum of three is no less than a tenth in size."""
     return 32 * arithmetic().function
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.programs import compiled
 
@@ -132,8 +132,8 @@ def _settled(pair: DominatingPair, start: Array, h: Array, points: Array) -> tup
     nearly all mass is there. Every other bin is balanced by flows, wherever its edges are.
     """
     infimum, supremum = pair.loss_range()
-    lowest = jnp.ceil((infimum - start) / h - 1e-9)
-    highest = jnp.floor((supremum - start) / h + 1e-9)
+    lowest = jnp.ceil((infimum - start) / h - scaled(1e-9))
+    highest = jnp.floor((supremum - start) / h + scaled(1e-9))
 
     def found(index: Array, side: Array) -> Array:
         """Bisects for the edge ``side`` (1 above, -1 below) of bin ``index``, whose other edge is beyond all losses."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import scaled
 from jaxacct.precision import TINY, first_index
 from jaxacct.prv.compose import MARGIN, METHODS, truncation
 from jaxacct.prv.sketch import Sketch
@@ -24,7 +25,7 @@ LOWER_ORDERS = np.exp2(-0.8 * np.arange(6))
 """What the order of the least loss is multiplied by, to look for smaller windows."""
 
 ROUNDING_PER_STEP = 2e-13
-"""Bound of the error of one convolution for a bulk of an eighth of the window; hardly depends on the points."""
+"""Bound of the error of one convolution in float64 for a bulk of an eighth of the window; hardly depends on the points."""
 
 LOOSENESS = 2.0
 """Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
@@ -117,7 +118,7 @@ def choose(
     # Both errors relative to delta, which falls by the factor e^-t for each unit of epsilon, t the best order.
     of_mesh = jnp.sum(k[:, None] * costs, axis=0) * best**2 / (12.0 * points**2)
     of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (
-        8 * truncation(points) + ROUNDING_PER_STEP * copies
+        8 * truncation(points) + scaled(ROUNDING_PER_STEP) * copies
     )
     error = of_mesh + of_slack
     chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
