@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import TINY, log_complement
@@ -79,7 +79,8 @@ def _bracket(
     else:
         log_missed = jnp.min(rest * question.epsilon + log_overlap)
         # What is missed may be less than a unit of 1.
-        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon)) * (1 - 2 * roundoff())
+        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon))
+        lower = lower * (1 - 2 * arithmetic().function)
         upper = most
     known = facts.is_valid & ~jnp.isnan(lower)
     return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, question.worst)

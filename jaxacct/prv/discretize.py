@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, first_index
@@ -136,9 +136,8 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     gathered at a point has log P/Q >= y_i, so putting it there only lowers. A deficit that cannot be paid falls to the
     point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
     """
-    flushed = 4 * TINY
-    p = jnp.maximum(bins.p - _outward(bins.p, bins.p_error) - flushed, 0.0)
-    q = bins.q + _outward(bins.q, bins.q_error) + flushed
+    p = jnp.maximum(_moved(bins.p, bins.p_error, -1.0), 0.0)
+    q = _moved(bins.q, bins.q_error, 1.0)
     points = losses - relaxed
 
     def at_least(p: Array, q: Array) -> Array:
@@ -192,6 +191,21 @@ def relaxation(bins: CellMasses, largest: Array) -> Array:
 def _outward(mass: Array, error: Array) -> Array:
     """Returns what a mass is moved by to count its error: that, and the rounding of the move where there is one."""
     return error + jnp.where(error > roundoff() / 4 * mass, 2 * roundoff() * mass, 0.0)
+
+
+def _moved(mass: Array, error: Array, side: float) -> Array:
+    """Returns a mass moved to ``side`` by its error and by what was flushed to zero, where they are any part of it.
+
+    Elsewhere it stays as it is: a sum with next to nothing is rounded, and to nearest only in float64. Where what is
+    flushed counts the rounding, at most four times as much, is added to it for other arithmetics.
+    """
+    moved = jnp.where(error > roundoff() / 4 * mass, mass + side * _outward(mass, error), mass)
+    flushed = 4 * TINY
+    return jnp.where(
+        flushed > roundoff() / 4 * moved,
+        moved + side * (flushed if arithmetic().name == "float64" else 8 * flushed),
+        moved,
+    )
 
 
 def balanced_edges(p: Array, losses: Array, h: Array) -> Array:

@@ -111,7 +111,8 @@ def coarsen(lattice: LossLattice, odd_stay: Array | bool = False) -> LossLattice
     # The factor keeps the condition true after rounding, that of the exponent too: what the next point sends down is
     # its mass less what goes up, and 1 - share of a share as it stands rounds once. The upper share's is slack.
     safe = 1 - roundoff() * (32 + 4 * (h + 2 * t * h))
-    upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * safe)
+    # No share is above 1, nor below 0, though its quotient may be rounded beyond.
+    upward = jnp.clip(jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * safe), 0.0, odd)
     down, up = jnp.exp(-t * h) * (odd - upward), jnp.exp(t * h) * upward
     weights = stay + jnp.concatenate([down, zero]) + jnp.concatenate([zero, up])
     # exp errs by 4u and by its exponent's rounding, the upper share by 8u, products and sums by 4u.

@@ -153,7 +153,7 @@ def invert(spectrum: Spectrum, offset: Array, tail: Array) -> LossLattice:
     is slack of an upper lattice for what is missing, and of a lower one for what is there too much.
 
     The window begins an even number of points after the circle's index 0, where the largest weight was: it then stays
-    when the mesh doubles.
+    when the mesh doubles. It is a whole number, so its remainder is taken of integers: of floats it need not be exact.
     """
     lattice, n = spectrum.lattice, spectrum.points
     weights = jnp.fft.irfft(spectrum.values, n)
@@ -164,7 +164,8 @@ def invert(spectrum: Spectrum, offset: Array, tail: Array) -> LossLattice:
     # The truth is not negative, so this only takes the error down.
     weights = jnp.maximum(weights, 0.0)
     start = lattice.start + offset * lattice.mesh
-    turned = jnp.roll(weights, -jnp.mod(offset, n).astype(jnp.int32))
+    turned = jnp.roll(weights, -jnp.mod(offset.astype(jnp.int64), n).astype(jnp.int32))
+    tail = jnp.where(jnp.abs(offset) < 2.0**62, tail, jnp.inf)
     return normalize(
         replace(
             lattice,
