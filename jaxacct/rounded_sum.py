@@ -2,6 +2,11 @@
 
 What a filter or an odometer has spent must survive ``jit``, ``scan``, casts of nothing and checkpoints of a float32
 program, and 10^6 small spends. It is a pair of float32 numbers, 48 bits, read and added to in float64 and rounded up.
+
+*Where float64 is itself made of pairs* (:mod:`jaxacct.arithmetic`) a difference of close numbers is right to u of
+itself, not exact: what is missing of the first number is raised by as much before it is rounded. Reading a sum may
+round there, too, which :func:`rounding` counts. And what such a device has stored is read as exactly by any other: what
+is missing is a whole multiple of 2^-52 of the first number's power of two, so that both together have 53 bits.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Float32
 
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.precision import as_float64, exact_float64, kept_positive
 from jaxacct.pytrees import register_dataclass
 from jaxacct.validation import MOST_COUNT
@@ -25,8 +31,22 @@ LARGEST = (2 - 2.0**-23) * 2.0**127
 LEAST_COST = 2.0**-960
 """What a run costs at least that costs anything, where a formula underflows: products of two are normal numbers."""
 
-ROUNDING = 2.0**-51
-"""Four units of float64 roundoff: covers the at most three roundings of ``old + steps * cost``, all terms >= 0."""
+
+def rounding() -> float:
+    """Returns a relative rounding that covers the at most three of ``old + steps * cost``, all terms >= 0.
+
+    Where float64 is made of pairs it covers the reading of that sum, and of the budget it is compared with, as well.
+    """
+    return (4 if arithmetic().name == "float64" else 8) * roundoff()
+
+
+def rounding_of_one() -> float:
+    """Returns by how much, relatively, one of n <= 2^31 additions may raise a sum beyond what it should be.
+
+    Storing adds 2^-47; an addition what :func:`rounding` says and half as much again, and the comparison with a budget
+    no more than that. The second order of n such terms is less than a hundredth of them.
+    """
+    return 2.0**-47 + max(2.0**-47, 32 * roundoff())
 
 
 @register_dataclass
@@ -44,13 +64,16 @@ class RoundedSum:
 
     @classmethod
     def above(cls, value: ArrayLike) -> RoundedSum:
-        """Returns the least representable sum that is at least ``value``; above it by a relative 2^-47 at most.
+        """Returns a representable sum that is at least ``value``; above it by a relative 2^-47 at most.
 
-        ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of casts as excess precision.
+        In float64 it is the least one. ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of
+        casts as excess precision.
         """
         value = as_float64(value)
         high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
         rest = jnp.where(jnp.isinf(high), 0.0, value - high)
+        if arithmetic().name != "float64":
+            rest = _whole_bits(rest + 4 * roundoff() * jnp.abs(rest), high)
         low = jax.lax.reduce_precision(rest, 8, 23)
         rounded = jnp.where(low < rest, jnp.nextafter(low.astype(jnp.float32), jnp.float32(jnp.inf)), low)
         low32 = jnp.where(jnp.abs(rest) < SMALLEST, jnp.where(rest > 0, SMALLEST, 0.0), rounded)
@@ -63,7 +86,7 @@ class RoundedSum:
         return cls(-opposite.high, -opposite.low)
 
     def value(self) -> Float[Array, " ..."]:
-        """Returns the numbers in float64, exactly."""
+        """Returns the numbers in float64: exactly, where that is not made of pairs."""
         if self.high.dtype != jnp.float32 or self.low.dtype != jnp.float32:
             raise TypeError(
                 f"the state of a filter or odometer came back as {self.high.dtype}: keep its leaves float32 "
@@ -75,12 +98,22 @@ class RoundedSum:
     def plus(self, added: Float[Array, " ..."]) -> Float[Array, " ..."]:
         """Returns the numbers with ``added`` >= 0, rounded up, in float64; unchanged where nothing is added."""
         old = self.value()
-        return jnp.where(added == 0, old, (old + added) * (1 + ROUNDING))
+        return jnp.where(added == 0, old, (old + added) * (1 + rounding()))
 
     def replaced(self, new: Float[Array, " ..."], where: ArrayLike) -> RoundedSum:
         """Returns the sum with ``new``, rounded up, in the places ``where``, and bit for bit as it is elsewhere."""
         up = RoundedSum.above(new)
         return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))
+
+
+def _whole_bits(rest: Array, high: Array) -> Array:
+    """Returns ``rest`` raised to a multiple of 2^-52 of the power of two in ``high``, numbers of float32.
+
+    Quotients by powers of two and products with them are exact, and so is what :func:`jax.numpy.ceil` returns.
+    """
+    bits = jax.lax.bitcast_convert_type(high.astype(jnp.float32), jnp.int32) & 0x7F800000
+    power = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float32).astype(jnp.float64), SMALLEST)
+    return jnp.where(rest == 0, 0.0, jnp.ceil(rest / (power * 2.0**-52)) * (power * 2.0**-52))
 
 
 def precise(curve: ArrayLike) -> Array:
@@ -109,9 +142,9 @@ def runs_within(
     step = each + 2 * SMALLEST
     guess = jnp.clip(jnp.floor((finite - old) / step), 0, MOST_COUNT)
     most = jnp.zeros_like(guess)
-    # n additions one by one are rounded up n times, by 2^-47 + 2^-51 each: 2^-46 covers it up to n = 2^31.
+    # n additions one by one are rounded up n times.
     for fewer in range(3):  # the guess may be off by its rounding
         count = jnp.maximum(guess - fewer, 0.0)
-        fits = (old + count * step) * (1 + count * 2.0**-46) <= finite
+        fits = (old + count * step) * (1 + count * rounding_of_one()) <= finite
         most = jnp.maximum(most, jnp.where(fits, count, 0.0))
     return jnp.where(each == 0, MOST_COUNT, jnp.where(each > 0, most, 0.0))

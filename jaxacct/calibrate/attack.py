@@ -23,11 +23,12 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtri
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.calibrate.guess import gaussian_mu, guess
 from jaxacct.calibrate.solve import ENDS, Given, composition, gaussian_start
 from jaxacct.composition import directed_parts
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import FUNCTION, in_float64
+from jaxacct.precision import in_float64
 
 CHOICES, ZOOMS = 7, 3
 """Values of eps compared, evenly spaced over those that leave delta room, and how often around the best of them, ever
@@ -36,7 +37,7 @@ closer; then a parabola is fitted. Chosen by tests/calibrate/test_targets.py, wi
 
 def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
     """Returns the delta at ``epsilon`` that rules a target out, rounded down: b - e^eps a."""
-    return rate - jnp.exp(epsilon) * false_rate - 2 * FUNCTION
+    return rate - jnp.exp(epsilon) * false_rate - 2 * arithmetic().function
 
 
 @in_float64

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxacct.arithmetic import scaled
 from jaxacct.bounds import Bounds
 from jaxacct.precision import is_concrete, outside
 from jaxacct.programs import compiled
@@ -193,7 +194,7 @@ def advanced(aim: Aim, state: State, bounds: Bounds) -> State:
 
 def _snapped(setting: Array, whole: Array) -> Array:
     """Returns the setting of the next smaller whole value."""
-    return jnp.where(whole, -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + 1e-12))), setting)
+    return jnp.where(whole, -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + scaled(1e-12)))), setting)
 
 
 def measured(level: ArrayLike) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess, guess_at_once, guess_patiently
 from jaxacct.calibrate.result import Calibrated, Status
@@ -17,16 +18,7 @@ from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.composition import directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import (
-    FUNCTION,
-    TINY,
-    UNIT_ROUNDOFF,
-    as_float64,
-    in_float64_by_programs,
-    is_concrete,
-    log_complement,
-    outside,
-)
+from jaxacct.precision import TINY, as_float64, in_float64_by_programs, is_concrete, log_complement, outside
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
@@ -246,11 +238,11 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     uncovered = log_complement(given.delta)
 
     def sampled_at_most(q: Array, k: Array) -> Array:
-        share = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))) * (1 + 8 * FUNCTION)
+        share = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - roundoff()))) * (1 + 8 * arithmetic().function)
         return jnp.where(k == 0, 0.0, jnp.where(q < 1, share, 1.0))
 
-    rate = jnp.where(k > 0, -jnp.expm1(uncovered * (1 - 32 * FUNCTION) / k), 1.0)
-    count = uncovered * (1 + 64 * FUNCTION) / log_complement(jnp.minimum(q, 1 - UNIT_ROUNDOFF))
+    rate = jnp.where(k > 0, -jnp.expm1(uncovered * (1 - 32 * arithmetic().function) / k), 1.0)
+    count = uncovered * (1 + 64 * arithmetic().function) / log_complement(jnp.minimum(q, 1 - roundoff()))
     count = jnp.floor(jnp.minimum(count, MOST_STEPS))
     count = count - (sampled_at_most(q, count) > given.delta)
     is_noise, is_rate, is_steps = unknown
@@ -267,7 +259,7 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     status = jnp.where(is_noise, Status.NOT_BINDING, jnp.where(s == 0, Status.CONVERGED, Status.LOOSE))
     better = Calibrated(value, bounds, status.astype(jnp.int32))
     # Without noise a single step costs more than delta wherever it is sampled more often.
-    refused = is_steps & (s == 0) & (count < 1) & (q * (1 - FUNCTION) > given.delta)
+    refused = is_steps & (s == 0) & (count < 1) & (q * (1 - arithmetic().function) > given.delta)
     # What is given where nothing was found releases nothing: infinite noise, no sampling, no steps.
     idle = in_range & (given.noise_multiplier >= 0) & (given.steps >= 0) & ~result.satisfied
     nothing = Bounds(0.0 * level, 0.0 * level, 0.0 * level, converged=idle)

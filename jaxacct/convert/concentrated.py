@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.orders import Divergences, Orders, checked_divergences, checked_orders, least_between
 from jaxacct.convert.renyi import METHODS, Conversion, ToDelta, ToEpsilon
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.precision import as_float64
 
 NARROWEST, WIDEST = 1 / 32, 2.0
 """Factors of the order - 1 that is best for Mironov's rule, between which the search goes.
@@ -23,8 +24,10 @@ NARROWEST, WIDEST = 1 / 32, 2.0
 The best factor for "optimal" was between 0.07 and 1.0 in 3,000 settings (rho in [1e-8, 1e3], delta in [1e-300, 0.5]).
 """
 
-MARGIN = 32 * UNIT_ROUNDOFF
-"""Relative rounding of the products and quotients below: there are fewer, and no elementary function among them."""
+
+def margin() -> float:
+    """Returns the rounding of the products and quotients below: there are fewer, and no function among them."""
+    return 32 * roundoff()
 
 
 def zcdp_to_rdp(rho: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " orders"]:
@@ -166,7 +169,7 @@ def _check(rho: ArrayLike, omega: ArrayLike) -> None:
 def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     rho, omega, orders = as_float64(rho), as_float64(omega), as_float64(orders)
     known = (rho >= 0) & (orders > 1) & (orders <= omega) & (omega > 1)
-    return jnp.where(known, rho * orders * (1 + MARGIN), jnp.inf)
+    return jnp.where(known, rho * orders * (1 + margin()), jnp.inf)
 
 
 @kernel
@@ -188,7 +191,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     # Below the first order the chord runs from 0, and its ratio is largest at order 1.
     values = values.at[0].set(rdp[0])
     known = jnp.all((rdp >= 0) & (orders > 1)) & jnp.all(jnp.diff(x) > 0)
-    rho = jnp.max(values) * (1 + MARGIN)
+    rho = jnp.max(values) * (1 + margin())
     return jnp.where(known & ~jnp.isnan(rho), rho, jnp.inf), orders[-1]
 
 
@@ -204,7 +207,7 @@ def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Ar
 
     def bound(orders: Array) -> Array:
         tried = jnp.minimum(orders, omega)
-        return to.of_orders(tried * rho * (1 + MARGIN), tried, jnp.broadcast_to(number, orders.shape))
+        return to.of_orders(tried * rho * (1 + margin()), tried, jnp.broadcast_to(number, orders.shape))
 
     known = valid & (rho >= 0) & (rho < jnp.inf) & (omega > 1)
     power = jnp.sqrt(jnp.where(known & (rho > 0), size / rho, 1.0))

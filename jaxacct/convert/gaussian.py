@@ -15,10 +15,11 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.orders import Orders, by_order, checked_orders
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, solve_epsilon, solve_mu
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside, scope
+from jaxacct.precision import as_float64, in_float64, outside, scope
 
 
 def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
@@ -111,7 +112,7 @@ def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
     mu, orders = by_order(mu, orders)
     known = (mu >= 0) & (orders > 1) & (orders < jnp.inf)
     # A product of three numbers, rounded up.
-    return jnp.where(known, orders * mu**2 / 2 * (1 + 8 * UNIT_ROUNDOFF), jnp.inf)
+    return jnp.where(known, orders * mu**2 / 2 * (1 + 8 * roundoff()), jnp.inf)
 
 
 def _epsilon_above(mu: Array, delta: Array) -> Array:

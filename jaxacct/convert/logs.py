@@ -1,7 +1,7 @@
 """Logarithms of sums and differences, and how far each of them may be off: what the margins of this room rest on.
 
-One assumption on a device's elementary functions is made, :data:`~jaxacct.precision.FUNCTION`; all else follows from it
-and from correctly rounded sums, products, quotients and roots. In the proofs F is FUNCTION, u the unit roundoff, F is
+One assumption on a device's elementary functions is made, ``arithmetic().function``; all else follows from it and from
+sums, products, quotients and roots right to a relative ``roundoff()``. In the proofs F is the one, u the other, F is
 8 u; an error is absolute where nothing else is said; what is of second order is left to the slack of the last factor.
 An argument that is a float64 is exact: errors of arguments are added where they arise.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.dominating_pairs.moments import exp_remainder
-from jaxacct.precision import FUNCTION, TINY, log_complement
+from jaxacct.precision import TINY, log_complement
 
 LARGEST = 600.0
 """Exponent at which e^x is cut off, below float64's 709; what stands beside it is then below e^-500 of it."""
@@ -41,7 +42,7 @@ def log_excess_above(x: Array) -> Array:
     """
     x = jnp.maximum(x, TINY)
     value = x + jnp.log(-jnp.expm1(-x))
-    return value + 2 * FUNCTION * (1 + jnp.abs(value) + x)
+    return value + 2 * arithmetic().function * (1 + jnp.abs(value) + x)
 
 
 def log_deficit_above(y: Array, power: Array) -> Array:
@@ -66,4 +67,4 @@ def log_deficit_above(y: Array, power: Array) -> Array:
     near = -x + jnp.log(remainders[0] + power * remainders[1] + TINY)
     far = log_complement(jnp.exp(-jnp.maximum(x, 1.0)) * (1 - power * jnp.expm1(-jnp.maximum(y, 0.0))))
     value = jnp.where(-y > LARGEST, jnp.log(power) - y - x, jnp.where(x > 1, far, near))
-    return value + 16 * FUNCTION * (1 + jnp.abs(value) + jnp.abs(jnp.minimum(x, 1.0)))
+    return value + 16 * arithmetic().function * (1 + jnp.abs(value) + jnp.abs(jnp.minimum(x, 1.0)))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.pure import pure_to_zcdp
 from jaxacct.dominating_pairs.gaussian_profile import quantile
@@ -26,11 +27,13 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
-from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero, kept_positive
+from jaxacct.precision import TINY, as_float64, is_zero, kept_positive
 from jaxacct.rounded_sum import LEAST_COST
 
-MARGIN = 8 * FUNCTION
-"""Relative rounding of a handful of operations, two elementary functions among them."""
+
+def margin() -> float:
+    """Returns the relative rounding of a handful of operations, two elementary functions among them."""
+    return 8 * arithmetic().function
 
 
 def mechanism_to_dp(
@@ -143,14 +146,14 @@ def _of_gaussian(mechanism: Mechanism, relation: Relation) -> _GaussianCost | No
 
 @kernel
 def _gaussian_cost(shift: Array, scale: Array) -> _GaussianCost:
-    ratio = jnp.maximum((shift / scale) ** 2 * (1 + MARGIN), LEAST_COST)
+    ratio = jnp.maximum((shift / scale) ** 2 * (1 + margin()), LEAST_COST)
     mu_squared = jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
-    return _GaussianCost(mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + MARGIN))
+    return _GaussianCost(mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + margin()))
 
 
 @kernel
 def _noise_ratio(shift: Array, scale: Array) -> Array:
-    ratio = jnp.maximum(as_float64(shift) / scale * (1 + MARGIN), TINY)
+    ratio = jnp.maximum(as_float64(shift) / scale * (1 + margin()), TINY)
     return jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
 
 
@@ -160,7 +163,7 @@ def _amplified(epsilon: Array, rate: Array) -> Array:
     small = jnp.log1p(rate * jnp.expm1(jnp.minimum(epsilon, 1.0)))
     large = epsilon + jnp.log(rate + (1 - rate) * jnp.exp(-epsilon))
     bound = jnp.where(epsilon < 1, small, large)
-    raised = jnp.maximum(bound * (1 + 8 * MARGIN) + jnp.where(epsilon < 1, 0.0, MARGIN), TINY)
+    raised = jnp.maximum(bound * (1 + 8 * margin()) + jnp.where(epsilon < 1, 0.0, margin()), TINY)
     free = is_zero(epsilon) | is_zero(rate)
     valid = (epsilon >= 0) & ((epsilon < jnp.inf) | free) & (rate >= 0) & (rate <= 1)
     return jnp.where(valid, jnp.where(free, 0.0, jnp.minimum(raised, epsilon)), jnp.inf)
@@ -176,12 +179,12 @@ def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
 @kernel
 def _gdp_of_pure(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
-    probability = (1 - MARGIN) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
+    probability = (1 - margin()) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
     place, error = jnp.vectorize(quantile)(probability)
-    bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + MARGIN), jnp.inf)
+    bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + margin()), jnp.inf)
     # Near 0 the rounding above is all there is. There tanh(epsilon/2) = 2 Phi(mu/2) - 1, of which the one is at most
     # epsilon/2 and the other at least mu (1 - mu^2/24)/sqrt(2 pi).
-    near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + MARGIN)
+    near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + margin())
     bound = jnp.maximum(jnp.where(epsilon < 0.5, jnp.minimum(bound, near), bound), TINY)
     return jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf))
 

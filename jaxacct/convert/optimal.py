@@ -47,9 +47,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.logs import LARGEST, log_below, log_deficit_above, log_excess_above, softplus
 from jaxacct.convert.roots import root
-from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF, log_complement
+from jaxacct.precision import log_complement
 
 EPSILON_ROUNDS = 22
 """Evaluations for epsilon. In 100,000 settings (orders 1.01 to 1000, divergences 1e-10 to 50, delta 1e-30 to 0.3) 20
@@ -58,9 +59,13 @@ came within 2e-9 of the optimum relative to max(epsilon, 1e-6), and the errors t
 RATIO_ROUNDS = 28
 """Evaluations for delta and for the divergence; more changed nothing in the same settings."""
 
-MARGIN = 4 * FUNCTION
-"""What the terms of a bound, whose sizes are added up beside it, are rounded by: each within 3 F of its size, of which
-there are a few; what is raised already (:mod:`.logs`) is not in it."""
+
+def margin() -> float:
+    """Returns what a bound is rounded by, of the sizes that are added up beside it.
+
+    Each term is within 3 F of its size, and there are a few; what is raised already (:mod:`.logs`) is not in it.
+    """
+    return 4 * arithmetic().function
 
 
 def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROUNDS) -> Array:
@@ -74,8 +79,8 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
     *Rounding.* t2 is e^-y with the float64 y, exactly. In the step s = log(t1^b - t2^b), epsilon - log of a chord's
     slope of w -> w^(a/b) from w = t2^b - rises, by at most 1/b of it: so s, rounded up, is enough. What remains is the
     evaluation at that s: with z = b y + s, off by 2 u (b y + |s|), epsilon is the sum of log(t2^b + e^s)/b, log(b/a),
-    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to MARGIN of its size and of 1. z's error counts
-    by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
+    log(1 + e^-z) and log(1 - e^(-a w)), w = log(1 + e^z)/b, each right to a margin of its size and of 1. z's error
+    counts by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
     """
     power = order - 1
     log_excess = log_excess_above(power * rdp)
@@ -85,7 +90,7 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
     def parts(y: Array) -> tuple[Array, Array, Array, Array]:
         # (t1^b - t2^b) of equality in (*), then b log t1, log(t1/t2), and log(e^epsilon/t1) <= 0.
         log_numerator = jnp.logaddexp(log_excess, log_deficit_above(y, power))
-        log_step = log_numerator - log_share + MARGIN * (1 + jnp.abs(log_numerator) + logs)
+        log_step = log_numerator - log_share + margin() * (1 + jnp.abs(log_numerator) + logs)
         log_t1_power = jnp.logaddexp(-power * y, log_step)
         z = log_step + power * y
         apart, near = softplus(z) / power, softplus(-z)
@@ -102,7 +107,7 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
 
     def bound(log_y: Array) -> Array:
         log_t1_power, _, below, rounding = parts(jnp.exp(log_y))
-        return log_t1_power / power + below + MARGIN * rounding
+        return log_t1_power / power + below + margin() * rounding
 
     least_y = -log_complement(delta)
     end = jnp.full_like(least_y, -LARGEST)
@@ -113,11 +118,11 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
         best = jnp.log(softplus(log_odds))
     one, none = jax.vmap(bound)(jnp.stack([best, end]))
     canonne = rdp + log_below(power) - log_share / power
-    canonne = canonne + MARGIN * (rdp + (1 + logs) / power)
+    canonne = canonne + margin() * (rdp + (1 + logs) / power)
     # NaN where t1 leaves float64: the other candidates are bounds as well.
     interior = jnp.fmin(jnp.fmin(one, none), canonne)
-    certain = rdp + log_complement(delta) + MARGIN * (1 + rdp - log_complement(delta))
-    least = jnp.where(order * delta * (1 - 4 * UNIT_ROUNDOFF) >= 1, jnp.fmin(certain, canonne), interior)
+    certain = rdp + log_complement(delta) + margin() * (1 + rdp - log_complement(delta))
+    least = jnp.where(order * delta * (1 - 4 * roundoff()) >= 1, jnp.fmin(certain, canonne), interior)
     return jnp.where(rdp == 0, 0.0, jnp.maximum(least, 0.0))
 
 
@@ -133,7 +138,7 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_R
         pair = _pair(x, order, epsilon)
         log_numerator = jnp.logaddexp(log_excess, pair.log_deficit)
         sizes = 1 + jnp.abs(log_numerator) + jnp.abs(pair.log_denominator)
-        return log_numerator - pair.log_denominator + MARGIN * sizes
+        return log_numerator - pair.log_denominator + margin() * sizes
 
     def imbalance(log_x: Array) -> Array:
         x = jnp.exp(log_x)
@@ -141,14 +146,14 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_R
 
     interior = bound(_ratio(imbalance, power, rounds))
     canonne = power * (rdp - epsilon + log_below(power)) - jnp.log(order)
-    canonne = canonne + MARGIN * (1 + power * (rdp + epsilon) + jnp.log(order))
+    canonne = canonne + margin() * (1 + power * (rdp + epsilon) + jnp.log(order))
     interior = jnp.fmin(interior, canonne)
     # If 1/order or more of delta is true, so is rdp >= epsilon - log(1 - delta): delta <= max(1 - e^-gap, 1/order).
-    gap = rdp - epsilon + MARGIN * (rdp + epsilon)
+    gap = rdp - epsilon + margin() * (rdp + epsilon)
     certain = jnp.log(-jnp.expm1(-jnp.maximum(gap, 0.0)))
-    margin = MARGIN * (1 + jnp.abs(certain) + jnp.log(order))
-    alone = certain + jnp.log(order) > margin
-    return jnp.where(rdp == 0, -jnp.inf, jnp.minimum(jnp.where(alone, certain + margin, interior), 0.0))
+    allowance = margin() * (1 + jnp.abs(certain) + jnp.log(order))
+    alone = certain + jnp.log(order) > allowance
+    return jnp.where(rdp == 0, -jnp.inf, jnp.minimum(jnp.where(alone, certain + allowance, interior), 0.0))
 
 
 def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
@@ -161,25 +166,25 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
     def bound(x: Array) -> Array:
         pair = _pair(x, order, epsilon)
         log_linear = jnp.log(delta) + pair.log_denominator
-        log_linear = log_linear - MARGIN * (1 - jnp.log(delta) + jnp.abs(pair.log_denominator))
+        log_linear = log_linear - margin() * (1 - jnp.log(delta) + jnp.abs(pair.log_denominator))
         log_missing = pair.log_deficit
-        excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) * (1 - MARGIN)
-        excess = excess - jnp.exp(jnp.minimum(log_missing, LARGEST)) * (1 + MARGIN)
+        excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) * (1 - margin())
+        excess = excess - jnp.exp(jnp.minimum(log_missing, LARGEST)) * (1 + margin())
         # Where 1 is nothing beside them, without it.
-        share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + MARGIN)
+        share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + margin())
         vast = log_linear + log_complement(jnp.minimum(share, 1.0))
         log_moment = jnp.where(log_linear > LARGEST / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
-        return jnp.maximum(log_moment, 0.0) / power * (1 - 2 * MARGIN)
+        return jnp.maximum(log_moment, 0.0) / power * (1 - 2 * margin())
 
     def imbalance(log_x: Array) -> Array:
         return _imbalance(jnp.exp(log_x), order, epsilon, jnp.log(delta))
 
     interior = bound(_ratio(imbalance, power, RATIO_ROUNDS))
     canonne = epsilon + (jnp.log(delta) + jnp.log(order)) / power - log_below(power)
-    canonne = canonne - MARGIN * (epsilon + (1 - jnp.log(delta) + jnp.log(order)) / power)
+    canonne = canonne - margin() * (epsilon + (1 - jnp.log(delta) + jnp.log(order)) / power)
     interior = jnp.fmax(interior, canonne)
-    certain = (epsilon - log_complement(delta)) * (1 - MARGIN)
-    alone = order * delta * (1 - 4 * UNIT_ROUNDOFF) >= 1
+    certain = (epsilon - log_complement(delta)) * (1 - margin())
+    alone = order * delta * (1 - 4 * roundoff()) >= 1
     return jnp.where(delta == 0, 0.0, jnp.maximum(jnp.where(alone, certain, interior), 0.0))
 
 
@@ -207,16 +212,18 @@ def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
     terms = log_deficit_above(x, power), jnp.log(power), jnp.log(-jnp.expm1(-order * x))
     above = softplus(terms[0] - terms[1] - terms[2])
     log_t1 = epsilon + above
-    error = 32 * FUNCTION * above * (2 + sum(map(jnp.abs, terms), jnp.zeros_like(x))) + UNIT_ROUNDOFF * log_t1
+    error = 32 * arithmetic().function * above * (2 + sum(map(jnp.abs, terms), jnp.zeros_like(x))) + roundoff() * log_t1
     log_t2 = log_t1 - x
     log_apart = jnp.log(-jnp.expm1(-power * x))
     log_denominator = jnp.log(order) + power * log_t1 + log_apart
     sizes = 2 + jnp.log(order) + power * log_t1 - log_apart
-    shift = error + UNIT_ROUNDOFF * jnp.abs(log_t2)
+    shift = error + roundoff() * jnp.abs(log_t2)
     distance = -jnp.expm1(-jnp.abs(log_t2)) + shift
     log_moved = jnp.log(2 * order * power) + power * log_t2 + jnp.maximum(log_t2, 0.0) + jnp.log(distance * shift)
     deficit = jnp.logaddexp(log_deficit_above(-log_t2, power), log_moved)
-    return _Pair(log_t1, log_t2, deficit + MARGIN, log_denominator - power * error - 2 * FUNCTION * sizes)
+    return _Pair(
+        log_t1, log_t2, deficit + margin(), log_denominator - power * error - 2 * arithmetic().function * sizes
+    )
 
 
 def _imbalance(x: Array, order: Array, epsilon: Array, log_delta: Array) -> Array:

@@ -6,13 +6,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import arithmetic
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import softplus
 from jaxacct.convert.orders import Orders, by_order, checked_orders
-from jaxacct.precision import FUNCTION, TINY, as_float64, is_zero
+from jaxacct.precision import TINY, as_float64, is_zero
 
-MARGIN = 32 * FUNCTION
-"""Relative rounding: of five functions at most, of which the sum of three is no less than a tenth in size."""
+
+def margin() -> float:
+    """Returns the rounding of five functions at most, of which the sum of three is no less than a tenth in size."""
+    return 32 * arithmetic().function
 
 
 def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
@@ -64,7 +67,7 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     far = power * x + softplus(-(2 * power + 1) * x) - softplus(-x)
     divergence = jnp.where(power * x < 1, jnp.log1p(excess), far) / power
     known = (x >= 0) & (power > 0) & (power < jnp.inf)
-    bound = jnp.where(x == 0, 0.0, jnp.minimum(divergence * (1 + MARGIN), x))
+    bound = jnp.where(x == 0, 0.0, jnp.minimum(divergence * (1 + margin()), x))
     return jnp.where(known, jnp.where(x == jnp.inf, jnp.inf, bound), jnp.inf)
 
 
@@ -72,5 +75,5 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
 def _pure_to_zcdp(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
     # Above 0 where the product underflows: what costs anything keeps a cost.
-    rho = jnp.maximum(epsilon * jnp.tanh(epsilon / 2) * (1 + MARGIN), TINY)
+    rho = jnp.maximum(epsilon * jnp.tanh(epsilon / 2) * (1 + margin()), TINY)
     return jnp.where(epsilon >= 0, jnp.where(is_zero(epsilon), 0.0, rho), jnp.inf)

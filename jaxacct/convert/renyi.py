@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import log_below
 from jaxacct.convert.orders import Divergences, Orders, by_order, checked_divergences, checked_orders, least_between
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, first_index, log_complement
+from jaxacct.precision import TINY, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
 """How a divergence becomes (epsilon, delta): each of them is a bound, and none is below the one before it.
@@ -43,9 +44,15 @@ _LOG_DELTA = {
 }
 _LEAST = {"g": closed.least_rdp_g, "f": closed.least_rdp_f}
 
-MARGIN = 8 * FUNCTION
-"""Rounding of a closed bound, of the sizes that are added up beside it. By :mod:`.logs`, log(1 + (e^(b rdp) - 1)/(a
-delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta)); others, sums of at most four terms, to less."""
+
+def margin() -> float:
+    """Returns what a closed bound is rounded by, of the sizes that are added up beside it.
+
+    By :mod:`.logs`, log(1 + (e^(b rdp) - 1)/(a delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta)); others,
+    sums of at most four terms, to less.
+    """
+    return 8 * arithmetic().function
+
 
 NEIGHBOURS = 5
 """How many orders around the one that is best after few rounds of the optimal bound get them all.
@@ -216,7 +223,7 @@ class ToEpsilon(Conversion):
         pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (delta >= 0) & (delta < 1)
         spares = self.method in SPARING
         spared = log_complement(jnp.where(pure & (delta > 0), delta, 0.0)) if spares else jnp.zeros_like(rdp)
-        largest = jnp.maximum(rdp + spared * (1 - MARGIN), 0.0) * (1 + UNIT_ROUNDOFF * jnp.where(spared < 0, 2, 0))
+        largest = jnp.maximum(rdp + spared * (1 - margin()), 0.0) * (1 + roundoff() * jnp.where(spared < 0, 2, 0))
         known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (delta > 0) & (delta < 1)
         rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
         delta = jnp.where(known, delta, 0.5)
@@ -225,7 +232,7 @@ class ToEpsilon(Conversion):
         else:
             logs = jnp.log(orders) - jnp.log(delta)
             magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
-            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + MARGIN * magnitude)
+            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin() * magnitude)
         return jnp.where(pure, largest, jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf))
 
 
@@ -241,14 +248,16 @@ class ToDelta(Conversion):
     def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
         epsilon = number
         pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
-        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + MARGIN), TINY)
+        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + margin()), TINY)
         largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if self.method in SPARING else 1.0)
         known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
         finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
         rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
         logs = log_delta_of_orders(rdp, orders, finite, self.method, rounds)
         # What is below TINY would be flushed to zero.
-        implied = jnp.where(epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + MARGIN), TINY))
+        implied = jnp.where(
+            epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin()), TINY)
+        )
         implied = jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
         return jnp.where(pure, largest, implied)
 
@@ -258,7 +267,7 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
     if method == "optimal":
         return optimal.log_delta_at(rdp, orders, epsilon, optimal.RATIO_ROUNDS if rounds is None else rounds)
     logs = _LOG_DELTA[method](rdp, orders, epsilon)
-    return logs + MARGIN * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
+    return logs + margin() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
 @kernel(static=1)
@@ -279,13 +288,13 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)
     some = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
     pure, known = some & (orders == jnp.inf), some & (orders > 1) & (orders < jnp.inf)
-    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - MARGIN)
+    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - margin())
     epsilon, delta, orders = (jnp.where(known, v, w) for v, w in ((epsilon, 1.0), (delta, 0.1), (orders, 2.0)))
     if method == "optimal":
         bound = optimal.least_rdp_at(epsilon, delta, orders)
     else:
         magnitude = epsilon + (1 + jnp.log(orders) - jnp.log(delta)) / (orders - 1)
-        bound = _LEAST[method](epsilon, delta, orders) - MARGIN * magnitude
-        alone = (epsilon - log_complement(delta)) * (1 - MARGIN)
-        bound = jnp.where(orders * delta * (1 - MARGIN) >= 1, alone, bound)
+        bound = _LEAST[method](epsilon, delta, orders) - margin() * magnitude
+        alone = (epsilon - log_complement(delta)) * (1 - margin())
+        bound = jnp.where(orders * delta * (1 - margin()) >= 1, alone, bound)
     return jnp.where(pure, largest, jnp.where(known, jnp.fmax(bound, 0.0), 0.0))

@@ -19,7 +19,7 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, listed
 from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.pytrees import register_dataclass
-from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum, runs_within
+from jaxacct.rounded_sum import LEAST_COST, RoundedSum, rounding, runs_within
 
 Cost = tuple[Array, ...]
 """The numbers that one run of a mechanism adds; the last is its failure probability."""
@@ -27,7 +27,7 @@ Cost = tuple[Array, ...]
 
 def squared(number: Array) -> Array:
     """Returns the square of what is at least 0, rounded up; above 0 unless the number is 0. In the float64 scope."""
-    return jnp.where(is_zero(number), 0.0, jnp.maximum(number**2 * (1 + ROUNDING), LEAST_COST))
+    return jnp.where(is_zero(number), 0.0, jnp.maximum(number**2 * (1 + rounding()), LEAST_COST))
 
 
 @register_dataclass
@@ -103,7 +103,7 @@ def total_cost(cost: Callable[[Mechanism], Cost], mechanism: Mechanisms, steps: 
 @in_float64
 @jax.jit
 def _added(parts: tuple[Cost, ...]) -> Cost:
-    slack = 1 + len(parts) * ROUNDING
+    slack = 1 + len(parts) * rounding()
     return tuple(jnp.sum(jnp.stack(list(map(as_float64, each)))) * slack for each in zip(*parts, strict=True))
 
 
@@ -111,7 +111,7 @@ def _added(parts: tuple[Cost, ...]) -> Cost:
 @jax.jit
 def _times(cost: Cost, steps: ArrayLike) -> Cost:
     steps = as_float64(steps)
-    slack = 1 + (steps.size + 1) * ROUNDING
+    slack = 1 + (steps.size + 1) * rounding()
 
     def total(each: ArrayLike) -> Array:
         return jnp.sum(jnp.where(steps == 0, 0.0, steps * kept_positive(as_float64(each), LEAST_COST))) * slack
@@ -123,7 +123,7 @@ def open_state(
     budget: Float[Array, ""], delta: Float[Array, ""], delta_budget: Float[Array, ""], valid: Bool[Array, ""]
 ) -> AdditiveState:
     """Returns the state before the first release. Inside the float64 scope; where not ``valid`` it grants nothing."""
-    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + ROUNDING), jnp.inf)
+    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + rounding()), jnp.inf)
     return AdditiveState(
         RoundedSum.below(jnp.where(valid, jnp.maximum(budget, 0.0), 0.0)),
         RoundedSum.above(0.0),

@@ -23,11 +23,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.convert import METHODS
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
-from jaxacct.rounded_sum import ROUNDING
+from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.rounded_sum import rounding
 
 NARROWEST, WIDEST, TRIED = 1 / 64, 4.0, 64
 """Factors of Mironov's best order - 1 that are tried for the largest budget, and how many: the optimum is flat."""
@@ -163,7 +164,7 @@ def _opened(epsilon: ArrayLike, delta: ArrayLike, own: ArrayLike, conversion: st
 
 @functools.partial(jax.jit, static_argnums=3)
 def _open(epsilon: Array, delta: Array, own: Array, conversion: str) -> AdditiveState:
-    left = jnp.where(own == 0, delta, (delta - own) * (1 - ROUNDING))
+    left = jnp.where(own == 0, delta, (delta - own) * (1 - rounding()))
     valid = (epsilon >= 0) & (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
     finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
     budget = rho_budget(finite, jnp.where(valid, left, 0.5), conversion)
@@ -176,9 +177,9 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     At one order a, a divergence below the least one that any mechanism beyond (epsilon, delta) has is enough; rho is
     that over a. Every order tried is a proof; the best of a grid around Mironov's counts.
     """
-    log_inverse = -jnp.log(delta) * (1 + ROUNDING)
+    log_inverse = -jnp.log(delta) * (1 + rounding())
     # (sqrt(l + eps) - sqrt(l))^2, without its cancellation.
-    mironov = (epsilon / (jnp.sqrt(log_inverse + epsilon) + jnp.sqrt(log_inverse))) ** 2 * (1 - 16 * UNIT_ROUNDOFF)
+    mironov = (epsilon / (jnp.sqrt(log_inverse + epsilon) + jnp.sqrt(log_inverse))) ** 2 * (1 - 16 * roundoff())
     if conversion == "mironov":
         return mironov
     power = jnp.clip(jnp.sqrt(log_inverse / jnp.maximum(mironov, 1e-30)), 1e-6, 1e15)
@@ -186,7 +187,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     orders = 1 + power * factors
     each = as_float64(convert.least_rdp(epsilon, delta, orders, LEAST[conversion])) / orders
     # A NaN is no proof.
-    return jnp.maximum(jnp.max(jnp.where(each >= 0, each, 0.0)) * (1 - 8 * UNIT_ROUNDOFF), mironov)
+    return jnp.maximum(jnp.max(jnp.where(each >= 0, each, 0.0)) * (1 - 8 * roundoff()), mironov)
 
 
 @in_float64
@@ -194,6 +195,6 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
 def _epsilon(state: AdditiveState, conversion: str) -> Array:
     rho = state.total.value()
     log_inverse = state.log_inverse_delta.value()
-    delta = jnp.exp(-log_inverse) * (1 - 8 * ROUNDING)
+    delta = jnp.exp(-log_inverse) * (1 - 8 * rounding())
     found = as_float64(convert.zcdp_to_epsilon(rho, jnp.where(delta > 0, delta, 0.5), conversion))
     return jnp.where((rho == 0) | (delta > 0), jnp.where(rho == 0, 0.0, found), jnp.inf)

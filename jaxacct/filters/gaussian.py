@@ -16,10 +16,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, outside
-from jaxacct.rounded_sum import ROUNDING
+from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.rounded_sum import rounding
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -82,14 +83,14 @@ def _open(epsilon: Array, delta: Array) -> AdditiveState:
     valid = (epsilon >= 0) & (delta > 0) & (delta < 1)
     finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
     mu = as_float64(convert.dp_to_gdp(finite, jnp.where(valid, delta, 0.5)))
-    budget = jnp.where(epsilon == jnp.inf, jnp.inf, mu**2 * (1 - 4 * UNIT_ROUNDOFF))
+    budget = jnp.where(epsilon == jnp.inf, jnp.inf, mu**2 * (1 - 4 * roundoff()))
     return open_state(budget, delta, jnp.zeros(()), valid)
 
 
 @in_float64
 @jax.jit
 def _epsilon(state: AdditiveState) -> Array:
-    mu = jnp.sqrt(state.total.value()) * (1 + 4 * UNIT_ROUNDOFF)
-    delta = jnp.exp(-state.log_inverse_delta.value()) * (1 - 8 * ROUNDING)
+    mu = jnp.sqrt(state.total.value()) * (1 + 4 * roundoff())
+    delta = jnp.exp(-state.log_inverse_delta.value()) * (1 - 8 * rounding())
     found = as_float64(convert.gdp_to_epsilon(mu, jnp.where(delta > 0, delta, 0.5)))
     return jnp.where(mu == 0, 0.0, jnp.where(delta > 0, found, jnp.inf))

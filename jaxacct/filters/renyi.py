@@ -31,6 +31,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.convert.orders import Orders
 from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
@@ -38,7 +39,7 @@ from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
-from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise, runs_within
+from jaxacct.rounded_sum import RoundedSum, precise, rounding, runs_within
 
 FILTER_ORDERS: tuple[float, ...] = tuple(round(1 + 1.4 * 1.3**j, 3) for j in range(26))
 """Orders of a filter unless others are given: 2.4 to 988, few enough for the sum of c(a) to stay below 1.
@@ -174,7 +175,7 @@ def _opened(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], con
 
 @in_float64
 def _opened_with(budgets: Orders, delta: ArrayLike) -> _State:
-    return _state(as_float64(budgets) * (1 - ROUNDING), as_float64(delta))
+    return _state(as_float64(budgets) * (1 - rounding()), as_float64(delta))
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
@@ -185,17 +186,17 @@ def _open(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: s
     tried = as_float64(orders)
     if conversion == "mironov":
         offset = -jnp.log(possible) / (tried - 1)
-        budget = finite * (1 - ROUNDING) - offset * (1 + 2.0**-49)
+        budget = finite * (1 - rounding()) - offset * (1 + 16 * roundoff())
     else:
         budget = as_float64(
-            convert.least_rdp(finite, possible / len(orders) * (1 - ROUNDING), orders, LEAST[conversion])
+            convert.least_rdp(finite, possible / len(orders) * (1 - rounding()), orders, LEAST[conversion])
         )
     budget = jnp.where(epsilon == jnp.inf, jnp.inf, budget)
     return _state(jnp.where(valid, budget, 0.0), delta)
 
 
 def _state(budget: Array, delta: Array) -> _State:
-    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + ROUNDING), jnp.inf)
+    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + rounding()), jnp.inf)
     nothing = RoundedSum.above(jnp.zeros(budget.shape))
     return _State(RoundedSum.below(jnp.maximum(budget, 0.0)), nothing, RoundedSum.above(log_inverse))
 
@@ -215,9 +216,9 @@ def _epsilon(state: _State, orders: tuple[float, ...], conversion: str) -> Array
     spent, tried = state.total.value(), as_float64(orders)
     log_inverse = state.log_inverse_delta.value()
     if conversion == "mironov":
-        each = (spent + log_inverse / (tried - 1) * (1 + 2.0**-49)) * (1 + ROUNDING)
+        each = (spent + log_inverse / (tried - 1) * (1 + 16 * roundoff())) * (1 + rounding())
     else:
-        delta = jnp.exp(-log_inverse) / len(orders) * (1 - 8 * ROUNDING)
+        delta = jnp.exp(-log_inverse) / len(orders) * (1 - 8 * rounding())
         each = ToEpsilon(conversion).of_orders(spent, tried, jnp.broadcast_to(delta, tried.shape))
     least = jnp.min(each)
     safe = jnp.where(jnp.isnan(least), jnp.inf, jnp.maximum(least, 0.0))
@@ -236,4 +237,4 @@ def _remaining(state: _State, curve: ArrayLike) -> Array:
 @in_float64
 @jax.jit
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
-    return jnp.minimum(jnp.exp(-log_inverse_delta.value()) * as_float64(total) * (1 + 8 * ROUNDING), 1.0)
+    return jnp.minimum(jnp.exp(-log_inverse_delta.value()) * as_float64(total) * (1 + 8 * rounding()), 1.0)

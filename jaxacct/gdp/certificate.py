@@ -32,9 +32,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
-from jaxacct.precision import FUNCTION, TINY, first_index
+from jaxacct.precision import TINY, first_index
 from jaxacct.pytrees import register_dataclass
 from jaxacct.tradeoff.profile import Lines, Profile, lines_below
 
@@ -90,13 +91,13 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     epsilon, lower, upper = profile
     x, length = jnp.exp(epsilon), jnp.diff(epsilon)
     # A bound on 1 - l(a0), l the line that is highest at a0: the place i.
-    misses = (upper + x * rate) * (1 + 2 * FUNCTION)
+    misses = (upper + x * rate) * (1 + 2 * arithmetic().function)
     last = first_index(misses <= jnp.min(misses))
     covered = jnp.arange(len(length)) < last
 
     left, right = upper[:-1], upper[1:]
     slope = (left - right) / jnp.expm1(length)  # times -x_0
-    top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + 4 * FUNCTION)
+    top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + 4 * arithmetic().function)
     tangent = slope * jnp.exp(-epsilon[:-1])
     by_chord = _distance(top, tangent, 1.0)
 
@@ -113,7 +114,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     most = jnp.maximum(jnp.maximum(jnp.max(needed), at_rate), 0.0)
 
     # f touches its tangent of slope -x at a rate of at least the chord ahead: where that is a0, G_mu is to be below f.
-    ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - 4 * FUNCTION) >= rate * x[:-1]
+    ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - 4 * arithmetic().function) >= rate * x[:-1]
     attained = jnp.max(jnp.where(ahead & (lower[:-1] < 1), (mus - errors)[count:-1], 0.0))
     # 1 - f(a0) is at least the least of delta + x a0.
     below = jnp.concatenate(
@@ -123,7 +124,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
             lines.highest_crossing() + x[:-1] * (1 + lines.crossing * jnp.expm1(length)) * rate,
         ]
     )
-    reached = jnp.min(below) * (1 - 4 * FUNCTION)
+    reached = jnp.min(below) * (1 - 4 * arithmetic().function)
     # Where G_mu(a0) < a0 there is nothing left to cover.
     least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
     # Where the last segment decides a0, so does its refinement.
@@ -137,7 +138,7 @@ def _distance(high: Array, low: Array, side: float) -> Array:
     inside = (high > low) & (low > TINY) & (high < 1)
     p, q = jnp.where(inside, high, 0.6), jnp.where(inside, low, 0.4)
     places, errors = jnp.vectorize(quantile)(jnp.stack([p, q]))
-    rounded = places[0] - places[1] + side * (errors[0] + errors[1]) * (1 + FUNCTION)
+    rounded = places[0] - places[1] + side * (errors[0] + errors[1]) * (1 + arithmetic().function)
     return jnp.where(inside, rounded, side * jnp.inf)
 
 
@@ -150,7 +151,7 @@ def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     x = jnp.exp(epsilon)
 
     def over(delta: Array, line: Array, x: Array) -> Array:
-        return (delta - line + FUNCTION * delta) / (1 + x) * (1 + 4 * FUNCTION)
+        return (delta - line + arithmetic().function * delta) / (1 + x) * (1 + 4 * arithmetic().function)
 
     share = lines.crossing
     by_segment = [
@@ -164,4 +165,4 @@ def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     ]
     # Beyond the last place the Gaussian profile falls.
     above = jnp.concatenate([functools.reduce(jnp.maximum, by_segment), high[-1:] / (1 + x[-1:])])
-    return above, (low - upper) / (1 + x) * (1 - 4 * FUNCTION)
+    return above, (low - upper) / (1 + x) * (1 - 4 * arithmetic().function)

@@ -11,13 +11,14 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.dominating_pairs.gaussian_profile import solve_mu
 from jaxacct.gdp.certificate import Gain, GaussianSummary, summarize
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, listed
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
+from jaxacct.precision import TINY, as_float64, in_float64, is_concrete, outside
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon
 
 LEAST_RATE = 1e-10
@@ -136,7 +137,7 @@ def _exact_summary(squares: list[Array]) -> GaussianSummary:
     terms = jnp.concatenate(squares)
     mu = jnp.sqrt(jnp.sum(terms))
     known = mu < jnp.inf
-    error = jnp.where(known, (len(terms) + 8) * UNIT_ROUNDOFF * mu, jnp.inf)
+    error = jnp.where(known, (len(terms) + 8) * roundoff() * mu, jnp.inf)
     bounds = Bounds(lower=jnp.where(known, mu - error, 0.0), estimate=mu, upper=mu + error, converged=known)
     # delta_mu rises by less than 0.4 for each unit of mu.
     above = jnp.minimum(error, 1.0)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import scaled
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder
 
@@ -106,7 +107,7 @@ def _edges(pair: DominatingPair) -> Array:
     distances = jnp.asarray(DISTANCES)
     ends = jnp.clip(jnp.stack(pair.loss_range()), -DISTANCES[-1], DISTANCES[-1])
     # An atom at an end of the range gets a cell without width.
-    margin = 1e-12 * (1 + jnp.abs(ends))
+    margin = scaled(1e-12) * (1 + jnp.abs(ends))
     return jnp.sort(
         jnp.concatenate([center - distances, center[None], center + distances, ends - margin, ends + margin])
     )

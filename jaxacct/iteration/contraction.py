@@ -29,8 +29,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.dominating_pairs.gaussian_profile import point
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import TINY, as_float64, in_float64, outside
 
 LEAST_LOG = -1e300
 """Stands in for a logarithm that float64 cannot hold: rounding up never makes a positive delta vanish."""
@@ -156,7 +157,7 @@ def from_log(log_delta: Array, *, log: bool) -> Array:
     bounded = jnp.minimum(jnp.where(jnp.isnan(log_delta), 0.0, log_delta), 0.0)
     if log:
         return bounded
-    linear = jnp.exp(bounded) * (1 + 2 * FUNCTION)
+    linear = jnp.exp(bounded) * (1 + 2 * arithmetic().function)
     return jnp.where(bounded == -jnp.inf, 0.0, jnp.clip(linear, TINY, 1.0))
 
 
@@ -179,8 +180,10 @@ def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
     log_excess = epsilon + log_rest  # log(e^eps - 1), -inf at eps = 0
     raised = jnp.logaddexp(0.0, log_excess - jnp.maximum(log_delta, LEAST_LOG))
     # The relative error of log(1 + e^z) is at most the absolute one of z, and its own.
-    sizes = jnp.where(epsilon > 0, 2 * FUNCTION * jnp.abs(log_rest) + 4 * UNIT_ROUNDOFF * jnp.abs(log_excess), 0.0)
-    error = 8 * FUNCTION + sizes + 4 * UNIT_ROUNDOFF * jnp.abs(log_delta)
+    sizes = jnp.where(
+        epsilon > 0, 2 * arithmetic().function * jnp.abs(log_rest) + 4 * roundoff() * jnp.abs(log_excess), 0.0
+    )
+    error = 8 * arithmetic().function + sizes + 4 * roundoff() * jnp.abs(log_delta)
     rounded = raised * (1 - jnp.minimum(error, 1.0))
     return jnp.where(jnp.isfinite(log_delta), jnp.maximum(rounded, epsilon), epsilon)
 
@@ -188,7 +191,7 @@ def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
 def extended(log_delta: Array, log_factor: Array) -> Array:
     """Returns the log of a product of two numbers in [0, 1], rounded up; never above the first, nor 0 for positive."""
     product = log_delta + log_factor
-    rounded = jnp.minimum(jnp.maximum(product * (1 - 2 * UNIT_ROUNDOFF), LEAST_LOG), log_delta)
+    rounded = jnp.minimum(jnp.maximum(product * (1 - 2 * roundoff()), LEAST_LOG), log_delta)
     return jnp.where((log_delta == -jnp.inf) | (log_factor == -jnp.inf), -jnp.inf, rounded)
 
 
@@ -201,10 +204,10 @@ def _theta(epsilon: Array, ratio: Array, *, log: bool) -> Array:
 def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, *, method: str, log: bool) -> Array:
     valid = (delta >= 0) & (delta <= 1) & (epsilon >= 0) & (steps >= 0) & (jnp.floor(steps) == steps) & (ratio >= 0)
     start = jnp.log(jnp.where(valid, delta, 1.0))
-    start = start + 2 * FUNCTION * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
+    start = start + 2 * arithmetic().function * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
     if method == "linear":
         factor = log_theta(epsilon, ratio)
-        total = jnp.where(steps == 0, 0.0, steps * factor * jnp.where(factor == -jnp.inf, 1.0, 1 - 4 * UNIT_ROUNDOFF))
+        total = jnp.where(steps == 0, 0.0, steps * factor * jnp.where(factor == -jnp.inf, 1.0, 1 - 4 * roundoff()))
         result = start + total
     else:
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.convert.renyi import log_delta_of_orders
 from jaxacct.iteration.contraction import (
@@ -23,7 +24,6 @@ from jaxacct.iteration.contraction import (
     raised_epsilon,
 )
 from jaxacct.mechanisms.mechanism import Fields
-from jaxacct.precision import UNIT_ROUNDOFF
 from jaxacct.pytrees import register_dataclass
 
 NEEDS_CONVEXITY = ("renyi", "shifted")
@@ -32,8 +32,10 @@ METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
 HIGHEST_ORDER, ORDERS = 4096.0, 128
 """The Rényi methods try this many orders, geometric in order - 1, up to the highest one that the bound admits."""
 
-ROUNDED_UP = 1 + 16 * UNIT_ROUNDOFF
-"""Covers the four roundings of each ratio below."""
+
+def rounded_up() -> float:
+    """Returns a factor that covers the four roundings of each ratio below."""
+    return 1 + 16 * roundoff()
 
 
 @register_dataclass
@@ -200,7 +202,7 @@ def is_contractive(sgd: Any) -> Array:
 
 def first_ratio(sgd: Any) -> Array:
     """Returns 2 L / noise, rounded up: how far the record moves the iterate at its own position, over the noise."""
-    return 2 * sgd.lipschitz / sgd.noise * ROUNDED_UP
+    return 2 * sgd.lipschitz / sgd.noise * rounded_up()
 
 
 def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
@@ -211,12 +213,12 @@ def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
     apart = sgd.diameter + 2 * sgd.learning_rate * sgd.lipschitz
     if use_convexity:
         apart = jnp.where(is_contractive(sgd), sgd.diameter, apart)
-    return apart / (sgd.learning_rate * sgd.noise) * ROUNDED_UP
+    return apart / (sgd.learning_rate * sgd.noise) * rounded_up()
 
 
 def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method: str) -> Array:
     """Returns log delta after ``count`` iterations from the record's own on, given what it was after one fewer."""
-    own = epsilon, first_ratio(sgd) / jnp.sqrt(count) * ROUNDED_UP
+    own = epsilon, first_ratio(sgd) / jnp.sqrt(count) * rounded_up()
     if method == "shifted":
         return log_theta(*own)
     further = raised_epsilon(epsilon, before), image_ratio(sgd, use_convexity=method == "best")
@@ -259,7 +261,7 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, *, method: st
     if method == "contraction":
         ratios = first_ratio(sgd), image_ratio(sgd, use_convexity=False)
         start, factor = log_theta(jnp.stack([epsilon, epsilon]), jnp.stack(ratios))
-        result = start + jnp.where(after > 0, after * factor * (1 - 4 * UNIT_ROUNDOFF), 0.0)
+        result = start + jnp.where(after > 0, after * factor * (1 - 4 * roundoff()), 0.0)
     elif method == "shifted":
         result = next_log_delta(sgd, epsilon, epsilon, after + 1, method)
     elif method == "renyi":
@@ -279,7 +281,7 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, *, method: st
 
 def _divergence(sgd: Any, orders: Array, count: Array) -> Array:
     """Returns 2 order L^2 / (noise^2 count), rounded up."""
-    return orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * ROUNDED_UP
+    return orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * rounded_up()
 
 
 @kernel

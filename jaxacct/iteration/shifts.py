@@ -30,9 +30,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, check_not_negative, kernel
-from jaxacct.precision import UNIT_ROUNDOFF
 
 
 def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike) -> Float[Array, ""]:
@@ -100,11 +100,11 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
     least_after = jax.lax.cummin(averages, axis=1, reverse=True)
     slopes = jnp.max(jnp.where(ordered, least_after, 0.0), axis=0)
     # A sum of T positive terms errs by a relative T u; three of them count, and a few single operations.
-    mu = jnp.sqrt(jnp.sum(slopes**2 * variance)) * (1 + UNIT_ROUNDOFF * (4 * count + 64))
+    mu = jnp.sqrt(jnp.sum(slopes**2 * variance)) * (1 + roundoff() * (4 * count + 64))
     valid = jnp.all((shifts >= 0) & (noise > 0) & (noise < jnp.inf))
     return jnp.where(valid & (mu >= 0), mu, jnp.inf)
 
 
 @kernel
 def _rdp_of_mu(orders: Array, mu: Array) -> Array:
-    return jnp.where(orders > 1, orders * mu**2 / 2 * (1 + 8 * UNIT_ROUNDOFF), jnp.inf)
+    return jnp.where(orders > 1, orders * mu**2 / 2 * (1 + 8 * roundoff()), jnp.inf)

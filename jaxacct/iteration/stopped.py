@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, from_log, kernel, log_theta
 from jaxacct.iteration.sgd import (
@@ -45,7 +46,6 @@ from jaxacct.iteration.sgd import (
     next_log_delta,
     order_grid,
 )
-from jaxacct.precision import FUNCTION, UNIT_ROUNDOFF
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
@@ -196,12 +196,12 @@ def _check_orders(sgd: ProjectedNoisySGD, orders: Any) -> None:
 
 def _order_limit(lipschitz: Array, noise: Array) -> Array:
     squared = (noise / lipschitz) ** 2
-    return (1 + jnp.sqrt(1 + 2 * squared)) / 2 * (1 - 16 * UNIT_ROUNDOFF)
+    return (1 + jnp.sqrt(1 + 2 * squared)) / 2 * (1 - 16 * roundoff())
 
 
 def _feldman(sgd: Any, orders: Array) -> Array:
     """Returns Feldman et al.'s divergence, rounded up, inf where it is not proved; fields of the orders' rank."""
-    value = 4 * orders * (sgd.lipschitz / sgd.noise) ** 2 * jnp.log(sgd.steps) / sgd.steps * (1 + 32 * UNIT_ROUNDOFF)
+    value = 4 * orders * (sgd.lipschitz / sgd.noise) ** 2 * jnp.log(sgd.steps) / sgd.steps * (1 + 32 * roundoff())
     limit = _order_limit(sgd.lipschitz, sgd.noise)
     return jnp.where((sgd.steps >= FEWEST_STEPS) & is_contractive(sgd) & (orders <= limit), value, jnp.inf)
 
@@ -211,7 +211,7 @@ def _moments(sgd: Any, orders: Array) -> Array:
 
     With x_k = (a-1) z_k the sum carried is that of e^(x_k - x_1) (1 - e^(-x_k)): no overflow, no cancellation.
     """
-    first = 2 * orders * (orders - 1) * (sgd.lipschitz / sgd.noise) ** 2 * (1 + 16 * UNIT_ROUNDOFF)
+    first = 2 * orders * (orders - 1) * (sgd.lipschitz / sgd.noise) ** 2 * (1 + 16 * roundoff())
 
     def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
         count, total = state
@@ -224,8 +224,8 @@ def _moments(sgd: Any, orders: Array) -> Array:
     _, total = jax.lax.while_loop(lambda state: state[0] <= most, body, (jnp.ones(()), jnp.zeros_like(first)))
     moment = jnp.logaddexp(0.0, first + jnp.log(total / sgd.steps))
     # The argument of log(1 + e^y) errs by this, and the value by no more than the same share of itself.
-    error = UNIT_ROUNDOFF * (4 * sgd.steps + 8 * first) + FUNCTION * (8 + jnp.abs(jnp.log(total / sgd.steps)))
-    above = moment * (1 + 8 * FUNCTION) + jnp.minimum(moment, 1.0) * error
+    error = roundoff() * (4 * sgd.steps + 8 * first) + arithmetic().function * (8 + jnp.abs(jnp.log(total / sgd.steps)))
+    above = moment * (1 + 8 * arithmetic().function) + jnp.minimum(moment, 1.0) * error
     return jnp.where(usable, above / (orders - 1), jnp.inf)
 
 
@@ -243,7 +243,7 @@ def _mean_log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     zero = jnp.zeros_like(epsilon)
     begin = (jnp.ones(()), zero, zero, zero)
     _, _, largest, total = jax.lax.while_loop(lambda state: state[0] <= most, body, begin)
-    return largest + jnp.log(total / sgd.steps) + UNIT_ROUNDOFF * (4 * sgd.steps + 4 * jnp.abs(largest) + 64)
+    return largest + jnp.log(total / sgd.steps) + roundoff() * (4 * sgd.steps + 4 * jnp.abs(largest) + 64)
 
 
 def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
@@ -257,7 +257,7 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
         # Where c rounds to 1 the series is infinite; its first T terms never exceed T of the first.
         bound = start + jnp.where(jnp.isfinite(rest), jnp.minimum(rest, 0.0), 0.0)
         terms = 8 + jnp.log(sgd.steps) + jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0)
-        result = bound + FUNCTION * (terms + jnp.where(jnp.isfinite(rest), jnp.abs(rest), 0.0))
+        result = bound + arithmetic().function * (terms + jnp.where(jnp.isfinite(rest), jnp.abs(rest), 0.0))
     elif method == "feldman":
         orders = order_grid(_order_limit(sgd.lipschitz, sgd.noise))
         result = log_delta_of_rdp(_feldman(by_order(sgd), orders), orders, epsilon)
@@ -277,7 +277,7 @@ def _stopped_delta(sgd: Any, epsilon: Array, *, method: str, log: bool) -> Array
 @kernel
 def _stopped_epsilon(sgd: Any, delta: Array, *, method: str) -> Array:
     # Rounded down, by what the way back from the logarithm may round up as well.
-    target = jnp.log(delta) - FUNCTION * (4 + 2 * jnp.abs(jnp.log(delta)))
+    target = jnp.log(delta) - arithmetic().function * (4 + 2 * jnp.abs(jnp.log(delta)))
     valid = is_valid(sgd) & (delta > 0) & (delta < 1)
     # Where theta(r0) alone has fallen to delta; Feldman's highest order gives at most (1 + log 1/delta) / (order - 1).
     ratio = first_ratio(sgd)

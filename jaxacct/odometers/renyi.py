@@ -28,11 +28,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import validation
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.odometers.search import most_steps
+from jaxacct.odometers.search import most_steps, rounding_of_reading
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
-from jaxacct.rounded_sum import ROUNDING, RoundedSum, precise
+from jaxacct.rounded_sum import RoundedSum, precise, rounding
 
 LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
 """1.25 to 10 by 0.25, 16 and 32: section 4.5 of the paper. Its authors' code and figures start at 2.25."""
@@ -46,9 +46,6 @@ a few per cent of the best of them for each.
 
 NEWTON = 12
 """Steps of Newton's method from above; a test compares with a bisection."""
-
-SLACK = 2.0**-46
-"""Relative rounding of a reading: some tens of operations in float64, and the sums' own, which are rounded up apart."""
 
 
 @register_dataclass
@@ -162,7 +159,7 @@ class RenyiOdometer(_RenyiOdometer):
         for f in (guess + 1, guess, jnp.maximum(guess - 1, 1.0)):
             first_open = jnp.where(spent <= budget(f), f, first_open)
         log_union = jnp.log(2.0 * len(self.orders)) + 2 * jnp.log(first_open) + self.state.log_inverse_delta.value()
-        return jnp.min((budget(first_open) + log_union / powers) * (1 + SLACK))
+        return jnp.min((budget(first_open) + log_union / powers) * (1 + rounding_of_reading()))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -202,7 +199,7 @@ class VilleOdometer(_RenyiOdometer):
         target = self.state.log_inverse_delta.value()
         # A union bound over the orders is the start; Newton's steps on a convex function stay above its root.
         alone = finite + (jnp.log(1.0 * len(self.orders)) + target) / powers
-        start = jnp.min(jnp.where(known, alone, jnp.inf)) * (1 + SLACK)
+        start = jnp.min(jnp.where(known, alone, jnp.inf)) * (1 + rounding_of_reading())
 
         def log_mixture(loss: Array) -> tuple[Array, Array]:
             logs = log_weight + powers * (loss - finite)
@@ -215,8 +212,8 @@ class VilleOdometer(_RenyiOdometer):
             return loss - jnp.maximum(value - target, 0.0) / slope
 
         found = jax.lax.fori_loop(0, NEWTON, advance, jnp.where(start < jnp.inf, start, 1.0))
-        reading = found + SLACK * (found + (1 + target) / powers[0])
-        enough = log_mixture(reading)[0] >= target * (1 + 8 * ROUNDING)
+        reading = found + rounding_of_reading() * (found + (1 + target) / powers[0])
+        enough = log_mixture(reading)[0] >= target * (1 + 8 * rounding())
         return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
 
 
@@ -226,7 +223,7 @@ def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
 
 
 def _open_traced(delta: Array, count: int) -> RenyiTotals:
-    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + ROUNDING), jnp.inf)
+    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + rounding()), jnp.inf)
     return RenyiTotals(RoundedSum.above(jnp.zeros(count)), RoundedSum.above(log_inverse))
 
 

@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int32
 
+from jaxacct.arithmetic import roundoff
 from jaxacct.precision import as_float64
+from jaxacct.rounded_sum import rounding_of_one
 
 BITS = 30
 
-LAST_BITS = 2.0**-45
-"""By how much two readings of sums that rise may differ the wrong way: each is right to 2^-46."""
+
+def rounding_of_reading() -> float:
+    """Returns the relative rounding of a reading: some tens of operations, and the sums' own, rounded up apart."""
+    return 128 * roundoff()
 
 
 def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> Int32[Array, ""]:
@@ -21,13 +25,14 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
 
     Args:
         reading: the largest one on the way to a number of steps, with a factor above 1 for what rounding adds when they
-            come one by one (2^-47 + 2^-51 each); it rises with both. NaN counts as too large.
+            come one by one; it rises with both. NaN counts as too large.
         epsilon: traced or not.
     """
     epsilon = as_float64(epsilon)
 
     def fits(count: Array) -> Array:
-        return reading(count, 1 + count * 2.0**-46) * (1 + LAST_BITS) <= epsilon
+        # Two readings of sums that rise may differ the wrong way by what each is off.
+        return reading(count, 1 + count * rounding_of_one()) * (1 + 2 * rounding_of_reading()) <= epsilon
 
     def refine(index: Array, count: Array) -> Array:
         more = count + jnp.left_shift(1, BITS - 1 - index)  # exp2 would not be exact

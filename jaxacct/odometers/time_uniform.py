@@ -46,16 +46,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
 
 from jaxacct import convert, validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.filters.additive import Cost, squared, total_cost
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
-from jaxacct.odometers.search import most_steps
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.odometers.search import most_steps, rounding_of_reading
+from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.pytrees import register_dataclass
-from jaxacct.rounded_sum import LEAST_COST, ROUNDING, RoundedSum
-
-SLACK = 2.0**-46
-"""Relative rounding of a reading: some tens of operations in float64."""
+from jaxacct.rounded_sum import LEAST_COST, RoundedSum, rounding
 
 
 @register_dataclass
@@ -264,9 +262,11 @@ class RogersOdometer(_TimeUniformOdometer):
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return *_rogers_cost(epsilon), delta
 
+    def _scale(self) -> Float[Array, ""]:
+        return math.log(2 * math.log2(self.examples)) + self.state.log_inverse_delta.value()
+
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
-        least = float(self.examples) ** -2
-        scale = math.log(2 * math.log2(self.examples)) + self.state.log_inverse_delta.value()
+        least, scale = float(self.examples) ** -2, self._scale()
         # The last epoch may end a rounding later: sums are rounded up, and the proof has a third of delta' to spare.
         within = (variance >= least) & (variance <= 1 + 2.0**-30)
         inside = 2 * variance * (1 + math.log(3) / 2) * scale
@@ -278,7 +278,8 @@ class RogersOdometer(_TimeUniformOdometer):
     ) -> Float[Array, ""]:
         least = float(self.examples) ** -2
         came = (since < least) & (variance >= least)
-        before = self._boundary(as_float64(math.nextafter(least, 0.0)), start)
+        # What the second formula rises to as V comes to 1/n^2 from below.
+        before = jnp.sqrt(2 * (2 * least) * (1 + math.log(2) / 2) * self._scale()) * (1 + rounding_of_reading())
         return jnp.maximum(self._boundary(variance, start), jnp.where(came, before, 0.0))
 
 
@@ -296,7 +297,7 @@ def _doubled(rho: ArrayLike) -> tuple[Array, Array]:
 @jax.jit
 def _rogers_cost(epsilon: ArrayLike) -> tuple[Array, Array]:
     epsilon = as_float64(epsilon)
-    drift = jnp.maximum(epsilon * jnp.expm1(epsilon) / 2 * (1 + 16 * UNIT_ROUNDOFF), LEAST_COST)
+    drift = jnp.maximum(epsilon * jnp.expm1(epsilon) / 2 * (1 + 16 * roundoff()), LEAST_COST)
     return squared(epsilon), jnp.where(is_zero(epsilon), 0.0, drift)
 
 
@@ -313,9 +314,9 @@ def _opened(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
 @jax.jit
 def _open(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
     delta, own = as_float64(delta), as_float64(own)
-    left = jnp.where(own == 0, delta, (delta - own) * (1 - ROUNDING))
+    left = jnp.where(own == 0, delta, (delta - own) * (1 - rounding()))
     valid = (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
-    log_inverse = jnp.where(valid, -jnp.log(jnp.where(valid, left, 0.5)) * (1 + ROUNDING), jnp.inf)
+    log_inverse = jnp.where(valid, -jnp.log(jnp.where(valid, left, 0.5)) * (1 + rounding()), jnp.inf)
     nothing = RoundedSum.above(0.0)
     kept = RoundedSum.below(jnp.where(valid, own, 0.0))
     return TimeUniformState(nothing, nothing, nothing, kept, RoundedSum.above(log_inverse), jnp.zeros((), jnp.float32))
@@ -341,7 +342,7 @@ def _spend(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array
 
 def _read(odometer: _TimeUniformOdometer, boundary: Array, variance: Array, drift: Array, delta: Array) -> Array:
     state = odometer.state
-    reading = (boundary + drift) * (1 + SLACK)
+    reading = (boundary + drift) * (1 + rounding_of_reading())
     within = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
     known = within & (reading >= 0)
     return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))

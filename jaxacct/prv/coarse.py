@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_complement
+from jaxacct.precision import TINY, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
@@ -41,10 +42,10 @@ def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
         cells = pair.cell_masses(jnp.concatenate([-infinity, pair.central_loss() + jnp.asarray(EDGES), infinity]))
         log_p, log_q = jnp.log(cells.p + cells.p_error + TINY), jnp.log(cells.q + cells.q_error + TINY)
         sums = jax.vmap(lambda a: jax.nn.logsumexp(a * log_p + (1 - a) * log_q))(jnp.asarray(POWERS))
-        sums = sums + FUNCTION * 16 * (len(EDGES) + 750)
+        sums = sums + arithmetic().function * 16 * (len(EDGES) + 750)
         _, unnoticed = pair.one_run(jnp.zeros(()))
         noticed = jnp.minimum(unnoticed + pair.infinite_mass(), 1.0)
-        return -log_complement(noticed) * (1 + 2 * FUNCTION), sums
+        return -log_complement(noticed) * (1 + 2 * arithmetic().function), sums
 
     return jax.vmap(of)(pairs)
 
@@ -66,7 +67,7 @@ def _bracket(
         for r, k, (_, logs) in zip(run, counts, every, strict=True)
     ]
     # Sums and products, which round once a term, and the function.
-    rounding = FUNCTION * (4 + sum(map(len, counts)))
+    rounding = arithmetic().function * (4 + sum(map(len, counts)))
     most = jnp.minimum(-jnp.expm1(-sum(noticed, jnp.zeros(()))) * (1 + rounding), 1.0)
     log_overlap = sum(sums, jnp.zeros(len(POWERS)))
     log_overlap = log_overlap + rounding * jnp.abs(log_overlap)
@@ -78,7 +79,8 @@ def _bracket(
     else:
         log_missed = jnp.min(rest * question.epsilon + log_overlap)
         # What is missed may be less than a unit of 1.
-        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon)) * (1 - 2 * UNIT_ROUNDOFF)
+        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon))
+        lower = lower * (1 - 2 * arithmetic().function)
         upper = most
     known = facts.is_valid & ~jnp.isnan(lower)
     return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, question.worst)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxacct.arithmetic import roundoff
 from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
 from jaxacct.prv.spectrum import Spectrum, heaviest, invert, multiply, offset_to, transform
@@ -201,11 +202,19 @@ def _fit(
 
     After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b
     bits of ``remaining``.
+
+    *Rounding.* Windows are placed by losses, whose differences to the first point of a circle are whole numbers of mesh
+    points. In lengths of the mesh, for 2^b copies: :func:`~jaxacct.prv.windows.log_moments` is padded by 16u of each
+    rate, so the ends by 16u 2^b, of which moments, ends and places round away at most 15. What rounds in units of the
+    starts themselves, eight times those of the power, and of the accumulator and a length once for each of 53 bits, is
+    kept free on both sides.
     """
     bits = jnp.arange(BITS + 1, dtype=jnp.int64)
     factors = 2**bits
     digits = remaining % factors
-    room = (power.points - MARGIN) / power.points
+    length = power.mesh[0] * power.points
+    starts = 8 * factors.astype(jnp.float64) * jnp.abs(power.start[0]) + 64 * (jnp.abs(accumulated.start[0]) + length)
+    room = (power.points - MARGIN) / power.points - 2 * roundoff() * (starts / length)
     of_power, of_accumulated = jax.vmap(log_moments)(power), jax.vmap(log_moments)(accumulated)
     tails = log_tail + jnp.log((copies * factors).astype(jnp.float64))
 
@@ -223,7 +232,6 @@ def _fit(
     power_fits = (high_p - low_p <= room) | (factors > remaining)
     fits = power_fits & (high_a - low_a <= room) & (bits <= most)
     best = jnp.max(jnp.where(fits, bits, 0))
-    length = power.mesh[0] * power.points
 
     def begins(low: Array, high: Array, first: Array) -> Array:
         return first + length * ((low[best] + high[best]) / 2 - 0.5)
@@ -262,15 +270,18 @@ def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLatti
     def is_finer(a: LossLattice, b: LossLattice) -> Array:
         return a.mesh[0] < 0.75 * b.mesh[0]
 
-    def is_too_narrow(a: LossLattice, low: Array, high: Array) -> Array:
+    def is_too_narrow(a: LossLattice, b: LossLattice, low: Array, high: Array) -> Array:
+        # Rounding as of _fit.
+        length = a.mesh[0] * a.points
+        starts = 8 * (jnp.abs(a.start[0]) + jnp.abs(b.start[0])) + 64 * length
         # Not a number, too.
-        return ~(high - low <= (a.points - MARGIN) / a.points)
+        return ~(high - low <= (a.points - MARGIN) / a.points - 2 * roundoff() * (starts / length))
 
     first, second = doubled(first, second, is_finer, both=False)
     second, first = doubled(second, first, is_finer, both=False)
-    first, second = doubled(first, second, lambda a, b: is_too_narrow(a, *width(a, b)), both=True)
+    first, second = doubled(first, second, lambda a, b: is_too_narrow(a, b, *width(a, b)), both=True)
     low, high = width(first, second)
-    fits = ~is_too_narrow(first, low, high) & jnp.all(first.mesh == second.mesh)
+    fits = ~is_too_narrow(first, second, low, high) & jnp.all(first.mesh == second.mesh)
     tail = jnp.where(fits, 2 * jnp.exp(log_tail), jnp.inf)
     begin = first.start[0] + second.start[0] + first.mesh[0] * first.points * ((low + high) / 2 - 0.5)
     product = jax.vmap(multiply)(_spectra(first), _spectra(second))

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, check, directed_parts
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside
+from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import METHODS
@@ -125,8 +126,8 @@ def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bo
         closed = ForDelta(jnp.maximum(epsilons, 0.0)).close(Bounds(lower, upper, upper), facts)
         idle = facts.is_valid & facts.is_idle
         return (
-            jnp.where(idle, nothing * (1 - 8 * UNIT_ROUNDOFF), jnp.where(epsilons < 0, lower, closed.lower)),
-            jnp.where(idle, nothing * (1 + 8 * UNIT_ROUNDOFF), jnp.where(epsilons < 0, upper, closed.upper)),
+            jnp.where(idle, nothing * (1 - 8 * roundoff()), jnp.where(epsilons < 0, lower, closed.lower)),
+            jnp.where(idle, nothing * (1 + 8 * roundoff()), jnp.where(epsilons < 0, upper, closed.upper)),
         )
 
     found = [of_one(*direction) for direction in directions]

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.surplus import surplus
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
+from jaxacct.precision import TINY, first_index
 from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.placing import CUTS, Placed
@@ -69,7 +70,7 @@ def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> t
     # Masses that float64 flushed to zero: those up to some loss as if they sat there, and beyond it all that there is.
     flushed = jnp.exp(math.log(4 * points * TINY) + order * placed.thin - log_mass)
     beyond_thin = jnp.exp(placed.log_thin - log_mass).at[-1].set(0.0)
-    flushed = jnp.nanmin(flushed + beyond_thin) * (1 + 64 * UNIT_ROUNDOFF * (1 + order * jnp.max(jnp.abs(placed.thin))))
+    flushed = jnp.nanmin(flushed + beyond_thin) * (1 + 64 * roundoff() * (1 + order * jnp.max(jnp.abs(placed.thin))))
     beyond, lost = _cut(placed, order, log_mass, log_weight)
     # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
     cut = jnp.exp(jnp.minimum(placed.log_beyond, placed.log_above[0] + order * placed.top) - log_mass)
@@ -88,9 +89,9 @@ def _cut(placed: Placed, order: Array, log_mass: Array, log_weight: Array) -> tu
     From one of the ends to the next the tilted mass is at most the mass beyond the one, tilted as at the other.
     """
     ends, log_above = placed.ends, placed.log_above
-    rounding = 64 * UNIT_ROUNDOFF * (1 + order * jnp.abs(ends[1:]))
+    rounding = 64 * roundoff() * (1 + order * jnp.abs(ends[1:]))
     pieces = jnp.exp(order * ends[1:] + log_above[:-1] - log_mass + rounding)
-    slack = jnp.concatenate([jnp.zeros(1), jnp.cumsum(pieces)]) * (1 + 64 * UNIT_ROUNDOFF)
+    slack = jnp.concatenate([jnp.zeros(1), jnp.cumsum(pieces)]) * (1 + 64 * roundoff())
     # All of it slack, too.
     slack = jnp.append(slack, jnp.exp(placed.log_beyond - log_mass))
     log_above = jnp.append(log_above, -jnp.inf)
@@ -114,11 +115,11 @@ def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[A
     """
     p, q = cells.p[1:-1], cells.q[1:-1]
     p_error, q_error = cells.p_error[1:-1], cells.q_error[1:-1]
-    mass = (p + p_error) * (1 + 2 * UNIT_ROUNDOFF)
+    mass = (p + p_error) * (1 + 2 * roundoff())
     value, rounding = surplus(p, q, losses[:-1])
-    error = p_error + jnp.exp(losses[:-1]) * q_error * (1 + 8 * UNIT_ROUNDOFF) + jnp.expm1(2 * shift) * mass + rounding
+    error = p_error + jnp.exp(losses[:-1]) * q_error * (1 + 8 * roundoff()) + jnp.expm1(2 * shift) * mass + rounding
     # The sum of the errors rounds, too, and the quotient by 12u.
-    upward = (value + error * (1 + 16 * UNIT_ROUNDOFF)) / -jnp.expm1(-h) * (1 + 16 * UNIT_ROUNDOFF)
+    upward = (value + error * (1 + 16 * roundoff())) / -jnp.expm1(-h) * (1 + 16 * roundoff())
     # Where e^y Q is 0 times infinity nothing is known of the split: all of it moves up.
     upward = jnp.clip(jnp.where(jnp.isnan(upward), mass, upward), 0.0, mass)
     stays = jnp.concatenate([mass - upward, jnp.zeros(1)])
@@ -135,9 +136,8 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     gathered at a point has log P/Q >= y_i, so putting it there only lowers. A deficit that cannot be paid falls to the
     point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
     """
-    flushed = 4 * TINY
-    p = jnp.maximum(bins.p - _outward(bins.p, bins.p_error) - flushed, 0.0)
-    q = bins.q + _outward(bins.q, bins.q_error) + flushed
+    p = jnp.maximum(_moved(bins.p, bins.p_error, -1.0), 0.0)
+    q = _moved(bins.q, bins.q_error, 1.0)
     points = losses - relaxed
 
     def at_least(p: Array, q: Array) -> Array:
@@ -152,9 +152,9 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     need = jnp.maximum(-excess, 0.0)
     payment = at_least(next_p, next_q)  # of the whole next bin, were it here
     half_paid = 0.5 * jnp.maximum(payment, 0.0)
-    share = jnp.clip(_finite(half_paid / need), 0.0, 1.0) * (1 - 4 * UNIT_ROUNDOFF)
+    share = jnp.clip(_finite(half_paid / need), 0.0, 1.0) * (1 - 4 * roundoff())
     covered = jnp.where(need > 0, share, 1.0)
-    asked = jnp.minimum(1.0, _finite(need / half_paid) * (1 + 8 * UNIT_ROUNDOFF))
+    asked = jnp.minimum(1.0, _finite(need / half_paid) * (1 + 8 * roundoff()))
     taken_down = jnp.where((need > 0) & (share > 0), 0.5 * next_p * asked, 0.0)
     leaves_down = jnp.concatenate([zero, taken_down[:-1]])
 
@@ -164,16 +164,16 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     cost = jnp.maximum(-at_least(below_p, below_q), 0.0)  # of the whole bin below, were it here
 
     def lifted(spare: Array) -> Array:
-        return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * UNIT_ROUNDOFF), 0.0, 0.5)
+        return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * roundoff()), 0.0, 0.5)
 
     most = jnp.concatenate([lifted(spare)[1:], zero])
-    stays = jnp.clip(_finite((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * UNIT_ROUNDOFF)
+    stays = jnp.clip(_finite((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * roundoff())
     taken_up = lifted(spare * stays)
     leaves_up = jnp.concatenate([taken_up[1:], zero])
     kept = jnp.maximum(p - leaves_down - leaves_up, 0.0)
     falls = jnp.concatenate([((1 - covered) * kept)[1:], zero])
     # Each sum of four rounds once or twice more.
-    return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * UNIT_ROUNDOFF)
+    return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * roundoff())
 
 
 def relaxation(bins: CellMasses, largest: Array) -> Array:
@@ -183,14 +183,29 @@ def relaxation(bins: CellMasses, largest: Array) -> Array:
     errors, where those are a rounding and not all that there is.
     """
     errors = _outward(bins.p, bins.p_error) / bins.p + _outward(bins.q, bins.q_error) / bins.q
-    known = (bins.p > 0) & (bins.q > 0) & (errors > UNIT_ROUNDOFF / 4)
+    known = (bins.p > 0) & (bins.q > 0) & (errors > roundoff() / 4)
     relative = jnp.max(jnp.where(known, errors, 0.0))
-    return 64 * UNIT_ROUNDOFF * largest + jnp.minimum(2 * relative, 64 * UNIT_ROUNDOFF)
+    return 64 * roundoff() * largest + jnp.minimum(2 * relative, 64 * roundoff())
 
 
 def _outward(mass: Array, error: Array) -> Array:
     """Returns what a mass is moved by to count its error: that, and the rounding of the move where there is one."""
-    return error + jnp.where(error > UNIT_ROUNDOFF / 4 * mass, 2 * UNIT_ROUNDOFF * mass, 0.0)
+    return error + jnp.where(error > roundoff() / 4 * mass, 2 * roundoff() * mass, 0.0)
+
+
+def _moved(mass: Array, error: Array, side: float) -> Array:
+    """Returns a mass moved to ``side`` by its error and by what was flushed to zero, where they are any part of it.
+
+    Elsewhere it stays as it is: a sum with next to nothing is rounded, and to nearest only in float64. Where what is
+    flushed counts the rounding, at most four times as much, is added to it for other arithmetics.
+    """
+    moved = jnp.where(error > roundoff() / 4 * mass, mass + side * _outward(mass, error), mass)
+    flushed = 4 * TINY
+    return jnp.where(
+        flushed > roundoff() / 4 * moved,
+        moved + side * (flushed if arithmetic().name == "float64" else 8 * flushed),
+        moved,
+    )
 
 
 def balanced_edges(p: Array, losses: Array, h: Array) -> Array:
@@ -232,7 +247,7 @@ def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array, 
     # sums before by 8. One more each covers the rounding of this line.
     of_mass, of_weight = jnp.where(masses > 0, jnp.abs(jnp.log(masses)), 0.0), jnp.where(masses > 0, log_weights, 0.0)
     magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * jnp.abs(of_weight) + 2 * jnp.abs(of_weight - top)
-    slack = UNIT_ROUNDOFF * jnp.sum(weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass)))
+    slack = roundoff() * jnp.sum(weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass)))
     return LossLattice(
         weights=weights, log_mass=log_mass, start=losses[0], mesh=h, order=order, slack=slack, shift=shift,
         log_total=log_mass, is_upper=is_upper,

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, first_index
+from jaxacct.arithmetic import roundoff
+from jaxacct.precision import TINY, first_index
 from jaxacct.prv.lattice import LossLattice
 
 BLOCK = 64
@@ -46,7 +47,7 @@ def _relative_rounding(lattice: LossLattice, epsilon: Array, log_scale: Array) -
     """Returns a bound on the relative error of a sum of n masses at the scale given, their own exponents' apart."""
     t = lattice.order
     of_exponent = (LOG_MASS_ROUNDINGS + 4) * jnp.abs(lattice.log_mass) + 4 * jnp.abs(t * epsilon) + 8 * jnp.log1p(t)
-    return UNIT_ROUNDOFF * (2 * lattice.points + 64 + of_exponent + 8 * jnp.abs(log_scale))
+    return roundoff() * (2 * lattice.points + 64 + of_exponent + 8 * jnp.abs(log_scale))
 
 
 def delta_of(lattice: LossLattice, epsilon: Array) -> Array:
@@ -56,13 +57,13 @@ def delta_of(lattice: LossLattice, epsilon: Array) -> Array:
     made of. What is, of n terms and of the slack, is below the smallest normal number of those units.
     """
     side = jnp.where(lattice.is_upper, 1.0, -1.0)
-    reach = epsilon - side * lattice.shift - side * 4 * UNIT_ROUNDOFF * jnp.abs(epsilon)
+    reach = epsilon - side * lattice.shift - side * 4 * roundoff() * jnp.abs(epsilon)
     over = lattice.losses - reach
     log_mass = lattice.log_mass - lattice.order * reach
     lift, log_scale = jnp.maximum(log_mass, 0.0), jnp.minimum(log_mass, 0.0)
     exponents = lift - lattice.order * over
     # No mass is above 1: see _masses. The exponent rounds by its parts.
-    safe = 1 + side * UNIT_ROUNDOFF * (16 + 4 * jnp.abs(lattice.order * over) + jnp.abs(exponents))
+    safe = 1 + side * roundoff() * (16 + 4 * jnp.abs(lattice.order * over) + jnp.abs(exponents))
     terms = lattice.weights * jnp.exp(jnp.minimum(exponents, 709.7)) * -jnp.expm1(-over) * safe
     total = jnp.sum(jnp.where(over > 0, terms, 0.0))
     slack = jnp.where(lattice.slack > 0, lattice.slack * jnp.exp(lift + _log_peak(lattice.order)), 0.0)
@@ -93,7 +94,7 @@ def epsilon_of(lattice: LossLattice, delta: Array) -> Array:
     log_scale = jnp.clip(jnp.log(jnp.maximum(delta, TINY)), LEAST_SCALE, 0.0)
     wanted = delta * jnp.exp(-log_scale)
     # Sums of sums, and powers of a discount that errs by 4u and by u of its exponent.
-    relative = UNIT_ROUNDOFF * n * (8 + 2 * h)
+    relative = roundoff() * n * (8 + 2 * h)
 
     def bound(total: Array, epsilon: Array) -> Array:
         log_slack = _log_slack(lattice, epsilon) - log_scale
@@ -142,7 +143,7 @@ def epsilon_of(lattice: LossLattice, delta: Array) -> Array:
     # Below the first point the form holds all the way down; no epsilon below 0 is of interest.
     bottom = jnp.where((chosen == 0) & (index == 0), jnp.minimum(top - h, 0.0), top - h)
     low, high = jax.lax.fori_loop(0, 60, halve, (bottom, top))
-    margin = lattice.shift + 4 * UNIT_ROUNDOFF * (jnp.abs(top) + jnp.abs(lattice.start))
+    margin = lattice.shift + 4 * roundoff() * (jnp.abs(top) + jnp.abs(lattice.start))
     value = jnp.where(lattice.is_upper, high + margin, low - margin)
     # Past the last point only the slack is left: an upper bound is not to be had; a lower one is that point.
     value = jnp.where(beyond, jnp.where(lattice.is_upper, jnp.inf, top - margin), value)
@@ -161,7 +162,7 @@ def _masses(lattice: LossLattice, log_scale: Array) -> Array:
     exponents = lattice.log_mass - of_loss - log_scale
     half = jnp.exp(jnp.minimum(exponents / 2, 709.0))
     side = jnp.where(lattice.is_upper, 1.0, -1.0)
-    safe = 1 + side * UNIT_ROUNDOFF * (16 + 4 * jnp.abs(of_loss) + 2 * jnp.abs(exponents))
+    safe = 1 + side * roundoff() * (16 + 4 * jnp.abs(of_loss) + 2 * jnp.abs(exponents))
     return jnp.minimum(lattice.weights * half * half * safe, math.exp(20.0 - LEAST_SCALE))
 
 

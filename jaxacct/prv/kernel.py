@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, combined
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
@@ -79,7 +80,7 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
     # One after the other: their windows and stages differ, and so the memory is that of the results.
     results = [jax.lax.map(lambda row: _power_of(row, chosen, points, method), row) for row in rows]
     every, of_all, losses = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *results)
-    lost = jnp.sum(losses) * (1 + len(losses) * UNIT_ROUNDOFF)
+    lost = jnp.sum(losses) * (1 + len(losses) * roundoff())
     return Composed(_tournament(every, chosen.log_tail), _entry(of_all, 0), chosen.order, lost, facts)
 
 
@@ -214,13 +215,13 @@ def infinite_share(facts: Facts, lost: Array) -> Array:
     """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
     least, most = facts.infinite
     # The union bound on either, rounded up.
-    return jnp.stack([jnp.minimum(most + lost * (1 + 8 * UNIT_ROUNDOFF), 1.0), least])
+    return jnp.stack([jnp.minimum(most + lost * (1 + 8 * roundoff()), 1.0), least])
 
 
 def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
     """Returns delta at ``epsilon`` from above and from below, (2,), of the lattices above and below."""
     finite = jax.vmap(delta_of, in_axes=(0, None))(lattices, epsilon)
-    return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * UNIT_ROUNDOFF), 0.0, 1.0)
+    return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * roundoff()), 0.0, 1.0)
 
 
 def bounds_of(parts: Parts, question: Question, points: int, method: str) -> tuple[Bounds, Diagnostics]:
@@ -246,7 +247,7 @@ def _bracket(lattices: LossLattice, lost: Array, facts: Facts, question: Questio
     if isinstance(question, ForEpsilon):
         # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
         delta = question.delta
-        room = delta - infinite - jnp.array([1.0, -1.0]) * UNIT_ROUNDOFF * delta * (infinite > 0)
+        room = delta - infinite - jnp.array([1.0, -1.0]) * roundoff() * delta * (infinite > 0)
         results = jax.vmap(epsilon_of)(lattices, room)
         results = at = jnp.where(room > 0, results, jnp.array([jnp.inf, 0.0]))
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxacct.precision import UNIT_ROUNDOFF
+from jaxacct.arithmetic import roundoff
 from jaxacct.pytrees import register_dataclass
 
 
@@ -78,7 +78,7 @@ def normalize(lattice: LossLattice) -> LossLattice:
         lattice,
         weights=lattice.weights * (1 / total),
         log_mass=lattice.log_mass + jnp.log(total),
-        slack=lattice.slack / total * (1 + 4 * UNIT_ROUNDOFF) + UNIT_ROUNDOFF * (8 + 4 * jnp.abs(jnp.log(total))),
+        slack=lattice.slack / total * (1 + 4 * roundoff()) + roundoff() * (8 + 4 * jnp.abs(jnp.log(total))),
     )
 
 
@@ -110,12 +110,13 @@ def coarsen(lattice: LossLattice, odd_stay: Array | bool = False) -> LossLattice
     paired = jnp.minimum(share * odd, jnp.exp(-h - 2 * t * h) * (1 - next_share) * following)
     # The factor keeps the condition true after rounding, that of the exponent too: what the next point sends down is
     # its mass less what goes up, and 1 - share of a share as it stands rounds once. The upper share's is slack.
-    safe = 1 - UNIT_ROUNDOFF * (32 + 4 * (h + 2 * t * h))
-    upward = jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * safe)
+    safe = 1 - roundoff() * (32 + 4 * (h + 2 * t * h))
+    # No share is above 1, nor below 0, though its quotient may be rounded beyond.
+    upward = jnp.clip(jnp.where(lattice.is_upper, odd / (1 + jnp.exp(-h)), paired * safe), 0.0, odd)
     down, up = jnp.exp(-t * h) * (odd - upward), jnp.exp(t * h) * upward
     weights = stay + jnp.concatenate([down, zero]) + jnp.concatenate([zero, up])
     # exp errs by 4u and by its exponent's rounding, the upper share by 8u, products and sums by 4u.
-    slack = lattice.slack + UNIT_ROUNDOFF * (16 + 2 * t * h) * jnp.exp(t * h)
-    shift = lattice.shift + 2 * UNIT_ROUNDOFF * jnp.where(odd_stay, jnp.abs(lattice.start) + h, 0.0)
+    slack = lattice.slack + roundoff() * (16 + 2 * t * h) * jnp.exp(t * h)
+    shift = lattice.shift + 2 * roundoff() * jnp.where(odd_stay, jnp.abs(lattice.start) + h, 0.0)
     coarse = normalize(replace(lattice, weights=weights, start=start, mesh=2 * h, slack=slack, shift=shift))
     return replace(coarse, weights=jnp.concatenate([coarse.weights, jnp.zeros(n - n // 2 - 1)]))

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import UNIT_ROUNDOFF
 from jaxacct.programs import compiled
 
 CUTS = np.concatenate([[0.0], np.geomspace(0.05, 4.0, 12)])
@@ -69,7 +69,7 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 1)
     top = start + h * last
     largest = jnp.maximum(jnp.abs(start), jnp.abs(start + h * (points - 1)))
-    shift = pair.boundary_error(largest) + 4 * UNIT_ROUNDOFF * largest
+    shift = pair.boundary_error(largest) + 4 * roundoff() * largest
     ends = top + (top - start) * jnp.asarray(CUTS)
     thin = start + (top - start) * jnp.asarray(THIN)
     orders = jnp.concatenate([jnp.broadcast_to(order, thin.shape), jnp.zeros(len(CUTS))])
@@ -132,8 +132,8 @@ def _settled(pair: DominatingPair, start: Array, h: Array, points: Array) -> tup
     nearly all mass is there. Every other bin is balanced by flows, wherever its edges are.
     """
     infimum, supremum = pair.loss_range()
-    lowest = jnp.ceil((infimum - start) / h - 1e-9)
-    highest = jnp.floor((supremum - start) / h + 1e-9)
+    lowest = jnp.ceil((infimum - start) / h - scaled(1e-9))
+    highest = jnp.floor((supremum - start) / h + scaled(1e-9))
 
     def found(index: Array, side: Array) -> Array:
         """Bisects for the edge ``side`` (1 above, -1 below) of bin ``index``, whose other edge is beyond all losses."""

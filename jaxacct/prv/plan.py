@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import scaled
 from jaxacct.precision import TINY, first_index
 from jaxacct.prv.compose import MARGIN, METHODS, truncation
 from jaxacct.prv.sketch import Sketch
@@ -24,13 +25,18 @@ LOWER_ORDERS = np.exp2(-0.8 * np.arange(6))
 """What the order of the least loss is multiplied by, to look for smaller windows."""
 
 ROUNDING_PER_STEP = 2e-13
-"""Bound of the error of one convolution for a bulk of an eighth of the window; hardly depends on the points."""
+"""Bound of the error of one convolution in float64, for a bulk of an eighth of the window and any number of points."""
 
 LOOSENESS = 2.0
 """Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
 
 GROWTH = np.arange(27)
 """Fours of which the powers are considered as sums to foresee; 4^26 is the greatest number of steps."""
+
+LEAST_EXPONENT = -1022
+
+POWERS_OF_TWO = np.ldexp(1.0, np.arange(LEAST_EXPONENT, 1024))
+"""Those of :data:`LEAST_EXPONENT` and what follows, up to the largest."""
 
 RATES = np.exp2(11.0 - 0.75 * np.arange(32))
 """Rates of the moments by which the windows of sums are foreseen, over the length of one loss's window."""
@@ -117,7 +123,7 @@ def choose(
     # Both errors relative to delta, which falls by the factor e^-t for each unit of epsilon, t the best order.
     of_mesh = jnp.sum(k[:, None] * costs, axis=0) * best**2 / (12.0 * points**2)
     of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (
-        8 * truncation(points) + ROUNDING_PER_STEP * copies
+        8 * truncation(points) + scaled(ROUNDING_PER_STEP) * copies
     )
     error = of_mesh + of_slack
     chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
@@ -135,8 +141,9 @@ def _doubles_of_one(meshes: Array, anchors: Array, firsts: np.ndarray) -> Array:
     with_atoms = jnp.isfinite(anchors[firsts, 1])
     chosen = first_index(with_atoms)
     unit = meshes[firsts][jnp.where(chosen < len(firsts), chosen, 0)]
-    # By exponents: XLA's exp2 of a whole number need not be a power of two.
-    return jnp.ldexp(unit, jnp.ceil(jnp.log2(meshes / unit) - 1e-6).astype(jnp.int32))
+    # From a table: XLA's exp2 of a whole number need not be a power of two.
+    exponents = jnp.ceil(jnp.log2(meshes / unit) - 1e-6).astype(jnp.int32)
+    return unit * jnp.asarray(POWERS_OF_TWO)[jnp.clip(exponents, LEAST_EXPONENT, 1023) - LEAST_EXPONENT]
 
 
 def _tilted(sketch: Sketch, order: Array) -> Array:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.precision import TINY, UNIT_ROUNDOFF
+from jaxacct.arithmetic import roundoff
+from jaxacct.precision import TINY
 from jaxacct.prv.lattice import LossLattice
 
 RATES = 12.0 * 256.0 ** (np.arange(44) / 43)
@@ -55,7 +56,7 @@ def log_moments(lattice: LossLattice) -> Float[Array, " rates"]:
     # Sums of n terms; of two signs, but the total is more than a quarter of what it is with one. The rates times
     # positions and the logarithm add a few ulps of their magnitude. What float64 flushed to zero is below n times the
     # smallest normal number in each sum, whose factors, of rates up to 3 a cell, sum to 25.
-    rounding = UNIT_ROUNDOFF * (8 * n + 16 * np.abs(signed) + 64)
+    rounding = roundoff() * (8 * n + 16 * np.abs(signed) + 64)
     centers = tops + signed * (size - 1) / (2 * n)
     return jnp.log(total + 64 * n * TINY) + centers + rounding
 

@@ -17,12 +17,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, rdp, validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.batching import rows
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
 from jaxacct.composition import Parts, directed_parts, facts_of
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete
+from jaxacct.precision import as_float64, in_float64, is_concrete
 from jaxacct.question import ForDelta
 from jaxacct.saddlepoint.accountant import ROW, curve, has_laws
 
@@ -136,7 +137,7 @@ class Lines(NamedTuple):
     def highest_crossing(self) -> Array:
         """Returns the larger of the two lines where they cross."""
         at = [first + self.crossing * (last - first) for first, last in (self.from_left, self.from_right)]
-        return jnp.maximum(*at) * (1 - 16 * UNIT_ROUNDOFF)
+        return jnp.maximum(*at) * (1 - 16 * roundoff())
 
 
 def lines_below(profile: Profile) -> Lines:
@@ -151,7 +152,7 @@ def lines_below(profile: Profile) -> Lines:
     ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
 
     def prolonged(inner: Array, outer: Array, ratio: Array) -> Array:
-        line = inner - (outer - inner) * ratio - 16 * UNIT_ROUNDOFF * (inner + outer * ratio)
+        line = inner - (outer - inner) * ratio - 16 * roundoff() * (inner + outer * ratio)
         # Of a segment longer than e^709 nothing is known but that delta is not negative.
         return jnp.where(jnp.isfinite(line), line, 0.0)
 

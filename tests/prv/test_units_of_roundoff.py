@@ -1,0 +1,144 @@
+"""What is certified counts in the roundoff of the arithmetic that a program is traced for, never in float64's."""
+
+import ast
+import contextlib
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
+from jaxacct.prv.discretize import _moved
+from jaxacct.prv.lattice import LossLattice, coarsen
+from jaxacct.prv.spectrum import invert, multiply, transform
+from jaxacct.rounded_sum import RoundedSum, rounding_of_one
+
+PACKAGE = pathlib.Path(ja.__file__).parent
+
+ROOMS = ("prv", "convert", "rdp", "filters", "odometers", "gdp", "tradeoff", "iteration", "calibrate")
+MODULES = ("renyi_ledger.py", "rounded_sum.py")
+
+ROUNDING_NAMES = {"UNIT_ROUNDOFF", "FUNCTION", "FLOAT64", "nextafter", "finfo", "ldexp", "frexp"}
+
+ALLOWED = {
+    ("prv/kernel.py", "UNIT_ROUNDOFF"): "the sum of what several losses lost is NumPy's",
+    ("prv/spectrum.py", "FLOAT64"): "TRANSFORM_ERROR is that of the host",
+    ("prv/plan.py", "ldexp"): "a table made by NumPy",
+    ("prv/plan.py", "2e-13"): "ROUNDING_PER_STEP, scaled where it is used",
+    ("prv/curve.py", "1e-12"): "a delta",
+    ("calibrate/solve.py", "1e-12"): "a sampling rate",
+    ("calibrate/guess.py", "1e-16"): "keeps a logarithm finite, in a guess",
+    ("tradeoff/profile.py", "1e-13"): "a gap that no mesh needs to close",
+    ("rounded_sum.py", "finfo"): "of a narrower type, in which a curve came in",
+    ("rounded_sum.py", "nextafter"): "of float32, which every device has",
+    ("rounded_sum.py", "2.0**-47"): "what two float32 numbers hold",
+    ("rounded_sum.py", "2.0**-52"): "bits of float64, by which any device reads them",
+}
+"""Each with its reason. Numbers: those of the size of a rounding, outside ``scaled``."""
+
+
+def uses(tree):
+    """Names and numbers of rounding in a module, but for those that ``scaled`` is told of."""
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "scaled":
+        return
+    if isinstance(tree, (ast.Import, ast.ImportFrom)):
+        return
+    name = getattr(tree, "id", getattr(tree, "attr", None))
+    if isinstance(tree, (ast.Name, ast.Attribute)) and name in ROUNDING_NAMES:
+        yield name
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, float) and 1e-16 <= tree.value <= 1e-11:
+        yield f"{tree.value:g}"
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow) and ast.unparse(tree.left) == "2.0":
+        power = ast.unparse(tree.right)
+        if power.startswith("-") and power[1:].isdigit() and 44 <= int(power[1:]) <= 60:
+            yield f"2.0**{power}"
+    for part in ast.iter_child_nodes(tree):
+        yield from uses(part)
+
+
+def test_no_traced_module_keeps_the_unit_of_float64():
+    paths = [path for room in ROOMS for path in sorted((PACKAGE / room).glob("*.py"))]
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), use)
+        for path in (*paths, *(PACKAGE / name for name in MODULES))
+        for use in uses(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == set(ALLOWED)
+
+
+def lattices(points=128):
+    weights = np.random.default_rng(0).uniform(size=points)
+    weights[points // 2 :] = 0
+    number = np.float64
+    return LossLattice(
+        weights=weights / weights.sum(), log_mass=number(0.3), start=number(-1.7), mesh=number(0.03), order=number(2.0),
+        slack=number(0), shift=number(0), log_total=number(0.3), is_upper=np.bool_(True),
+    )  # fmt: skip
+
+
+def certificates(lattice):
+    spectrum = transform(lattice, jnp.asarray(3))
+    summed = invert(multiply(spectrum, spectrum), jnp.asarray(-4.0), jnp.zeros(()))
+    coarse = coarsen(lattice)
+    return {"slack": summed.slack, "shift": summed.shift, "coarse slack": coarse.slack, "one": rounding_of_one()}
+
+
+def test_certificates_grow_with_the_unit():
+    with jax.enable_x64(True):
+        first = jax.jit(certificates)(lattices())
+        with in_pairs():
+            second = jax.jit(certificates)(lattices())
+    unit = PAIR.roundoff / FLOAT64.roundoff
+    assert second["slack"] / first["slack"] >= unit
+    assert second["shift"] / first["shift"] == pytest.approx(unit, rel=1e-9)
+    assert second["coarse slack"] / first["coarse slack"] == pytest.approx(unit, rel=1e-9)
+    assert second["one"] >= 32 * PAIR.roundoff
+
+
+@pytest.mark.parametrize("function", ["rdp", "convert", "filter"])
+def test_bounds_grow_with_the_unit(function):
+    """No constant of a bound that is traced anew stays as it was."""
+
+    def bound(number):
+        if function == "rdp":
+            return ja.rdp.curve(ja.Gaussian(number), [8.0])[0]
+        if function == "convert":
+            return ja.convert.rdp_to_epsilon(number * np.ones(1), [8.0], 1e-5)
+        return ja.filters.ZCDPFilter(1.0, 1e-5).spend(ja.Gaussian(10 * number), 3)[1].spent
+
+    wide = jax.jit(bound)(1.5)
+    with in_pairs():
+        wider = jax.jit(bound)(1.5)
+    assert 1 < float(wider) / float(wide) < 1 + 1e-6
+
+
+def test_stored_sums_are_never_below_and_any_device_reads_them():
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.uniform(1, 4, 500) * 2.0 ** rng.integers(-200, 126, 500), [0.0, 2.0**-126, 3e38]])
+    values = np.concatenate([values, -values, [np.inf]])
+    for arithmetic in (contextlib.nullcontext, in_pairs):
+        with jax.enable_x64(True), arithmetic():
+            stored = jax.jit(RoundedSum.above)(values)
+        high, low = (np.asarray(part, np.float64) for part in (stored.high, stored.low))
+        total = np.where(np.isinf(high), high, high + low)
+        assert np.all(total >= values)
+        large = np.isfinite(values) & (np.abs(values) >= 2.0**-70)
+        assert np.all(total[large] - values[large] <= 2.0**-47 * np.abs(values[large]))
+        assert np.all((total == 0)[values == 0])
+        # The sum of both has 53 bits.
+        finite = np.isfinite(high)
+        assert np.all(low[finite] == total[finite] - high[finite])
+
+
+def test_masses_without_an_error_stay():
+    masses, errors = np.array([0.3, 1e-9, 0.7, 0.0]), np.array([0.0, 0.0, 1e-10, 0.0])
+    for arithmetic in (contextlib.nullcontext, in_pairs):
+        with jax.enable_x64(True), arithmetic():
+            down, up = map(np.asarray, jax.jit(lambda m, e: (_moved(m, e, -1.0), _moved(m, e, 1.0)))(masses, errors))
+        assert np.all(down[:2] == masses[:2])
+        assert np.all(up[:2] == masses[:2])
+        assert down[2] < masses[2] - errors[2] < masses[2] + errors[2] < up[2]
+        assert up[3] > 0
