@@ -21,7 +21,8 @@ from jaxtyping import Array, Float64
 
 from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
 from jaxacct.menus.filter import MenuFilter, MenuState, opened
-from jaxacct.menus.menu import MOST_LEVELS, NEVER, Game, Menu
+from jaxacct.menus.menu import NEVER, Menu
+from jaxacct.menus.played import MOST_LEVELS
 from jaxacct.precision import in_float64, outside, scope
 
 READINGS = 128
@@ -90,7 +91,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     readings[0], readings[-1] = 0.0, menu.epsilon
     costs = [item.cost for item in menu.items if 0 < item.cost < NEVER]
     with scope(by_programs=True):
-        game = Game.on(menu)
+        game = menu.game()
 
         def value(budget: int) -> float:
             spent = budget - np.arange(budget + 1)
