@@ -39,7 +39,7 @@ MANY, COARSE = 1000, 6.0
 MOST_POINTS = 2**17
 """Of the circle; beyond that the lattice is made coarser."""
 
-FITTED = 1.15
+FITTED = 1.1
 """By how much the lattice may be coarser for a cheaper number of points."""
 
 NEGLIGIBLE = 1e-6

@@ -30,6 +30,9 @@ LONG = 2e8
 """Points of all levels, items and directions from which the program is compiled well at once: that takes half a second
 more, and five nanoseconds less for each of them."""
 
+MOST_WORK = 1e12
+"""The same beyond which a game is refused, about two hours of a core."""
+
 solve_well = Program(solve.function, ("ring",), often=0)
 
 FAR = 10.0
@@ -77,12 +80,18 @@ class Game:
                 f"costs = {tuple(costs)} on a lattice of {self.points} points take too much memory: as many levels as "
                 "the largest is are kept. Give smaller whole numbers, or let them be chosen."
             )
+        work = most * len(self.rows) * (1 + len(costs)) * self.points
+        if work > MOST_WORK:
+            raise ValueError(
+                f"{most} units on a lattice of {self.points} points, with costs = {tuple(costs)}, would be solved for "
+                f"hours: rare large losses beside narrow ones ask for many points. Give larger blocks, of which the "
+                "budget pays for some hundreds, or let them be chosen, or give smaller whole costs."
+            )
         losses = losses_on(self.rows, self.window, self.points, side) if side else self.above
         judged = np.full(levels, self.guarantee.epsilon)
         if epsilons is not None:
             judged[: most + 1] = epsilons
-        is_long = most * len(self.rows) * (1 + len(costs)) * self.points > LONG
-        found: Solved = (solve_well if is_long else solve)(
+        found: Solved = (solve_well if work > LONG else solve)(
             ring, losses, np.asarray(costs, np.int32), judged, self.window,
             np.float64(self.guarantee.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
