@@ -5,7 +5,7 @@ Every setting returned satisfies its budget by a certified upper bound, and says
 * :mod:`.targets`: what is called; :mod:`.result`: what comes back.
 * :mod:`.guess`: nearly all of the way, by a saddle-point expansion; :mod:`.search`: the rest, by certified bounds.
 * :mod:`.solve`: both, compiled; :mod:`.by_mesh`: where the exact accountant does not converge.
-* :mod:`.runs`: how many runs of any mechanism a budget pays for.
+* :mod:`.runs`: how many runs of any mechanism a budget pays for; :mod:`.secants`: a search for what need not be exact.
 * :mod:`.attack`: from an attack's success to an (epsilon, delta).
 """
 

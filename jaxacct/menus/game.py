@@ -31,7 +31,7 @@ in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bou
 * Errors. E of :class:`~jaxacct.prv.lattice.LossLattice`, of tilted mass s_j, changes an expectation of the true V,
   whose F is convex, by at most s_j G. A convolution by transforms of N points, each wrong by f = log2(N)
   TRANSFORM_ERROR in L2 (and entry by entry relative to M_j, the sum of the weights), errs in each entry by at most
-  M_j |X|_2 (3 f + 8 u) to first order. Both are added at every level, and so go through all that follows.
+  M_j |X|_2 (3 f + 16 u) to first order. Both are added at every level, and so go through all that follows.
   So is what float64 flushes to zero: a tilt that is too high for it makes the values infinite, not 0.
 """
 
@@ -86,21 +86,6 @@ class Solved(NamedTuple):
     """Bounds on V_r(0), the larger of the directions; infinite beyond the budget after that one."""
 
 
-class _Row(NamedTuple):
-    """What a direction's levels have in common."""
-
-    losses: Losses
-    order: Array
-    masses: Float[Array, " items"]
-    wrong: Float[Array, " items"]
-    """Error of a convolution with each, relative to the norm of what it is convolved with."""
-    transforms: Complex[Array, "items half"]
-    decay: Float[Array, " n"]
-    """e^(-t L)."""
-    up: Array
-    down: Array
-
-
 class _Past(NamedTuple):
     """The levels so far, of each direction."""
 
@@ -115,6 +100,8 @@ class _Past(NamedTuple):
 class _State(NamedTuple):
     level: Array
     goes_on: Array
+    stopped: Float[Array, "rows n"]
+    """What stopping is worth, tilted, at the epsilon of the level before."""
     values: Float[Array, " levels"]
     past: _Past
 
@@ -144,66 +131,72 @@ def solve(
         is_upper: whether the values are upper bounds, of losses above, or lower bounds.
     """
     n, levels = losses.weights.shape[-1], epsilons.shape[0]
-    u = UNIT_ROUNDOFF
-    places = jnp.arange(n)
+    rows, items = losses.infinite.shape
+    u, t = UNIT_ROUNDOFF, window.order[:, None]
+    places = jnp.arange(n)[None, :]
     at = (window.start + places) * window.mesh
-    inside = (places >= window.first) & (places <= window.last)
-    beyond = jnp.maximum(at - at[window.last], 0.0)
-    gone, kept = -jnp.expm1(-beyond), jnp.exp(-beyond)
+    before, after = places < window.first, places > window.last
+    low, high = (window.start + window.first) * window.mesh, (window.start + window.last) * window.mesh
+    beyond = jnp.maximum(at - high, 0.0)
     flushed = 8 * n * TINY
+    # exp of an exponent that rounds, and a few products.
+    relative = 4 * FUNCTION + 4 * u * t * jnp.max(jnp.abs(at))
+    up = 1 + relative
+    safe, sign = jnp.where(is_upper, up, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
+    masses = jnp.sum(losses.weights, axis=-1) * (1 + 2 * n * u)
+    wrong = masses * (3 * math.log2(n) * TRANSFORM_ERROR + 16 * u) * (1 + 1e-9)
+    # What every level needs is made here: a loop that was compiled fast would make it again each time. From below there
+    # is no ceiling, and nothing beyond the window but stopping.
+    transforms = jnp.conj(jnp.fft.rfft(losses.weights)) * safe[..., None]
+    decay = jnp.exp(-t * at)
+    ceiling, raised = jnp.where(is_upper, decay * up, jnp.inf), jnp.where(is_upper, flushed, 0.0)
+    higher = jnp.where(is_upper, decay * -jnp.expm1(-beyond) * up + flushed, 0.0)
+    higher_by = jnp.where(is_upper, decay * jnp.exp(-beyond) * up, 0.0)
+    steeper = jnp.where(is_upper, jnp.exp(t * (low - at)) * up, 0.0)
+    log_peak = -t * jnp.log1p(1 / t) - jnp.log1p(t)
 
-    def prepared(of_row: Losses, t: Array) -> _Row:
-        # exp of an exponent that rounds, and a few products.
-        relative = 4 * FUNCTION + 4 * u * t * jnp.max(jnp.abs(at))
-        masses = jnp.sum(of_row.weights, axis=-1) * (1 + 2 * n * u)
-        return _Row(
-            of_row, t, masses, masses * (3 * math.log2(n) * TRANSFORM_ERROR + 8 * u) * (1 + 1e-9),
-            jnp.conj(jnp.fft.rfft(of_row.weights)), jnp.exp(-t * at), 1 + relative, 1 - relative,
-        )  # fmt: skip
-
-    prepared_rows = jax.vmap(prepared)(losses, window.order)
-
-    def level(r: Array, row: _Row, past: _Past) -> tuple[Array, Array, Array]:
-        """Returns W on the whole circle, and the bounds that hold everywhere, of one direction."""
-        t, decay, up = row.order, row.decay, row.up
-        safe = jnp.where(is_upper, up, row.down)
-        index, can = jnp.maximum(r - costs, 0), costs <= r
-        log_peak = -t * jnp.log1p(1 / t) - jnp.log1p(t)
-        bound = jnp.exp(log_peak - t * epsilons[r]) * (1 + FUNCTION * (8 + t * jnp.abs(epsilons[r])))
-        bounds = row.losses.total * past.bounds[index] * (1 + 4 * u)
-        bound = jnp.maximum(bound + flushed, jnp.max(jnp.where(can, bounds, 0.0)))
-        infinite = jnp.max(jnp.where(can, past.infinite[index] + row.losses.infinite, 0.0)) * (1 + 4 * u)
-        error = row.wrong * past.norms[index] + row.losses.slack * past.bounds[index] + flushed
-        played = jnp.fft.irfft(row.transforms * past.spectra[index % ring], n)
-        played = (played + jnp.where(is_upper, error, -error)[:, None]) * safe
-        stopped = jnp.maximum(-jnp.expm1(epsilons[r] - at), 0.0) * decay * safe
-        best = jnp.maximum(stopped, jnp.max(jnp.where(can[:, None], played, 0.0), axis=0))
-        best = jnp.where(is_upper, jnp.minimum(best, jnp.minimum(decay * up, bound)) + flushed, best)
-        value = jnp.minimum(best[window.last] / decay[window.last] * up, 1.0)
-        higher = jnp.where(is_upper, decay * (gone + kept * value) * up + flushed, stopped)
-        steeper = jnp.exp(t * (at[window.first] - at)) * up
-        lower = jnp.where(is_upper, jnp.minimum(best[window.first] * steeper, bound), 0.0)
-        return jnp.where(inside, best, jnp.where(places < window.first, lower, higher)), bound, infinite
+    def stopped_at(epsilon: Array) -> Array:
+        return jnp.maximum(-jnp.expm1(epsilon - at), 0.0) * decay * safe
 
     def advance(state: _State) -> _State:
         r, past = state.level, state.past
-        whole, bound, infinite = jax.vmap(level, in_axes=(None, 0, 0))(r, prepared_rows, past)
-        value = jnp.max(whole[:, -window.start] + infinite) * (1 + jnp.where(is_upper, 4 * u, -4 * u))
+        epsilon, index, can = epsilons[r], jnp.maximum(r - costs, 0), (costs <= r)[None, :]
+        is_same = (r > 0) & (epsilon == epsilons[jnp.maximum(r - 1, 0)])
+        stopped = jax.lax.cond(is_same, lambda: state.stopped, lambda: stopped_at(epsilon))
+        bound = jnp.exp(log_peak - t * epsilon) * (1 + FUNCTION * (8 + t * jnp.abs(epsilon))) + flushed
+        bounds = losses.total * past.bounds[:, index] * (1 + 4 * u)
+        bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0), axis=1, keepdims=True))
+        infinite = jnp.max(jnp.where(can, past.infinite[:, index] + losses.infinite, 0.0), axis=1) * (1 + 4 * u)
+        error = (wrong * past.norms[:, index] + losses.slack * past.bounds[:, index] + flushed) * up
+        error = jnp.where(can, sign * error * (1 + 4 * u), -jnp.inf)
+        spectra = [past.spectra[:, index[j] % ring] * transforms[:, j] for j in range(items)]
+        played = jnp.fft.irfft(jnp.stack(spectra), n)
+        best = stopped
+        for j in range(items):  # one after the other, for loops over short axes are slow
+            best = jnp.maximum(best, played[j] + error[:, j : j + 1])
+        highest = jnp.where(is_upper, bound, jnp.inf)
+        best = jnp.minimum(best, jnp.minimum(ceiling, highest)) + raised
+        edge = jnp.minimum(best[:, window.last] / decay[:, window.last] * up[:, 0], 1.0)[:, None]
+        above = jnp.maximum(stopped, higher + higher_by * edge)
+        below = jnp.minimum(best[:, window.first][:, None] * steeper, highest)
+        whole = jnp.where(before, below, jnp.where(after, above, best))
+        value = jnp.max(whole[:, -window.start] + infinite) * (1 + sign * 4 * u)
         value = jnp.where(jnp.isnan(value), jnp.where(is_upper, jnp.inf, 0.0), value)
-        largest = jnp.maximum(jnp.max(whole, axis=-1), TINY)  # lest squares be flushed
-        norms = largest * jnp.sqrt(jnp.sum((whole / largest[:, None]) ** 2, axis=-1)) * (1 + 4 * n * u)
+        # In units of about the largest entry, and with what is flushed of the squares.
+        unit = jnp.maximum(bound, TINY)
+        squares = jnp.sum((whole * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
+        norms = unit * jnp.sqrt(squares) * (1 + 4 * n * u) + TINY
         past = _Past(
             past.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
-            past.norms.at[:, r].set(norms),
-            past.bounds.at[:, r].set(bound),
+            past.norms.at[:, r].set(norms[:, 0]),
+            past.bounds.at[:, r].set(bound[:, 0]),
             past.infinite.at[:, r].set(infinite),
         )
-        return _State(r + 1, (value <= delta) & (r < most), state.values.at[r].set(value), past)
+        return _State(r + 1, (value <= delta) & (r < most), stopped, state.values.at[r].set(value), past)
 
-    rows = losses.weights.shape[0]
     zeros = jnp.zeros((rows, levels))
     past = _Past(jnp.zeros((rows, ring, n // 2 + 1), jnp.complex128), zeros, zeros, zeros)
-    first = _State(jnp.int32(0), jnp.asarray(True), jnp.full(levels, jnp.inf), past)
+    first = _State(jnp.int32(0), jnp.asarray(True), jnp.zeros((rows, n)), jnp.full(levels, jnp.inf), past)
     final = jax.lax.while_loop(lambda state: state.goes_on, advance, first)
     last = final.level - 1
     return Solved(jnp.where(final.values[last] <= delta, last, last - 1), final.values)

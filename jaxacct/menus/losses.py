@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct import validation
 from jaxacct.composition import directed_parts, length_class
 from jaxacct.dominating_pairs import CellMasses
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
@@ -22,6 +23,7 @@ from jaxacct.prv.evaluate import LOG_MASS_ROUNDINGS
 from jaxacct.prv.kernel import composed_apart, infinite_share
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.plan import ORDERS
+from jaxacct.prv.sketch import sketched
 from jaxacct.question import ForDelta
 
 POINTS = 2**13
@@ -37,6 +39,9 @@ MANY, COARSE = 1000, 6.0
 MOST_POINTS = 2**17
 """Of the circle; beyond that the lattice is made coarser."""
 
+FITTED = 1.1
+"""By how much the lattice may be coarser for a cheaper number of points."""
+
 NEGLIGIBLE = 1e-6
 """Share of delta that may be lost by cutting all blocks' losses, and by the window."""
 
@@ -51,6 +56,14 @@ MOST_TILT = 500.0
 
 DIGITS = 12
 """Binary digits of h."""
+
+
+class Guarantee(NamedTuple):
+    """What a menu promises."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
 
 
 class Block(NamedTuple):
@@ -81,8 +94,32 @@ def blocks_of(
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
         sums = composed_apart(of_items, list(shares), ForDelta(np.float64(epsilon)), POINTS)
-        rows.append([Block(*outside((sum_.lattices, infinite_share(sum_.facts, sum_.lost)))) for sum_ in sums])
+        rows.append([Block(sum_.lattices, infinite_share(sum_.facts, sum_.lost)) for sum_ in map(outside, sums)])
     return rows
+
+
+def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
+    """Returns about how many runs a budget pays for: by Chernoff bounds of what is sketched for the mesh anyway.
+
+    In the scope of programs. Cumulants are those of q phi, phi = e^((1 + t) y) - 1 - (1 + t)(e^y - 1) >= 0: what the
+    small losses of most mechanisms sum to is of the order of their squares, and would drown in 1.
+    """
+    fewest = float(validation.MOST_COUNT)
+    spread = math.log(SPREAD * guarantee.delta)
+    for parts in directed_parts(mechanism, 1, guarantee.relation):
+        cumulants, infinite = np.zeros(ORDERS.size), 0.0
+        for pairs, counts in parts:
+            asked = np.float64(guarantee.epsilon), np.bool_(False), np.float64(POINTS)
+            sketch = outside(sketched(pairs, np.sum(counts), *asked))
+            infinite += float(np.sum(counts * sketch.known.infinite_mass))
+            with np.errstate(all="ignore"):
+                for run, p, y in zip(counts, sketch.p, sketch.losses, strict=True):
+                    phi = np.expm1((1 + ORDERS[:, None]) * y) - (1 + ORDERS[:, None]) * np.expm1(y)
+                    cumulants += run * np.log1p(np.sum(np.where(p > 0, p * np.exp(-y) * phi, 0.0), axis=1))
+        with np.errstate(all="ignore"):
+            of_orders = (spread + ORDERS * guarantee.epsilon - _PEAKS) / cumulants
+            fewest = min(fewest, np.nanmax(of_orders, initial=0.0), guarantee.delta / np.float64(infinite))
+    return max(float(fewest), 0.5)
 
 
 def window_for(
@@ -111,29 +148,36 @@ def window_for(
     )
     top = epsilon + min(BEYOND, DEVIATIONS * total)
     length = below + top + (high - low)
-    mesh = _rounded(
-        max(
-            min(filter(None, deviations), default=length) / (COARSE if number > MANY else RESOLUTION),
-            length / (MOST_POINTS - 8),
-        )
+    mesh = max(
+        min(filter(None, deviations), default=length) / (COARSE if number > MANY else RESOLUTION),
+        length / (MOST_POINTS - 8),
     )
+    # Where a size that is hardly less is a cheaper one, the lattice is a little coarser for it.
+    points = length_class(max(int(length / mesh / FITTED), 1))
+    mesh = _rounded(max(mesh, length / max(points - 8, 1)))
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
-    needed = math.ceil(top / mesh) + most - start + 1
-    points = length_class(needed)
+    points = length_class(math.ceil(top / mesh) + most - start + 1)
     tilts: Any = np.asarray([row[0].lattices.order[0] for row in rows])
     numbers: list[Any] = [np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts]
     return Window(*numbers), points
 
 
+SKIPPED = 3
+"""One order in so many is tried for a window."""
+
+_PEAKS = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
+"""Log of the most that (1 - e^(eps - L))+ is of e^(t (L - eps)), for each order."""
+
+
 def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
     """Returns the order whose Rényi bound on delta is least, for so many blocks."""
     known = masses > 0
-    exponents = np.log(masses[known]) + ORDERS[:, None] * losses[known]
+    orders, peaks = ORDERS[::SKIPPED], _PEAKS[::SKIPPED]
+    exponents = np.log(masses[known]) + orders[:, None] * losses[known]
     top = exponents.max(axis=1)
     cumulants = top + np.log(np.sum(np.exp(exponents - top[:, None]), axis=1))
-    peaks = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
-    return float(ORDERS[np.argmin(times * cumulants - ORDERS * epsilon + peaks)])
+    return float(orders[np.argmin(times * cumulants - orders * epsilon + peaks)])
 
 
 def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side: int) -> Losses:
@@ -142,8 +186,8 @@ def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side
     found = [
         [
             gridded(
-                points, jax.tree.map(lambda leaf: leaf[side], block.lattices), block.infinite[side], window.mesh,
-                least, most, order,
+                points, not side, jax.tree.map(lambda leaf: leaf[side], block.lattices), block.infinite[side],
+                window.mesh, least, most, order,
             )
             for block in row
         ]
@@ -153,9 +197,16 @@ def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side
     return Losses(*arrays)
 
 
-@compiled(static=("points",))
+@compiled(static=("points", "is_upper"))
 def gridded(
-    points: int, lattice: LossLattice, infinite: Array, mesh: Array, least: Array, most: Array, order: Array
+    points: int,
+    is_upper: bool,
+    lattice: LossLattice,
+    infinite: Array,
+    mesh: Array,
+    least: Array,
+    most: Array,
+    order: Array,
 ) -> tuple[Array, Array, Array, Array]:
     """Returns one item's weights (points,) on the multiples of ``mesh``, total, slack and infinite mass: ``Losses``.
 
@@ -203,8 +254,8 @@ def gridded(
         errors = n * u * of_p, n * u * of_q
         return jnp.where(is_point, lowered(CellMasses(of_p, of_q, *errors), grid, jnp.zeros(())), 0.0), jnp.zeros(())
 
-    kept, cut = jax.lax.cond(lattice.is_upper, above, below)
-    side = jnp.where(lattice.is_upper, 1.0, -1.0)
+    kept, cut = above() if is_upper else below()
+    side = 1.0 if is_upper else -1.0
     tilt = jnp.exp(order * grid) * (1 + side * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
     weights = jnp.roll(jnp.where(kept > 0, kept * tilt, 0.0), least)
     rounding = 1 + u * (64 + LOG_MASS_ROUNDINGS * (jnp.abs(lattice.log_mass) + jnp.abs(lattice.log_total)))
@@ -213,7 +264,7 @@ def gridded(
     total = jnp.exp(lattice.log_total + order * off) * rounding
     # What float64 flushes to zero, of each atom and point.
     flushed = 4 * (n + points) * TINY * jnp.exp(jnp.maximum(order * most * h, 0.0))
-    counted = jnp.where(lattice.is_upper, (infinite + cut) * (1 + 4 * u), 0.0)
+    counted = (infinite + cut) * (1 + 4 * u) if is_upper else jnp.zeros(())
     return weights, total, slack + flushed, counted
 
 

@@ -13,26 +13,20 @@ import jax
 import numpy as np
 
 from jaxacct import certified, validation
-from jaxacct.calibrate.runs import guessed_runs, most_runs
+from jaxacct.calibrate.runs import most_runs
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.costs import BLOCKS, sizes_and_costs
 from jaxacct.menus.dominance import costlier
-from jaxacct.menus.game import Solved, Window, solve
-from jaxacct.menus.losses import MOST_TILT, Block, blocks_of, losses_on, window_for
-from jaxacct.precision import is_concrete, outside, scope
-
-RING, WIDE, LEVELS = 512, 2**14, 4096
-"""Least sizes of the compiled program, so that few are compiled: levels kept, for up to so many points, and values."""
-
-MOST_BYTES = 2**33
-"""Memory of the levels that are kept, about twice what is taken."""
-
-MOST_LEVELS = 2**20
-"""The largest budget that is looked at."""
+from jaxacct.menus.losses import Guarantee, guessed_runs
+from jaxacct.menus.played import MOST_LEVELS, Game
+from jaxacct.precision import is_concrete, scope
 
 ROUNDS, NEAR = 5, 1.5
 """Attempts at a tilt, which suits a number of runs to within such a factor."""
+
+LESS = 0.1
+"""Blocks that a budget is taken to pay for next where it paid for none: smaller ones are then tried."""
 
 NEVER = 2**30
 """A cost that no budget pays."""
@@ -91,6 +85,12 @@ class Menu:
         """Returns what part of a plan's runs of an item is granted of it alone: 1 less the price of the choice."""
         item = self.items[index]
         return self.budget / (item.cost * item.alone) if 0 < item.cost < NEVER else float(not item.cost)
+
+    def game(self) -> Game:
+        """Returns the game of the items that cost something, in the scope of programs."""
+        paid = [item for item in self.items if 0 < item.cost < NEVER]
+        blocks, plays = [(item.mechanism, item.count) for item in paid], [item.alone for item in paid]
+        return Game.of(blocks, plays, Guarantee(self.epsilon, self.delta, self.relation))
 
     def fingerprint(self) -> str:
         """Returns a hash of all that the guarantee rests on, to be kept with a run."""
@@ -174,28 +174,37 @@ def certify(
             raise ValueError(f"costs = {tuple(costs)} do not fit {len(pairs)} items: give one for each.")
         for cost in costs:
             validation.check_whole(cost, "costs", 1, 2**20, "the units of a block")
-    chosen = None if costs is None else tuple(int(cost) for cost in costs)
-    return _certified(float(epsilon), float(delta), pairs, chosen, relation)
+    given = [None] * len(pairs) if costs is None else [int(cost) for cost in costs]
+    offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, given, strict=True))
+    return _certified(Guarantee(float(epsilon), float(delta), relation), offers)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An item as it is asked for: what is None is to be chosen."""
+
+    mechanism: Mechanism
+    count: int | None
+    cost: int | None
+
+
+class Found(NamedTuple):
+    """Items in the order of their offers, the largest budget, and an upper bound on its value."""
+
+    items: list[Item]
+    budget: int
+    value: float
 
 
 @functools.lru_cache(maxsize=64)
-def _certified(
-    epsilon: float,
-    delta: float,
-    pairs: tuple[tuple[Mechanism, int | None], ...],
-    costs: tuple[int, ...] | None,
-    relation: Relation,
-) -> Menu:
-    free = [bool(np.all(np.asarray(mechanism.releases_nothing()))) for mechanism, _ in pairs]
-    paid = [pair for pair, is_free in zip(pairs, free, strict=True) if not is_free]
-    chosen = None if costs is None else [c for c, is_free in zip(costs, free, strict=True) if not is_free]
-    found, budget, value = _of_several(paid, chosen, epsilon, delta, relation) if paid else ([], 0, 0.0)
-    every = iter(found)
-    listed = tuple(
-        Item(mechanism, count or 1, 0, math.inf) if is_free else next(every)
-        for (mechanism, count), is_free in zip(pairs, free, strict=True)
-    )
-    return Menu(epsilon, delta, relation, listed, budget, value)
+def _certified(guarantee: Guarantee, offers: tuple[Offer, ...]) -> Menu:
+    free = {
+        i: Item(offer.mechanism, offer.count or 1, 0, math.inf)
+        for i, offer in enumerate(offers)
+        if np.all(np.asarray(offer.mechanism.releases_nothing()))
+    }
+    found = _with_others(guarantee, offers, free) if len(free) < len(offers) else Found(list(free.values()), 0, 0.0)
+    return Menu(*guarantee, tuple(found.items), found.budget, found.value)
 
 
 def limit(menu: Menu) -> int:
@@ -213,170 +222,84 @@ def limit(menu: Menu) -> int:
     if len(paid) < 2:
         return menu.budget
     with scope(by_programs=True):
-        game = Game.on(menu)
+        game = menu.game()
         return int(game.solved([item.cost for item in paid], min(2 * menu.budget, MOST_LEVELS), side=1).budget)
 
 
-class Game(NamedTuple):
-    """Blocks' losses, and the lattice that they are played on."""
-
-    rows: list[list[Block]]
-    window: Window
-    points: int
-    epsilon: float
-    delta: float
-
-    @classmethod
-    def of(
-        cls, items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], epsilon: float, delta: float, to: Relation
-    ) -> Game:
-        """Returns the game of blocks, of which the budget pays for about so many alone."""
-        blocks = [(costlier(mechanism), count) for mechanism, count in items]
-        shares = [number / len(items) for number in plays]
-        while True:
-            rows = blocks_of(blocks, shares, to, epsilon)
-            window, points = window_for(rows, plays, epsilon, delta)
-            reach = max(epsilon, -float(window.start * window.mesh))
-            if np.max(window.order) * reach <= MOST_TILT or min(shares) > validation.MOST_COUNT:
-                return cls(rows, window, points, epsilon, delta)
-            # So few runs never come near epsilon, which asks for a tilt without bound.
-            shares = [1.5 * share for share in shares]
-
-    @classmethod
-    def on(cls, menu: Menu) -> Game:
-        """Returns the game of a menu's items that cost something."""
-        paid = [item for item in menu.items if 0 < item.cost < NEVER]
-        pairs, plays = [(item.mechanism, item.count) for item in paid], [item.alone for item in paid]
-        return cls.of(pairs, plays, menu.epsilon, menu.delta, menu.relation)
-
-    def solved(self, costs: Sequence[int], most: int, *, side: int = 0, epsilons: np.ndarray | None = None) -> Solved:
-        """Returns the values of budgets up to ``most``, from above (``side`` 0) or from below (1).
-
-        Up to the first beyond delta; or, where a path is judged by other ``epsilons`` (most + 1,) than the game's
-        according to what is left, up to ``most``.
-        """
-        ring = max(_power_of_two(max(cost for cost in costs if cost <= most)), RING if self.points <= WIDE else 1)
-        levels = max(_power_of_two(most + 1), LEVELS)
-        if 16 * len(self.rows) * ring * self.points > MOST_BYTES:
-            raise ValueError(
-                f"costs = {tuple(costs)} on a lattice of {self.points} points take too much memory: as many levels as "
-                "the largest is are kept. Give smaller whole numbers, or let them be chosen."
-            )
-        losses = losses_on(self.rows, self.window, self.points, side)
-        judged = np.full(levels, self.epsilon)
-        if epsilons is not None:
-            judged[: most + 1] = epsilons
-        found: Solved = solve(
-            ring, losses, np.asarray(costs, np.int32), judged, self.window,
-            np.float64(self.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
-        )  # fmt: skip
-        return outside(found)
-
-    def costs_too_much(self, index: int) -> bool:
-        """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
-        for row in self.rows:
-            losses, masses = row[index].masses()
-            over = np.maximum(-np.expm1(np.minimum(self.epsilon - losses, 0.0)), 0.0)
-            if not np.sum(masses * over) + row[index].infinite[1] <= self.delta:
-                return True
-        return False
-
-    def alone(self, index: int, guess: float) -> float:
-        """Returns how often the budget pays for one item, nothing else being played, as a real number."""
-        most = math.ceil(2 * guess) + 2
-        while True:
-            costs = [1 if j == index else NEVER for j in range(len(self.rows[0]))]
-            found = self.solved(costs, most)
-            last = int(found.budget)
-            if last < most or most >= MOST_LEVELS:
-                break
-            most = min(4 * most, MOST_LEVELS)
-        if not last or last == most:
-            return float(last)
-        low, high = np.log(found.values[last]), np.log(found.values[last + 1])
-        return last + float((math.log(self.delta) - low) / (high - low)) if np.isfinite(low) else float(last)
+def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
+    """Returns what is found of the offers whose items are not ``known`` by their place, and all items."""
+    found = _found(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
+    others = iter(found.items)
+    return found._replace(items=[known[i] if i in known else next(others) for i in range(len(offers))])
 
 
-def _of_one(
-    pair: tuple[Mechanism, int | None], costs: list[int] | None, epsilon: float, delta: float, relation: Relation
-) -> tuple[list[Item], int, float]:
-    """Returns a menu without a choice: a plan that is stopped anywhere, by the certified accountant."""
-    mechanism = costlier(pair[0])
-    runs = most_runs(mechanism, epsilon, delta, relation=relation)
-    if not runs:
-        return _without([True], [pair], costs, epsilon, delta, relation)
-    cost = costs[0] if costs else 1
-    value = float(certified.delta(mechanism, runs, epsilon, relation=relation).upper)
-    return [Item(pair[0], 1, cost, float(runs))], min(runs * cost, validation.MOST_COUNT), value
-
-
-def _of_several(
-    pairs: list[tuple[Mechanism, int | None]], costs: list[int] | None, epsilon: float, delta: float, relation: Relation
-) -> tuple[list[Item], int, float]:
-    """Returns the items with a cost each, the budget, and its value; what is never granted is not played."""
-    if len(pairs) == 1:
-        return _of_one(pairs[0], costs, epsilon, delta, relation)
-    mechanisms, sizes = [mechanism for mechanism, _ in pairs], [size for _, size in pairs]
-    guesses = [guessed_runs(mechanism, epsilon, delta, relation) for mechanism in mechanisms]
-
-    def game_of(sizes: Sequence[int], runs: Sequence[float]) -> Game:
-        plays = [number / size for number, size in zip(runs, sizes, strict=True)]
-        return Game.of(list(zip(mechanisms, sizes, strict=True)), plays, epsilon, delta, relation)
-
+def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
+    """Returns offers with what is chosen for them; what is never granted is not played."""
+    if len(offers) == 1:
+        return _of_one(guarantee, offers[0])
     with scope(by_programs=True):
+        guesses = [guessed_runs(offer.mechanism, guarantee) for offer in offers]
         # What each is alone is told by blocks that are not too many: it takes a level for each.
         for _ in range(ROUNDS):
-            usual = [max(round(guess / BLOCKS), 1) for guess in guesses]
-            first = [max(size or 1, own) for size, own in zip(sizes, usual, strict=True)]
-            game = game_of(first, guesses)
-            never, runs = [game.costs_too_much(i) for i in range(len(pairs))], guesses
+            sizes = [max(offer.count or 1, round(guess / BLOCKS)) for offer, guess in zip(offers, guesses, strict=True)]
+            game = _game(guarantee, offers, sizes, guesses)
+            alone = [game.alone(i, guess / size) for i, (guess, size) in enumerate(zip(guesses, sizes, strict=True))]
+            never = [
+                number < 1 and size == (offer.count or 1)
+                for offer, number, size in zip(offers, alone, sizes, strict=True)
+            ]
             if any(never):
-                break
-            alone = [game.alone(i, guess / size) for i, (guess, size) in enumerate(zip(guesses, first, strict=True))]
-            never = [number < 1 for number in alone]
-            runs = [number * size for number, size in zip(alone, first, strict=True)]
+                return _without(guarantee, offers, never)
+            runs = [number * size for number, size in zip(alone, sizes, strict=True)]
             ratios = [number / guess for number, guess in zip(runs, guesses, strict=True)]
             if 1 / NEAR <= min(ratios) <= max(ratios) <= NEAR:
                 break
-            guesses = [max(number, 0.5) for number in runs]
-        if any(never):
-            return _without(never, pairs, costs, epsilon, delta, relation)
-        counts, chosen = sizes_and_costs(runs, sizes)
-        if costs:
-            counts, chosen = tuple(size or 1 for size in sizes), tuple(costs)
-        if list(counts) != first:
-            game = game_of(counts, runs)
+            guesses = [max(number, LESS) * size for number, size in zip(alone, sizes, strict=True)]
+        if offers[0].cost:
+            counts, costs = tuple(offer.count or 1 for offer in offers), tuple(offer.cost or 1 for offer in offers)
+        else:
+            counts, costs = sizes_and_costs(runs, [offer.count for offer in offers])
+        if list(counts) != sizes:
+            game = _game(guarantee, offers, counts, runs)
         alone = [number / count for number, count in zip(runs, counts, strict=True)]
-        most = math.ceil(min(cost * number for cost, number in zip(chosen, alone, strict=True))) + 1
-        found = game.solved(chosen, min(most, MOST_LEVELS))
-    budget = int(found.budget)
-    items = [Item(*parts) for parts in zip(mechanisms, counts, chosen, alone, strict=True)]
-    return items, budget, float(found.values[budget])
+        most = math.ceil(min(cost * number for cost, number in zip(costs, alone, strict=True))) + 1
+        solved = game.solved(costs, min(most, MOST_LEVELS))
+    mechanisms, budget = [offer.mechanism for offer in offers], int(solved.budget)
+    items = [Item(*parts) for parts in zip(mechanisms, counts, costs, alone, strict=True)]
+    return Found(items, budget, float(solved.values[budget]))
 
 
-def _without(
-    never: list[bool],
-    pairs: list[tuple[Mechanism, int | None]],
-    costs: list[int] | None,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-) -> tuple[list[Item], int, float]:
+def _game(guarantee: Guarantee, offers: Sequence[Offer], counts: Sequence[int], runs: Sequence[float]) -> Game:
+    """Returns the game of blocks of so many runs, of which the budget pays for about so many alone."""
+    plays = [number / count for number, count in zip(runs, counts, strict=True)]
+    return Game.of([(offer.mechanism, count) for offer, count in zip(offers, counts, strict=True)], plays, guarantee)
+
+
+def _of_one(guarantee: Guarantee, offer: Offer) -> Found:
+    """Returns a menu without a choice: a plan that is stopped anywhere, by the certified accountant."""
+    epsilon, delta, relation = guarantee
+    mechanism, cost = costlier(offer.mechanism), offer.cost or 1
+    runs = most_runs(mechanism, epsilon, delta, relation=relation)
+    if not runs:
+        return _without(guarantee, [offer], [True])
+    value = float(certified.delta(mechanism, runs, epsilon, relation=relation).upper)
+    return Found([Item(offer.mechanism, 1, cost, float(runs))], min(runs * cost, validation.MOST_COUNT), value)
+
+
+def _without(guarantee: Guarantee, offers: Sequence[Offer], never: Sequence[bool]) -> Found:
     """Returns what is found of the others, and for the items that are ``never`` granted a cost that no budget pays."""
     if all(never):
         raise ValueError(
-            f"menu = {[mechanism for mechanism, _ in pairs]}: a block of each alone costs more than (epsilon = "
-            f"{epsilon:g}, delta = {delta:g}); give more noise or smaller blocks, or raise the budget."
+            f"menu = {[offer.mechanism for offer in offers]}: a block of each alone costs more than (epsilon = "
+            f"{guarantee.epsilon:g}, delta = {guarantee.delta:g}); give more noise or smaller blocks, or raise the "
+            "budget."
         )
-    rest = [pair for pair, is_never in zip(pairs, never, strict=True) if not is_never]
-    left = None if costs is None else [cost for cost, is_never in zip(costs, never, strict=True) if not is_never]
-    found, budget, value = _of_several(rest, left, epsilon, delta, relation)
-    every = iter(found)
-    items = [
-        Item(mechanism, count or 1, NEVER, 0.0) if is_never else next(every)
-        for (mechanism, count), is_never in zip(pairs, never, strict=True)
-    ]
-    return items, budget, value
+    refused = {
+        i: Item(offer.mechanism, offer.count or 1, NEVER, 0.0)
+        for i, (offer, is_never) in enumerate(zip(offers, never, strict=True))
+        if is_never
+    }
+    return _with_others(guarantee, offers, refused)
 
 
 def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | None]:
@@ -391,7 +314,3 @@ def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | 
         validation.check_count(count, "count", "the runs of a block")
     plain = jax.tree.map(lambda leaf: np.asarray(leaf).item(), mechanism)
     return plain, None if count is None else int(count)
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

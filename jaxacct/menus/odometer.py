@@ -10,6 +10,7 @@ stop between a hundredth of the budget and a tenth as between that and all of it
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -19,9 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float64
 
+from jaxacct.calibrate.secants import least
 from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
 from jaxacct.menus.filter import MenuFilter, MenuState, opened
-from jaxacct.menus.menu import MOST_LEVELS, NEVER, Game, Menu
+from jaxacct.menus.menu import NEVER, Menu
+from jaxacct.menus.played import MOST_LEVELS
 from jaxacct.precision import in_float64, outside, scope
 
 READINGS = 128
@@ -33,8 +36,12 @@ SHARE = 0.1
 EARLY = 0.1
 """Part of the budget whose reading is read at once: that of the very first releases would cost all later ones more."""
 
-ROUNDS, CLOSE = 8, 2e-3
-"""Of the search for the longest budget: most solutions, and the distance in log delta at which it ends."""
+ROUNDS, CLOSE, SLOPE = 8, 2e-3, -8.0
+"""Of the search for the longest budget: most solutions, the distance in log delta at which it ends, and by about how
+much that falls for each unit of minus the budget's logarithm."""
+
+MOST_BLOCKS = 1024
+"""Blocks of the only item on a menu, at most: a plan needs none, and a level is solved for each."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -81,7 +88,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     """Returns the menu with the largest budget found that can be read, and the readings after each part of it."""
     if not menu.budget or not menu.epsilon:
         return menu, (0.0,) + (menu.epsilon,) * READINGS
-    delta = menu.delta * SHARE
+    menu, delta = _in_blocks(menu), menu.delta * SHARE
     squares = (np.arange(READINGS + 1) / READINGS + EARLY) / (1 + EARLY)
     mu = float(gaussian_mu(menu.epsilon, delta))
     shape = np.asarray(gaussian_epsilon(mu * np.sqrt(squares), delta))
@@ -90,39 +97,42 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     readings[0], readings[-1] = 0.0, menu.epsilon
     costs = [item.cost for item in menu.items if 0 < item.cost < NEVER]
     with scope(by_programs=True):
-        game = Game.on(menu)
+        game = menu.game()
 
+        @functools.cache
         def value(budget: int) -> float:
             spent = budget - np.arange(budget + 1)
             judged = readings[-(-spent * READINGS // budget)]
             return float(game.solved(costs, budget, epsilons=judged).values[budget])
 
-        # Log delta falls by about so much for each unit of the budget's logarithm.
-        passed, slope, budget, at = (0, 1.0), -8.0, round(0.9 * menu.budget), 0.0
-        failed = min(menu.budget, MOST_LEVELS) + 1
-        before: tuple[float, float] | None = None
-        for _ in range(ROUNDS):
-            found = value(budget)
-            height = math.log(max(found, 1e-300) / menu.delta)
-            if height <= 0:
-                passed = max(passed, (budget, found))
-            else:
-                failed = min(failed, budget)
-            if -CLOSE <= height <= 0 or failed - passed[0] <= 1:
-                break
-            at = -math.log(budget)
-            if before is not None and at != before[0]:
-                slope = min(max((height - before[1]) / (at - before[0]), -100.0), -1.0)
-            before = at, height
-            budget = round(math.exp(-(at - (height + CLOSE / 2) / slope)))
-            if not passed[0] < budget < failed:
-                budget = (passed[0] + failed) // 2
-    if passed[0] < max(costs):
+        most = min(menu.budget, MOST_LEVELS)
+        found = least(
+            lambda u: value(_units(u, most)) / menu.delta, -math.log(0.9 * most), close=CLOSE, rounds=ROUNDS,
+            slope=SLOPE,
+        )  # fmt: skip
+    budget = _units(found, most) if math.isfinite(found) else 0
+    if budget < max(costs):
         raise ValueError(
             f"epsilon = {menu.epsilon:g} is less than an odometer reads after a block of each item at delta = "
             f"{menu.delta:g}: raise it, or make blocks smaller."
         )
-    return replace(menu, budget=passed[0], value=passed[1]), tuple(readings.tolist())
+    return replace(menu, budget=budget, value=value(budget)), tuple(readings.tolist())
+
+
+def _in_blocks(menu: Menu) -> Menu:
+    """Returns the menu; where nothing but one item is paid for, with that in blocks of which there are not too many."""
+    paid = [item for item in menu.items if 0 < item.cost < NEVER]
+    if len(paid) > 1:
+        return menu
+    (item,) = paid
+    runs = menu.budget // item.cost
+    count = -(-runs // MOST_BLOCKS)
+    block = replace(item, count=count, cost=1, alone=item.alone / count)
+    return replace(menu, items=tuple(block if it is item else it for it in menu.items), budget=runs // count)
+
+
+def _units(u: float, most: int) -> int:
+    return min(max(round(math.exp(-u)), 1), most)
 
 
 @in_float64

@@ -214,8 +214,9 @@ def _pairings(count: int) -> np.ndarray:
 def infinite_share(facts: Facts, lost: Array) -> Array:
     """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
     least, most = facts.infinite
-    # The union bound on either, rounded up.
-    return jnp.stack([jnp.minimum(most + lost * (1 + 8 * roundoff()), 1.0), least])
+    # The union bound on either, rounded up. Concrete ones need no program.
+    xp = np if is_concrete(facts, lost) else jnp
+    return xp.stack([xp.minimum(most + lost * (1 + 8 * roundoff()), 1.0), least])
 
 
 def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:

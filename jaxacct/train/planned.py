@@ -36,6 +36,7 @@ import numpy as np
 from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.runs import most_certified
+from jaxacct.calibrate.secants import least
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
@@ -44,8 +45,8 @@ DIGITS = 6
 """Of a number that was solved for, rounded to the safe side: a run that is taken up again on another machine, whose
 accountant rounds differently in the last place, has the same plan. It costs less than 2e-5 of epsilon."""
 
-CLOSE, ROUNDS, LONGEST = 3e-4, 15, 2.0
-"""Of a search: distance from the budget at which it ends, most evaluations, and the largest logarithm that counts."""
+CLOSE, ROUNDS = 3e-4, 15
+"""Of a search: distance from the budget at which it ends, and most evaluations."""
 
 LEAST_NOISE = 1e-2
 """Noise at which a search begins at least."""
@@ -314,31 +315,7 @@ def _solved(
         mechanisms, counts = _composition(sampler, math.exp(u), steps, queries)
         return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
-    return math.exp(_least(cost, start))
-
-
-def _least(cost: Callable[[float], float], start: float) -> float:
-    """Returns a setting u of cost at most 1 that is near the least, by secants; inf where none was found.
-
-    The cost falls in u, about as a power of e^u.
-    """
-    passed, failed = math.inf, -math.inf
-    u, slope, before = start, -1.0, None
-    for _ in range(ROUNDS):
-        height = math.log(min(max(cost(u), math.exp(-LONGEST)), math.exp(LONGEST)))
-        if height <= 0:
-            passed = min(passed, u)
-        else:
-            failed = max(failed, u)
-        if -CLOSE <= height <= 0:
-            break
-        if before is not None and abs(height) < LONGEST and u != before[0]:
-            slope = min(max((height - before[1]) / (u - before[0]), -4.0), -0.25)
-        before = u, height
-        u -= (height + CLOSE / 2) / slope
-        if not failed < u < passed:
-            u = (failed + passed) / 2 if passed < math.inf else failed + LONGEST / 2
-    return passed
+    return math.exp(least(cost, start, close=CLOSE, rounds=ROUNDS))
 
 
 def _certified(
