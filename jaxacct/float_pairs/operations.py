@@ -26,6 +26,10 @@ MOVING = frozenset(
 """Operations that move numbers about and do not look at them: done to each part by itself."""
 
 
+WHOLE: dict[str, Callable[..., Any]] = {}
+"""Functions of the kernel that are jitted by these names and have forms of their own for pairs."""
+
+
 class Complex(NamedTuple):
     """Complex numbers by their parts."""
 
