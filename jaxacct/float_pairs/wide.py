@@ -1,6 +1,6 @@
 """Pairs of float32 with an exponent beside them: relative errors are the same for all numbers that float64 has.
 
-A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low a multiple of 2^-70, or 0 with the exponent
+A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low 0 or at least 2^-70, or 0 with the exponent
 :data:`NOTHING`. So nothing under- or overflows before 2^-+16000, and every operation has the relative error of
 :mod:`jaxacct.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and NaN are
 as IEEE has them.
@@ -27,7 +27,7 @@ INFINITE = 2**17
 """The exponent of inf and NaN."""
 
 DUST = 2.0**-70
-"""Low parts are whole multiples of it, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
+"""Low parts below it are 0, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
 
 
 class Wide(NamedTuple):
@@ -64,8 +64,11 @@ def normal(of: Pair, exponent: Array | int, plain: Single | None = None) -> Wide
 
 
 def _without_dust(low: Single) -> Single:
-    """Returns low parts rounded to multiples of :data:`DUST`."""
-    return (low + DUST * 2.0**23 * 1.5) - DUST * 2.0**23 * 1.5
+    """Returns low parts with those below :data:`DUST` as 0; NaN as well.
+
+    By a comparison: adding a constant and taking it off again is nothing to XLA, whose rewriting is exact arithmetic's.
+    """
+    return jnp.where(jnp.abs(low) >= np.float32(DUST), low, np.float32(0))
 
 
 def in_range(x: Wide, plain: Single | None = None) -> Wide:
@@ -95,7 +98,7 @@ def constant(value: np.ndarray | float) -> Wide:
     up = np.abs(high) == 2
     high, low, exponent = np.where(up, high / 2, high), np.where(up, low / 2, low), exponent - 1 + up
     exponent = np.where(mantissa == 0, NOTHING, np.where(finite, exponent, INFINITE)).astype(np.int32)
-    low = np.where(finite, np.round(low / DUST) * DUST, 0)
+    low = np.where(finite, np.where(np.abs(low) >= DUST, low, 0), 0)
     return Wide(jnp.asarray(high, jnp.float32), jnp.asarray(low, jnp.float32), jnp.asarray(exponent))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
+from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, roundoff
+from jaxacct.float_pairs import transform as of_pairs
 from jaxacct.precision import first_index
 from jaxacct.prv.lattice import LossLattice, normalize
 from jaxacct.pytrees import register_dataclass
@@ -33,8 +34,9 @@ def transform_error() -> float:
     holds entry by entry: every output reaches every input by one path). 12u in place of 7u covers the packing of a real
     transform and twiddle factors wrong by one unit. A level of three, of 3 2^k points, multiplies likewise and then
     errs by five more roundings of parts that sum to 1.37 times the input: 13u, and it counts as log2(3) levels.
+    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.transform`).
     """
-    return (16 if arithmetic().name == "pair" else 12) * roundoff()
+    return of_pairs.TRANSFORM_ERROR if arithmetic() == PAIR else 12 * roundoff()
 
 
 @register_dataclass
