@@ -32,7 +32,7 @@ makes it at most (31 |y| + 5 (1 + y)) / |1 - 2^-k + y| + 3, largest at k = 1, y 
 
 *log.* c_j has 12 bits, so products with halves of t are exact; for j != 0, |t| >= 2^-7 and the first sum, of multiples
 of 2^-30 below 2^-6, is exact too. z is off by u^2 (2 |t| c + |z|), at most 3.6 of the result; it is exact for j = 0.
-The series makes 30.4 of the result where |j| = 1, less elsewhere; the row 2.1 and the sums of low parts 3.1 + 4.1. Where
+The series makes 30.4 of the result where |j| = 1, less elsewhere; the row 2.1, the sums of low parts 3.1 + 4.1. Where
 the exponent is not 0 the result is above 0.34: the series makes 2, and the parts of e ln 2, at most twice the result,
 and sums of them less than 20.
 
@@ -102,7 +102,7 @@ def looked_up(row: Int32[Array, " ..."], columns: Sequence[np.ndarray]) -> list[
 def series(z: Pair, second: float, further: Sequence[Number]) -> Pair:
     """Returns z + second z^2 + c3 z^3 + c4 z^4 + ..., for |z| < 1/80, second 1/2, -1/2 or 0, and |c_n| <= 1/n.
 
-    Off by at most (12 + 240 |c4| (80 z)^3) u^2 |z|. y = c3 z + c4 z^2 + ... is a sum of an exact product and of terms of
+    Off by at most (12 + 240 |c4| (80 z)^3) u^2 |z|. y = c3 z + c4 z^2 + ... is a sum of an exact product and terms of
     size |z g|, |g| <= 2^-14 + 1.04 |c4 z|, of which roundings make less than u |z| (6.3 |g| + 0.0002); that counts z^2
     times. z^2 y is rounded in terms of 2^-11 of itself, 1.2 u^2 at most; sums of low parts make 2 + 1 + 1.5 + 3.5.
     """

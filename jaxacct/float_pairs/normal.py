@@ -1,6 +1,6 @@
 """erf and erfc of pairs with exponents. Errors in units of u^2 = 2^-48, to first order.
 
-Below 1/2, erf(x) = x P(x^2); above, erfc(x) = e^(-x^2) P(1 / (1 + x)). P is a Taylor polynomial of degree 6 from a table
+Below 1/2, erf(x) = x P(x^2); above, erfc(x) = e^(-x^2) P(1 / (1 + x)). P is a Taylor polynomial of degree 6, of a table
 with a row for each 1/64 of its argument, the first three coefficients pairs, the others float32.
 
 *P.* Where x < 1/2 its argument makes 1.2 and its sums and products 5. Elsewhere the argument is off by 14, which counts

@@ -7,7 +7,7 @@ Up to |x| = 11.7, k has three bits. Partial sums that cancel are exact, and afte
 |r| + 7 2^(-14 i): the error is below 2 u^2 |r| wherever |r| > 2^-46. Pairs that are closer to a multiple of pi / 2 are
 few, and all of them are in the tests.
 
-*sin and cos.* With a of j/64 from the table and b its derivative, a + (b sin z + a (cos z - 1)): products make 14 and the
+*sin and cos.* With a of j/64 from the table and b its derivative, a + (b sin z + a (cos z - 1)): products make 14, the
 series 12 of |z|, which is at most the result; sums 3 + 3, the row 2, r 2 to 4: below 40, where 64 are asked for. Beyond
 |x| = 11.7 that is an absolute error.
 
