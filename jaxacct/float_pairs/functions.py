@@ -112,7 +112,7 @@ def series(z: Pair, second: float, further: Sequence[Number]) -> Pair:
     z1, z2 = halves(z.high)
     square = pair.square(z)
     # c3 z + c4 z^2 + ...
-    g = tail[-1]
+    g = jnp.full_like(z.high, tail[-1])
     for c in tail[-2::-1]:
         g = product(z.high, g) + c
     y, y_low = quick_two_sum(z1 * head, product(z2 + z.low, head) + product(z.high, g))
@@ -135,7 +135,13 @@ def _exponentials() -> tuple[list[np.float32], np.float32, list[np.ndarray], lis
         two = Decimal(2).ln()
         powers = [(Decimal(j) / STEPS).exp() for j in range(-ROWS, ROWS + 1)]
         tables = [list(np.transpose([parts(v - less, 24, 24) for v in powers])) for less in (0, 1)]
-        return parts(two, 11, 11, 11, 24), rounded(1 / two), *tables, [Fraction(1, n) for n in (6, 24, 120, 720)]
+        return (
+            parts(two, 11, 11, 11, 24),
+            rounded(1 / two),
+            tables[0],
+            tables[1],
+            [Fraction(1, n) for n in (6, 24, 120, 720)],
+        )
 
 
 @functools.cache

@@ -96,7 +96,7 @@ def two_product(a: Single, b: Single) -> tuple[Single, Single, Single]:
     return p, e, rest + a2 * b2
 
 
-def product(a: Single, b: Single) -> Single:
+def product(a: Single, b: Single | np.float32) -> Single:
     """Returns a b, rounded wherever it is compiled: the maximum keeps it from being fused with a sum.
 
     A compiler may compute a value several times over, fused in one place and not in another. A pair of which the high
