@@ -1,8 +1,21 @@
-"""PLACEHOLDER."""
+"""erf and erfc of pairs with exponents. Errors in units of u^2 = 2^-48, to first order.
+
+Below 1/2, erf(x) = x P(x^2); above, erfc(x) = e^(-x^2) P(1 / (1 + x)). P is a Taylor polynomial of degree 6, of a table
+with a row for each 1/64 of its argument, the first three coefficients pairs, the others float32.
+
+*P.* Where x < 1/2 its argument makes 1.2 and its sums and products 5. Elsewhere the argument is off by 14, which counts
+at most 1.3 times; sums and products of pairs make 11; what float32 makes of the third-order terms, and what is left
+out, is at most 28 for x < 3 and 7 (1 + 2 x^2) always.
+
+*erf* is within 20 below 1/2, and 75 above, where it is 1 - erfc; 96 are asked for. *erfc* is within 64 (1 + 2 x^2): the
+square is off by 14 x^2, the exponential by 10 and the product by 14; 128 (1 + 2 x^2) are asked for. Beyond x = 43 it
+is 0, which is below the smallest float64.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from decimal import Decimal, localcontext
 
 import jax.numpy as jnp
@@ -46,7 +59,10 @@ def _scaled_tail(x: Decimal) -> Decimal:
 
 
 def _far(w: Decimal) -> list[Decimal]:
-    """Returns the Taylor coefficients of y(w) = e^(x^2) erfc x, x = 1/w - 1, from w^3 y' = -2 (1 - w) y + 2 w / sqrt pi."""
+    """Returns the Taylor coefficients of y(w) = e^(x^2) erfc x, x = 1/w - 1.
+
+    They follow from w^3 y' = -2 (1 - w) y + 2 w / sqrt(pi).
+    """
     drive = 2 / (2 * quarter_turn()).sqrt()
     y = [Decimal(0), Decimal(0), _scaled_tail(1 / w - 1)]  # those of index -2 and -1 are 0
     for n in range(TERMS - 1):
@@ -66,12 +82,8 @@ def _near(s: Decimal) -> list[Decimal]:
         for n in range(m, m + 40):
             total += power * (-1) ** n / (2 * n + 1)
             power = power * s / (n + 1 - m)
-        found.append(drive * total / _factorial(m))
+        found.append(drive * total / math.factorial(m))
     return found
-
-
-def _factorial(n: int) -> int:
-    return n * _factorial(n - 1) if n else 1
 
 
 @functools.cache

@@ -96,7 +96,7 @@ def two_product(a: Single, b: Single) -> tuple[Single, Single, Single]:
     return p, e, rest + a2 * b2
 
 
-def product(a: Single, b: Single) -> Single:
+def product(a: Single, b: Single | np.float32) -> Single:
     """Returns a b, rounded wherever it is compiled: the maximum keeps it from being fused with a sum.
 
     A compiler may compute a value several times over, fused in one place and not in another. A pair of which the high
@@ -140,9 +140,9 @@ def multiply(x: Pair, y: Pair) -> Pair:
 
 
 def square(x: Pair) -> Pair:
-    """Returns x^2 within 8 u^2 of itself: the middle products are one, and exact.
+    """Returns x^2 within 10 u^2 of itself: the middle products are one, and exact.
 
-    In units of u^2 x^2: the crossed product, at most 2 u x^2, is off by 1 and what is added to it by 3 and 4.
+    In units of u^2 x^2: the crossed product is off by 2, the sums by 3 and 4; low times low, 1, is left out.
     """
     a, b = halves(x.high)
     p, e = quick_two_sum(a * a, 2 * a * b)
