@@ -10,6 +10,8 @@ the key of JAX's caches.
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,6 +85,28 @@ def scaled(error: float) -> float:
 def in_pairs() -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which programs are traced for pairs of float32."""
     return _traced_for("pair")
+
+
+@contextlib.contextmanager
+def float64_elsewhere() -> Iterator[None]:
+    """Says that what is traced within for float64 is run on a device that has it, or not at all."""
+    before, _elsewhere.depth = _elsewhere.depth, _elsewhere.depth + 1
+    try:
+        yield
+    finally:
+        _elsewhere.depth = before
+
+
+def in_other_arithmetic() -> bool:
+    """Returns whether the device in use is not asked for float64 here."""
+    return _elsewhere.depth > 0 or _traced_for.value == "pair"
+
+
+class _Elsewhere(threading.local):
+    depth = 0
+
+
+_elsewhere = _Elsewhere()
 
 
 def platform() -> str:

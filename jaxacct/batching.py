@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, platform
+from jaxacct.platforms import by_platform
 from jaxacct.precision import is_concrete
 from jaxacct.programs import Program
 
@@ -57,20 +59,41 @@ def one_by_one(
         settled: of the further arguments, whether the first of them is the result as it stands. It is asked of batches
             that nobody else traces; where it holds for all entries, nothing is run or compiled.
     """
-    if jax.default_backend() != "cpu":
-        return functools.partial(function, *static)
-    single: Any = jax.custom_batching.custom_vmap(functools.partial(function, *static))
+    call = functools.partial(function, *static)
+    if arithmetic() == PAIR:  # traced for one already
+        return call
+    wide = arithmetic() == FLOAT64  # where a batch may be traced later, and not here
+
+    def alone(*args: Any) -> Any:
+        with jax.enable_x64(wide):
+            return by_platform(call, *args)
+
+    single: Any = jax.custom_batching.custom_vmap(alone)
 
     @single.def_vmap
     def batch(size: int, is_batched: list[Any], *args: Any) -> tuple[Any, Any]:
         which, concrete = tuple(jax.tree.leaves(is_batched)), is_concrete(args)
         if settled is not None and concrete and np.all(np.asarray(settled(*args))):
             return args[0], is_batched[0]
-        run = _run_well if size >= MOST else _run_again if size >= MANY else _run
-        found = (run if concrete else _map)(function, static, which, args)
+        with jax.enable_x64(wide):
+            if concrete and platform() == "cpu":
+                run = _run_well if size >= MOST else _run_again if size >= MANY else _run
+                found = run(function, static, which, args)
+            else:
+                found = (_by_platform if concrete else _side_by_side)(function, static, which, args)
         return found, jax.tree.map(lambda _: True, found)
 
     return single
+
+
+def _side_by_side(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:
+    """Returns a batch's results: entry by entry on a CPU, and all at once on other devices."""
+    axes = jax.tree.unflatten(jax.tree.structure(args), [0 if is_batched else None for is_batched in which])
+    at_once = jax.vmap(functools.partial(function, *static), in_axes=tuple(axes))
+    return by_platform(lambda *args: _map(function, static, which, args), *args, at_once=at_once)
+
+
+_by_platform = jax.jit(_side_by_side, static_argnames=("function", "static", "which"))
 
 
 def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:
@@ -79,7 +102,14 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
     def entry(batched: list[Any]) -> Any:
         own = iter(batched)
         every = [next(own) if is_batched else leaf for leaf, is_batched in zip(leaves, which, strict=True)]
-        return one_by_one(function, *static)(*jax.tree.unflatten(structure, every))
+        return nested(*jax.tree.unflatten(structure, every))
+
+    nested: Any = jax.custom_batching.custom_vmap(functools.partial(function, *static))
+
+    @nested.def_vmap
+    def batch(size: int, is_batched: list[Any], *args: Any) -> tuple[Any, Any]:
+        found = _map(function, static, tuple(jax.tree.leaves(is_batched)), args)
+        return found, jax.tree.map(lambda _: True, found)
 
     return jax.lax.map(entry, [leaf for leaf, is_batched in zip(leaves, which, strict=True) if is_batched])
 

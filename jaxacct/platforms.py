@@ -8,6 +8,7 @@ no platform asked for is never traced.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,29 +17,41 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, jaxpr_as_fun, unmapped_aval
 from jax.interpreters import batching, mlir
 
-from jaxacct.arithmetic import FLOAT64, arithmetic
+from jaxacct.arithmetic import FLOAT64, arithmetic, float64_elsewhere
 from jaxacct.float_pairs.interpret import in_pairs
 
 
-def by_platform(function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere; in either, once.
+def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[..., Any] | None = None) -> Any:
+    """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere. Inside the float64 scope.
 
-    For pytrees of arrays. Where a program is traced for another arithmetic already, it is that.
+    Where a program is traced for another arithmetic already, it is that.
+
+    Args:
+        function: of pytrees of arrays, to one.
+        args: those.
+        at_once: the same function in another form, for devices other than CPUs.
     """
     if arithmetic() != FLOAT64:
-        return function(*args)
-    closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
+        return (at_once or function)(*args)
+    with float64_elsewhere():
+        closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
     leaves, structure = jax.tree.flatten(args)
+    types = tuple(closed.out_avals)
+
+    def flat(function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
+        return tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
+
+    def native(*leaves: Any) -> tuple[Any, ...]:
+        return tuple(jaxpr_as_fun(closed)(*leaves))
+
+    def elsewhere(*leaves: Any) -> tuple[Any, ...]:
+        return native(*leaves) if at_once is None else tuple(later(functools.partial(flat, at_once), types, *leaves))
+
+    def pairs(*leaves: Any) -> tuple[Any, ...]:
+        return tuple(later(functools.partial(flat, in_pairs(at_once or function)), types, *leaves))
+
     given = [jnp.asarray(leaf) for leaf in leaves]
-
-    def pairs(*leaves: Any) -> Any:
-        return tuple(jax.tree.leaves(in_pairs(function)(*jax.tree.unflatten(structure, leaves))))
-
-    found = jax.lax.platform_dependent(
-        *given,
-        tpu=lambda *leaves: tuple(later(pairs, tuple(closed.out_avals), *leaves)),
-        default=lambda *leaves: tuple(jaxpr_as_fun(closed)(*leaves)),
-    )
+    found = jax.lax.platform_dependent(*given, cpu=native, tpu=pairs, default=elsewhere)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from jaxacct import elementary, program_cache
+from jaxacct.arithmetic import arithmetic
 
 Result = TypeVar("Result")
 
@@ -104,7 +105,7 @@ class Program(Generic[Result]):
         numbers = tuple(arg for i, arg in enumerate(args) if i not in self._static) if fixed else args
         leaves, structure = jax.tree.flatten(numbers)
         config: Any = jax.config
-        kinds: list[Any] = [device, config.jax_enable_x64, config.jax_default_matmul_precision]
+        kinds: list[Any] = [device, arithmetic().name, config.jax_default_matmul_precision]
         for leaf in leaves:
             if isinstance(leaf, (np.ndarray, np.generic)):
                 kinds.append((leaf.shape, leaf.dtype))

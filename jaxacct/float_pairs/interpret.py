@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from jaxacct import arithmetic
-from jaxacct.float_pairs import conversions, wide
+from jaxacct.float_pairs import checked, conversions, wide
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex
 from jaxacct.float_pairs.wide import Wide
 
@@ -35,10 +35,14 @@ def in_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
         function: of arrays, to a pytree of arrays.
         stepwise: whether operations are compiled one by one, and loops run by the host: for concrete arrays, where the
             whole program would take minutes to compile (XLA's CPU backend) and is not run often.
+
+    Raises:
+        UnsoundBackendError: the backend in use rounds in another way than pairs assume.
+        NotImplementedError: ``function`` has an operation that is not written for pairs.
     """
 
-    @functools.wraps(function)
     def run(*args: Any) -> Any:
+        checked.check()
         with arithmetic.in_pairs():
             # Anew each time: what was traced for float64 has its constants.
             closed, shape = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
@@ -215,8 +219,6 @@ def _moved(equation: JaxprEqn, args: list[Any]) -> list[Any]:
     if not equation.primitive.multiple_results:
         return [jax.tree.unflatten(structure, rows)]
     return [
-        jax.tree.unflatten(structure, [row[i] for row in rows])
-        if _dtype(atom) in (FLOAT64, COMPLEX128)
-        else rows[0][i]
+        jax.tree.unflatten(structure, [row[i] for row in rows]) if _dtype(atom) in (FLOAT64, COMPLEX128) else rows[0][i]
         for i, atom in enumerate(equation.outvars)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxacct import validation
 from jaxacct.bounds import zero
 from jaxacct.composition import directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.platforms import by_platform
 from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
@@ -138,7 +140,8 @@ def answer(
     if concrete and runs_nothing(directions) and not return_diagnostics:
         return zero()
     if not concrete:
-        found = refine.traced(directions, question.at(as_float64(question.value)), points or DEFAULT_POINTS, method)
+        traced = functools.partial(refine.traced, points=points or DEFAULT_POINTS, method=method)
+        found = by_platform(traced, directions, question.at(as_float64(question.value)))
     else:
         question = question.at(np.asarray(question.value, np.float64))
         if points is None:
