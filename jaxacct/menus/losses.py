@@ -39,7 +39,7 @@ MANY, COARSE = 1000, 6.0
 MOST_POINTS = 2**17
 """Of the circle; beyond that the lattice is made coarser."""
 
-FITTED = 1.05
+FITTED = 1.04
 """By how much the lattice may be coarser for a cheaper number of points."""
 
 NEGLIGIBLE = 1e-6
@@ -48,7 +48,7 @@ NEGLIGIBLE = 1e-6
 SPREAD = 30.0
 """By how much a Rényi bound of delta typically lies above it."""
 
-BEYOND, DEVIATIONS = 1.0, 6.0
+BEYOND, DEVIATIONS = 0.9, 6.0
 """Losses above epsilon that the window holds, at most, and in standard deviations of all that the budget pays for."""
 
 MOST_TILT = 500.0
