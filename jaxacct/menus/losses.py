@@ -39,7 +39,7 @@ MANY, COARSE = 1000, 6.0
 MOST_POINTS = 2**17
 """Of the circle; beyond that the lattice is made coarser."""
 
-FITTED = 1.1
+FITTED = 1.04
 """By how much the lattice may be coarser for a cheaper number of points."""
 
 NEGLIGIBLE = 1e-6
@@ -48,14 +48,17 @@ NEGLIGIBLE = 1e-6
 SPREAD = 30.0
 """By how much a Rényi bound of delta typically lies above it."""
 
-BEYOND, DEVIATIONS = 2.0, 6.0
+BEYOND, DEVIATIONS = 0.9, 6.0
 """Losses above epsilon that the window holds, at most, and in standard deviations of all that the budget pays for."""
 
 MOST_TILT = 500.0
 """Of order times loss in the window: e^700 is about where float64 ends."""
 
-DIGITS = 12
+DIGITS = 35
 """Binary digits of h."""
+
+ATOM, FEW = 0.01, 20
+"""Mass of a single loss from which it is taken for an atom, where hardly any is left beside so few of them."""
 
 
 class Guarantee(NamedTuple):
@@ -131,7 +134,7 @@ def window_for(
     bounds delta best.
     """
     number = max(plays)
-    deviations, lows, highs, orders = [], [], [], []
+    deviations, lows, highs, orders, atoms = [], [], [], [], []
     for row in rows:
         for block, times in zip(row, plays, strict=True):
             losses, masses = block.masses()
@@ -141,6 +144,9 @@ def window_for(
             enough = np.cumsum(masses[::-1]) <= NEGLIGIBLE * delta / number
             highs.append(losses[::-1][min(int(np.sum(enough)), losses.size - 1)])
             orders.append(_best_order(losses, masses, times, epsilon))
+            heavy = masses > ATOM
+            if np.sum(masses[~heavy]) < ATOM and np.sum(heavy) <= FEW:
+                atoms.extend(np.abs(losses[heavy]))
     low, high = min(*lows, 0.0), max(*highs, 0.0)
     below = math.log(SPREAD / NEGLIGIBLE) / (1 + min(orders))
     total = max(
@@ -154,7 +160,7 @@ def window_for(
     )
     # Where a size that is hardly less is a cheaper one, the lattice is a little coarser for it.
     points = length_class(max(int(length / mesh / FITTED), 1))
-    mesh = _rounded(max(mesh, length / max(points - 8, 1)))
+    mesh = _through(np.asarray(atoms), max(mesh, length / max(points - 8, 1)))
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
     points = length_class(math.ceil(top / mesh) + most - start + 1)
@@ -268,7 +274,20 @@ def gridded(
     return weights, total, slack + flushed, counted
 
 
+def _through(atoms: np.ndarray, mesh: float) -> float:
+    """Returns a number of few digits, about a mesh or less, with a multiple just below the least of the ``atoms``.
+
+    Sums of an atom that lies between two points would spread over as many points as there are summands, and some come
+    to lie above epsilon where none does. Where there is room, its odd halves are met as well.
+    """
+    far = atoms[atoms >= 4 * mesh]
+    if not far.size:
+        return _rounded(mesh)
+    parts = math.ceil(np.min(far) / mesh)
+    return _rounded(float(np.min(far)) / (2 * math.ceil(parts / 2) if parts > 8 else parts))
+
+
 def _rounded(mesh: float) -> float:
-    """Returns a number of few digits that is at most a mesh."""
+    """Returns a number of few digits that is at most a mesh, and hardly less."""
     mantissa, exponent = math.frexp(mesh)
     return math.ldexp(math.floor(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)

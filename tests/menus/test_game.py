@@ -18,11 +18,14 @@ ROUNDING = 1e-11
 
 
 def exact(pairs, costs, budget, likelihood, *, path=False):
-    """Returns the value of a game of P and Q masses: of the best strategy, or of the best that is fixed in advance."""
+    """Returns the value of a game of P and Q masses: of the best strategy, or of the best that is fixed in advance.
+
+    ``likelihood`` is e^epsilon, or one for each number of units left.
+    """
 
     @functools.cache
     def value(left, p, q):
-        best = max(p - likelihood * q, Fraction(0))
+        best = max(p - (likelihood[left] if isinstance(likelihood, tuple) else likelihood) * q, Fraction(0))
         for pair, cost in zip(pairs, costs, strict=True):
             if cost <= left:
                 best = max(best, sum((value(left - cost, p * a, q * b) for a, b in pair), Fraction(0)))
@@ -69,15 +72,19 @@ def game(items, epsilon, relation="remove", plays=(4.0, 4.0, 4.0)):
 
 
 def values(losses, window, costs, budget, epsilon, side):
+    epsilons = np.resize(epsilon, LEVELS)
     found = solve(
-        RING, losses, np.asarray(costs, np.int32), np.full(LEVELS, epsilon), window, np.float64(1.0),
+        RING, losses, np.asarray(costs, np.int32), epsilons, window, np.float64(1.0),
         np.int32(budget), np.bool_(side == 0),
     )  # fmt: skip
     return outside(found).values[: budget + 1]
 
 
 def plainly(losses, window, costs, budget, epsilon, *, above):
-    """Returns the recursion in NumPy, without a tilt and without errors, the window ended by ``above`` or by 1."""
+    """Returns the recursion in NumPy, without a tilt and without errors, the window ended by ``above`` or by 1.
+
+    Values and best items (-1: to stop) for what is left and the loss so far.
+    """
     first, last, h = int(window.first), int(window.last), float(window.mesh)
     at = (int(window.start) + np.arange(POINTS)) * h
     masses = []
@@ -85,17 +92,19 @@ def plainly(losses, window, costs, budget, epsilon, *, above):
         ordered = np.concatenate([weights[POINTS - first :], weights[: POINTS - last]])
         masses.append(ordered * np.exp(-window.order[0] * h * np.arange(-first, POINTS - last)))
     stopped = np.maximum(-np.expm1(epsilon - at), 0.0)
-    levels = []
+    levels, choices, inside = [], [], slice(first, last + 1)
     for r in range(budget + 1):
-        value = stopped.copy()
-        for mass, cost in zip(masses, costs, strict=True):
+        value, choice = stopped.copy(), np.full(POINTS, -1)
+        for item, (mass, cost) in enumerate(zip(masses, costs, strict=True)):
             if cost <= r:
-                value[first : last + 1] = np.maximum(
-                    value[first : last + 1], np.correlate(levels[r - cost], mass, "valid")[: last + 1 - first]
-                )
+                played = np.correlate(levels[r - cost], mass, "valid")[: last + 1 - first]
+                choice[inside] = np.where(played > value[inside], item, choice[inside])
+                value[inside] = np.maximum(value[inside], played)
         value[:first], value[last + 1 :] = value[first], above
+        choice[:first] = choice[first]
         levels.append(value)
-    return np.array([value[-int(window.start)] for value in levels])
+        choices.append(choice)
+    return np.array(levels), np.array(choices)
 
 
 GAMES = [
@@ -147,7 +156,8 @@ def test_wrong_filters_are_caught():
             finite = above._replace(infinite=np.zeros_like(above.infinite))
             without = values(finite, window, costs, budget, epsilon, 0)[-1]
         narrow = window._replace(last=np.int32(round(epsilon / window.mesh) - window.start + 4))
-        plain = [plainly(above, narrow, costs, budget, epsilon, above=end)[-1] for end in (0.0, 1.0)]
+        start = -int(window.start)
+        plain = [plainly(above, narrow, costs, budget, epsilon, above=end)[0][-1, start] for end in (0.0, 1.0)]
         assert plain[1] + budget * above.infinite.max() >= truth * (1 - ROUNDING)
         caught["costs"] += dearer < truth * (1 - ROUNDING)  # charging one unit less than was certified
         caught["path"] += exact(pairs, costs, budget, likelihood, path=True) < truth * (1 - ROUNDING)
