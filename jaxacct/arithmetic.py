@@ -25,6 +25,13 @@ class UnsoundBackendError(RuntimeError):
     """The arithmetic of the device breaks an assumption of the certificates."""
 
 
+Chosen = Literal["auto", "float64", "pair", "float32"]
+"""What may be asked for: "auto" is float64, and pairs on platforms that lack it."""
+
+CERTIFIED: tuple[Chosen, ...] = ("auto", "float64", "pair")
+CHOICES: tuple[Chosen, ...] = (*CERTIFIED, "float32")
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """What may be taken for granted of real numbers.

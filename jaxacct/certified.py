@@ -17,14 +17,17 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import prv, saddlepoint
+from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.platforms import asked_for
 from jaxacct.precision import in_float64_by_programs, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 from jaxacct.saddlepoint.accountant import Asked, unchecked
+from jaxacct.validation import check_one_of
 
 
 def epsilon(
@@ -35,6 +38,7 @@ def epsilon(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
+    arithmetic: Chosen = "auto",
 ) -> Bounds:
     """Returns certified bounds on epsilon of a composition, at ``delta``, by the best route there is.
 
@@ -46,6 +50,8 @@ def epsilon(
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
         points: size of its mesh instead, where it is asked.
+        arithmetic: "auto" is float64, and pairs of float32 on platforms without it (a TPU); "float64" or "pair" to
+            insist. Pairs take no ``tolerance``, have no derivatives where they are asked for, and take a CPU seconds.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
@@ -68,7 +74,7 @@ def epsilon(
     >>> f"{bounds.upper:.7f}", bool(bounds.gap < 1e-9)
     ('4.3771781', True)
     """
-    return answer(mechanism, steps, ForEpsilon(delta), relation, tolerance, points)
+    return answer(mechanism, steps, ForEpsilon(delta), relation, tolerance, points, arithmetic)
 
 
 def delta(
@@ -79,6 +85,7 @@ def delta(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
+    arithmetic: Chosen = "auto",
 ) -> Bounds:
     """Returns certified bounds on delta of a composition, at ``epsilon``, by the best route there is.
 
@@ -89,7 +96,7 @@ def delta(
     >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).upper:.7f}"
     '0.1269367'
     """
-    return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points)
+    return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points, arithmetic)
 
 
 @in_float64_by_programs
@@ -156,9 +163,15 @@ def answer(
     relation: Relation,
     tolerance: float | None = None,
     points: int | None = None,
+    arithmetic: Chosen = "auto",
 ) -> Bounds:
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
+    check_one_of(arithmetic, "arithmetic", CERTIFIED)
+    if arithmetic == "pair":
+        prv.accountant.check_options(tolerance, points, concrete=False)
+        run = functools.partial(answer, relation=relation, points=points)
+        return outside(asked_for(arithmetic, run, mechanism, steps, question))
     asked, leaves = saddlepoint.accountant.asked(mechanism, steps, question, relation)
     concrete = is_concrete(leaves)
     prv.accountant.check_options(tolerance, points, concrete=concrete)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, jaxpr_as_fun, unmapped_aval
 from jax.interpreters import batching, mlir
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, float64_elsewhere
+from jaxacct.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere
 from jaxacct.float_pairs.interpret import in_pairs
 
 
@@ -52,6 +52,26 @@ def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[...,
 
     given = [jnp.asarray(leaf) for leaf in leaves]
     found = jax.lax.platform_dependent(*given, cpu=native, tpu=pairs, default=elsewhere)
+    return jax.tree.unflatten(jax.tree.structure(result), found)
+
+
+def asked_for(chosen: Chosen, function: Callable[..., Any], *args: Any) -> Any:
+    """Returns ``function(*args)`` in the arithmetic that a user asks for, on whatever device. Inside the float64 scope.
+
+    In pairs of float32, concrete arguments are worked off operation by operation, and a trace is traced anew where it
+    is lowered. That has no derivatives.
+    """
+    if chosen != "pair":
+        return function(*args)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        return in_pairs(function, stepwise=True)(*args)
+    types, result = jax.make_jaxpr(function, return_shape=True)(*args)
+    leaves, structure = jax.tree.flatten(args)
+
+    def flat(*leaves: Any) -> tuple[Any, ...]:
+        return tuple(jax.tree.leaves(in_pairs(function)(*jax.tree.unflatten(structure, leaves))))
+
+    found = later(flat, tuple(types.out_avals), *map(jnp.asarray, leaves))
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 

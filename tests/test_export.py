@@ -23,7 +23,7 @@ def saddlepoint(noise_multiplier, sampling_rate, steps):
 
 def saddlepoint_float32(noise_multiplier, sampling_rate, steps):
     mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
-    return ja.saddlepoint.epsilon(mechanism, steps, 1e-5, relation="remove", precision="float32").estimate
+    return ja.saddlepoint.epsilon(mechanism, steps, 1e-5, relation="remove", arithmetic="float32").estimate
 
 
 def mesh(noise_multiplier, sampling_rate, steps):

@@ -35,7 +35,7 @@ FFT_EVENT = re.compile(r"(^|[^a-z])i?r?fft([^a-z]|$)", re.IGNORECASE)
 def _epsilon(precision: str) -> Callable[..., Any]:
     def one(noise: Any, rate: Any, steps: Any) -> Any:
         mechanism = ja.PoissonSubsampledGaussian(noise, rate)
-        return ja.saddlepoint.epsilon(mechanism, steps, DELTA, precision=precision)
+        return ja.saddlepoint.epsilon(mechanism, steps, DELTA, arithmetic=precision)
 
     return jax.vmap(one)
 

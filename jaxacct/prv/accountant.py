@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
+from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.bounds import zero
 from jaxacct.composition import directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.platforms import by_platform
+from jaxacct.platforms import asked_for, by_platform
 from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
@@ -33,6 +34,7 @@ def epsilon(
     points: int | None = None,
     method: str = "recursive",
     return_diagnostics: bool = False,
+    arithmetic: Chosen = "auto",
 ) -> Any:
     """Returns certified bounds on epsilon of a composition, at ``delta``.
 
@@ -48,6 +50,7 @@ def epsilon(
         method: "recursive" (the evolving mesh, cost flat in the steps), or for comparison "two_stage" and "fixed",
             whose points must grow with the fourth root, or the square root, of the steps: with too few they give inf.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
+        arithmetic: as of :func:`jaxacct.epsilon`.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. With
@@ -67,7 +70,9 @@ def epsilon(
     >>> bool(bounds.lower <= 4.377178 <= bounds.upper), bool(bounds.gap < 1e-3)
     (True, True)
     """
-    return answer(mechanism, steps, ForEpsilon(delta), relation, tolerance, points, method, return_diagnostics)
+    return answer(
+        mechanism, steps, ForEpsilon(delta), relation, tolerance, points, method, return_diagnostics, arithmetic
+    )
 
 
 def delta(
@@ -80,6 +85,7 @@ def delta(
     points: int | None = None,
     method: str = "recursive",
     return_diagnostics: bool = False,
+    arithmetic: Chosen = "auto",
 ) -> Any:
     """Returns certified bounds on delta of a composition, at ``epsilon``.
 
@@ -92,7 +98,9 @@ def delta(
     >>> bool(bounds.lower <= 0.12693674 <= bounds.upper), bool(bounds.gap < 1e-2)
     (True, True)
     """
-    return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points, method, return_diagnostics)
+    return answer(
+        mechanism, steps, ForDelta(epsilon), relation, tolerance, points, method, return_diagnostics, arithmetic
+    )
 
 
 def check_points(points: int) -> None:
@@ -130,9 +138,17 @@ def answer(
     points: int | None = None,
     method: str = "recursive",
     return_diagnostics: bool = False,
+    arithmetic: Chosen = "auto",
 ) -> Any:
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
+    validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
+    if arithmetic == "pair":
+        check_options(tolerance, points, concrete=False)
+        run = functools.partial(
+            answer, relation=relation, points=points, method=method, return_diagnostics=return_diagnostics
+        )
+        return outside(asked_for(arithmetic, run, mechanism, steps, question))
     validation.check_one_of(method, "method", METHODS)
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)

@@ -12,18 +12,17 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
-from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
+from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmetic
 from jaxacct.batching import one_by_one, rows, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
+from jaxacct.platforms import asked_for, by_platform
 from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import OneRun, closed_forms, is_single
-
-PRECISIONS = ("float64", "float32")
 
 DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
@@ -38,7 +37,7 @@ def epsilon(
     delta: ArrayLike,
     *,
     relation: Relation = "add_or_remove",
-    precision: str = "float64",
+    arithmetic: Chosen = "auto",
 ) -> Bounds:
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
@@ -47,7 +46,8 @@ def epsilon(
         steps: likewise.
         delta (): likewise.
         relation: likewise.
-        precision: "float64", or "float32" for devices without it: estimates right to about 1e-3 of delta, no bracket;
+        arithmetic: "auto" is float64, and pairs of float32 on platforms without it (a TPU); either can be asked for by
+            name, "float64" or "pair". "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
             for Gaussian noise, sampled or not, and finite pairs.
 
     Returns:
@@ -70,7 +70,7 @@ def epsilon(
     >>> f"{bounds.estimate:.8f}", bool(bounds.lower <= bounds.estimate <= bounds.upper)
     ('4.37717810', True)
     """
-    return answer(mechanism, steps, ForEpsilon(delta), relation, precision)
+    return answer(mechanism, steps, ForEpsilon(delta), relation, arithmetic)
 
 
 def delta(
@@ -79,7 +79,7 @@ def delta(
     epsilon: ArrayLike,
     *,
     relation: Relation = "add_or_remove",
-    precision: str = "float64",
+    arithmetic: Chosen = "auto",
 ) -> Bounds:
     """Returns delta of a composition at ``epsilon``, exact to about ten digits, with a certified bracket.
 
@@ -90,7 +90,7 @@ def delta(
     >>> f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0).estimate:.8f}"
     '0.12693674'
     """
-    return answer(mechanism, steps, ForDelta(epsilon), relation, precision)
+    return answer(mechanism, steps, ForDelta(epsilon), relation, arithmetic)
 
 
 class Asked(NamedTuple):
@@ -127,11 +127,16 @@ class Asked(NamedTuple):
 
 
 def answer(
-    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
+    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, arithmetic: Chosen = "auto"
 ) -> Bounds:
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
-    validation.check_one_of(precision, "precision", PRECISIONS)
+    validation.check_one_of(arithmetic, "arithmetic", CHOICES)
+    if arithmetic == "pair":
+        with scope(by_programs=True):
+            run = functools.partial(answer, relation=relation)
+            return outside(asked_for(arithmetic, run, mechanism, steps, question))
+    precision = "float32" if arithmetic == "float32" else "float64"
     return unchecked(*asked(mechanism, steps, question, relation, precision))
 
 
@@ -245,7 +250,10 @@ def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Boun
     (leaves,), (moves,) = primals, tangents
     concrete = is_concrete(leaves)
     with scope(x64=asked.precision == "float64", by_programs=concrete):
-        bounds, decides = _decided(asked, leaves)
+        if concrete:
+            bounds, decides = _decided(asked, leaves)
+        else:
+            bounds, decides = by_platform(functools.partial(_decided, asked), leaves)
         reals: list[Any] = [np.asarray(leaf, bounds.estimate.dtype) if concrete else as_real(leaf) for leaf in leaves]
         slopes = _slopes(asked, reals, outside(bounds.estimate), outside(decides))
         # A tangent may be a Python number; one of a whole number is nothing at all.

@@ -10,9 +10,9 @@ from jaxacct import programs, saddlepoint
 from jaxacct.mechanisms.shifts import subsampled_pair
 
 
-def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, precision="float64"):
+def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, arithmetic="float64"):
     mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
-    return saddlepoint.epsilon(mechanism, steps, delta, relation="remove", precision=precision)
+    return saddlepoint.epsilon(mechanism, steps, delta, relation="remove", arithmetic=precision)
 
 
 def test_a_batch_is_what_its_entries_are():
@@ -80,7 +80,7 @@ def test_a_program_for_tpus_holds_no_float64():
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
 
     def estimate(noise_multiplier, sampling_rate, steps):
-        return upper_and_estimate(noise_multiplier, sampling_rate, steps, precision="float32").estimate
+        return upper_and_estimate(noise_multiplier, sampling_rate, steps, arithmetic="float32").estimate
 
     exported = jax.export.export(jax.jit(estimate), platforms=["tpu"])(scalar, scalar, scalar)
     text = exported.mlir_module()

@@ -263,7 +263,7 @@ def test_where_there_is_no_law():
     (laplace,) = ja.Laplace(1.0).dominating_pairs()
     assert pair.law() is None
     assert laplace.law() is None  # float32 is ambient here
-    bounds = saddlepoint.epsilon(ja.Laplace(1.0), 1000, 1e-5, precision="float32")
+    bounds = saddlepoint.epsilon(ja.Laplace(1.0), 1000, 1e-5, arithmetic="float32")
     assert (bounds.lower, bounds.upper, bool(bounds.converged)) == (0, np.inf, False)
     with pytest.raises(TypeError, match="no moments of complex order"):
         law_of(pair)

@@ -15,7 +15,7 @@ def test_float32_is_right_where_it_says_so():
         steps, epsilon = round(np.exp(random.uniform(np.log(30), np.log(1e6)))), np.exp(random.uniform(-4, 2.5))
         run = ja.PoissonSubsampledGaussian(noise, rate), steps, epsilon
         exact = saddlepoint.delta(*run, relation="remove")
-        single = saddlepoint.delta(*run, relation="remove", precision="float32")
+        single = saddlepoint.delta(*run, relation="remove", arithmetic="float32")
         # Below lie float32's subnormal numbers.
         if not exact.converged or exact.estimate < 1e-30:
             continue
@@ -31,4 +31,4 @@ def test_float32_is_right_where_it_says_so():
 @pytest.mark.parametrize("precision", ["float16", None])
 def test_other_precisions_are_refused(precision):
     with pytest.raises(ValueError, match="precision"):
-        saddlepoint.delta(ja.Gaussian(1.0), 1, 1.0, precision=precision)
+        saddlepoint.delta(ja.Gaussian(1.0), 1, 1.0, arithmetic=precision)

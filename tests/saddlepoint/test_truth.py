@@ -33,7 +33,7 @@ def test_float32_against_the_same():
     converged = 0
     for row in TRUTHS:
         mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
-        bounds = saddlepoint.delta(mechanism, row["k"], row["eps"], relation=row["direction"], precision="float32")
+        bounds = saddlepoint.delta(mechanism, row["k"], row["eps"], relation=row["direction"], arithmetic="float32")
         assert (bounds.lower, bounds.upper) == (0, 1)  # an estimate is not a bound
         converged += bool(bounds.converged)
         if bounds.converged:

@@ -69,7 +69,7 @@ def reference(setting: dict[str, Any]) -> dict[str, Any]:
 def _vmapped(precision: str) -> Any:
     def one(noise: Any, rate: Any, steps: Any, delta: Any) -> Any:
         mechanism = ja.PoissonSubsampledGaussian(noise, rate)
-        return ja.saddlepoint.epsilon(mechanism, steps, delta, precision=precision)
+        return ja.saddlepoint.epsilon(mechanism, steps, delta, arithmetic=precision)
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
 
