@@ -6,6 +6,7 @@ loss. The loss of a composition is at most the sum of its losses' suprema.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -178,8 +179,9 @@ def known_of(pair: DominatingPair) -> Known:
     return Known(pair.is_valid(), pair.infinite_mass(), pair.infinite_mass_error(), pair.supremum())
 
 
+@functools.partial(jax.jit, inline=True)
 def facts_of(parts: Parts) -> Facts:
-    """Returns the facts of what is composed."""
+    """Returns the facts of what is composed: for plain numbers by one program, and not by one for each operation."""
     return combined([jax.vmap(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
