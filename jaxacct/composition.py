@@ -179,9 +179,14 @@ def known_of(pair: DominatingPair) -> Known:
     return Known(pair.is_valid(), pair.infinite_mass(), pair.infinite_mass_error(), pair.supremum())
 
 
-@functools.partial(jax.jit, inline=True)
 def facts_of(parts: Parts) -> Facts:
     """Returns the facts of what is composed: for plain numbers by one program, and not by one for each operation."""
+    facts: Facts = _facts_of(parts)
+    return facts
+
+
+@functools.partial(jax.jit, inline=True)
+def _facts_of(parts: Parts) -> Facts:
     return combined([jax.vmap(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
