@@ -6,6 +6,7 @@ loss. The loss of a composition is at most the sum of its losses' suprema.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -180,7 +181,13 @@ def known_of(pair: DominatingPair) -> Known:
 
 
 def facts_of(parts: Parts) -> Facts:
-    """Returns the facts of what is composed."""
+    """Returns the facts of what is composed: for plain numbers by one program, and not by one for each operation."""
+    facts: Facts = _facts_of(parts)
+    return facts
+
+
+@functools.partial(jax.jit, inline=True)
+def _facts_of(parts: Parts) -> Facts:
     return combined([jax.vmap(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 

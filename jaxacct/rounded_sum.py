@@ -11,6 +11,7 @@ is missing is a whole multiple of 2^-52 of the first number's power of two, so t
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -69,15 +70,7 @@ class RoundedSum:
         In float64 it is the least one. ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of
         casts as excess precision.
         """
-        value = as_float64(value)
-        high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
-        rest = jnp.where(jnp.isinf(high), 0.0, value - high)
-        if arithmetic().name != "float64":
-            rest = _whole_bits(rest + 4 * roundoff() * jnp.abs(rest), high)
-        low = jax.lax.reduce_precision(rest, 8, 23)
-        rounded = jnp.where(low < rest, jnp.nextafter(low.astype(jnp.float32), jnp.float32(jnp.inf)), low)
-        low32 = jnp.where(jnp.abs(rest) < SMALLEST, jnp.where(rest > 0, SMALLEST, 0.0), rounded)
-        return cls(high.astype(jnp.float32), low32.astype(jnp.float32))
+        return cls(*_above(as_float64(value)))
 
     @classmethod
     def below(cls, value: ArrayLike) -> RoundedSum:
@@ -148,3 +141,16 @@ def runs_within(
         fits = (old + count * step) * (1 + count * rounding_of_one()) <= finite
         most = jnp.maximum(most, jnp.where(fits, count, 0.0))
     return jnp.where(each == 0, MOST_COUNT, jnp.where(each > 0, most, 0.0))
+
+
+@functools.partial(jax.jit, inline=True)
+def _above(value: Float[Array, " ..."]) -> tuple[Array, Array]:
+    """Returns the two parts of the least sum that is at least ``value``, by one program."""
+    high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
+    rest = jnp.where(jnp.isinf(high), 0.0, value - high)
+    if arithmetic().name != "float64":
+        rest = _whole_bits(rest + 4 * roundoff() * jnp.abs(rest), high)
+    low = jax.lax.reduce_precision(rest, 8, 23)
+    rounded = jnp.where(low < rest, jnp.nextafter(low.astype(jnp.float32), jnp.float32(jnp.inf)), low)
+    low32 = jnp.where(jnp.abs(rest) < SMALLEST, jnp.where(rest > 0, SMALLEST, 0.0), rounded)
+    return high.astype(jnp.float32), low32.astype(jnp.float32)

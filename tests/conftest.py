@@ -1,5 +1,6 @@
 """Settings of the suite: a compilation cache that outlives a run, rank promotion as an error, and who runs what."""
 
+import gc
 import os
 import pathlib
 from collections.abc import Iterator
@@ -16,14 +17,20 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).pa
 # A program from the disk costs half of what compiling the smallest one does.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+# Tracing makes millions of objects: fewer looks for garbage, and no source lines in programs that nobody reads.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+gc.set_threshold(50_000, 20, 10)
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it. And nearly all of a cold suite is
 # compilation: all of it is done as the library does that of first answers (jaxacct.elementary.FAST), in a third of the
-# time. What only code that is compiled well could show, .ci/run asks in a second, short run without these flags.
+# time, and in one piece, for no core is idle that could take another. What only code that is compiled well could show,
+# .ci/run asks in a second, short run without these flags.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0",
+    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 "
+    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-trip-count-annotator "
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 
 
@@ -38,9 +45,9 @@ def compile_once() -> None:
 collect_ignore_glob = ["typed/*"]
 """Programs for type checkers: tests/test_typed.py runs what runs."""
 
-MAPPINGS = pathlib.Path("/proc/self/maps")
-MOST_MAPPINGS = 30_000
-"""A process may hold 65,530 by default, and each compiled program takes about ten: one too many ends the process."""
+MAPPINGS, LIMIT = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/sys/vm/max_map_count")
+MOST_MAPPINGS = 0.7 * int(LIMIT.read_text()) if LIMIT.exists() else float("inf")
+"""Each compiled program takes about ten of the 65,530 that a process may hold by default: one too many ends it."""
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -53,16 +53,11 @@ def test_no_two_classes_of_the_package_have_one_structure():
     assert not same
 
 
-def made(register, name):
-    return register(dataclasses.make_dataclass(name, ["scale"], frozen=True))
-
-
 def test_a_compiled_function_of_one_class_is_never_run_on_another():
-    """By JAX's own decorator about one pair in 64 is confused: of 500, none with a probability of 4e-4."""
-    for _ in range(500):
-        first, second = made(ja.register_dataclass, "First"), made(ja.register_dataclass, "Second")
-        which = jax.jit(lambda tree: 1 if type(tree).__name__ == "First" else 2)
-        assert (int(which(first(1.0))), int(which(second(1.0)))) == (1, 2)
+    """By JAX's own decorator about one class in seven is: of 100 given to one function, none with probability 1e-6."""
+    kinds = [ja.register_dataclass(dataclasses.make_dataclass("Same", ["scale"], frozen=True)) for _ in range(100)]
+    which = jax.jit(lambda tree: kinds.index(type(tree)))
+    assert [int(which(kind(1.0))) for kind in kinds] == list(range(100))
 
 
 def test_a_mechanism_that_could_be_taken_for_another_is_refused():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
@@ -114,6 +116,7 @@ class ApproximateDP(Mechanism):
         return (outside(FinitePair(p, p[..., ::-1], losses, rounding)),)
 
 
+@functools.partial(jax.jit, inline=True)
 def binary_probabilities(epsilon: Array) -> tuple[Array, Array]:
     """Returns the probabilities of the true and of the false answer; NaN, which no pair is valid with, below 0."""
     ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))

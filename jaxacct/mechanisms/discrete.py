@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
@@ -70,16 +72,19 @@ class DiscreteLaplace(Mechanism):
         Outcomes up to 0 have the loss -D/scale, those from D on D/scale, and n between (2n - D)/scale.
         """
         directions(self, relation)
-        scale, width = as_float64(self.scale)[..., None], self.sensitivity
-        scale = jnp.where((scale > 0) & (scale < jnp.inf), scale, jnp.nan)
-        n = jnp.arange(width + 1, dtype=jnp.float64).reshape((1,) * (scale.ndim - 1) + (-1,))
-        # An outcome between the ends has (1 - a)/(1 + a) a^distance, a = e^(-1/scale); an end has all beyond it too.
-        growth = 1 + jnp.exp(-1 / scale)
-        share = jnp.where((n == 0) | (n == width), 1.0, -jnp.expm1(-1 / scale)) / growth
-        p = share * jnp.exp((n - width) / scale)
-        rounding = roundoff() * (24 + 4 * width / scale)
-        losses = (2 * n - width) / scale
-        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.broadcast_to(rounding, p.shape))),)
+        return (outside(_laplace_pair(as_float64(self.scale), self.sensitivity)),)
+
+
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+def _laplace_pair(scale: Array, width: int) -> FinitePair:
+    scale = jnp.where((scale > 0) & (scale < jnp.inf), scale, jnp.nan)[..., None]
+    n = jnp.arange(width + 1, dtype=jnp.float64).reshape((1,) * (scale.ndim - 1) + (-1,))
+    # An outcome between the ends has (1 - a)/(1 + a) a^distance, a = e^(-1/scale); an end has all beyond it too.
+    growth = 1 + jnp.exp(-1 / scale)
+    share = jnp.where((n == 0) | (n == width), 1.0, -jnp.expm1(-1 / scale)) / growth
+    p = share * jnp.exp((n - width) / scale)
+    rounding = roundoff() * (24 + 4 * width / scale)
+    return FinitePair(p, p[..., ::-1], (2 * n - width) / scale, jnp.broadcast_to(rounding, p.shape))
 
 
 @register_dataclass

@@ -41,12 +41,11 @@ def curve_of(kind, odometer, epsilon):
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_constant_epsilon_ever_crosses_with_probability_at_most_delta(kind):
-    for delta in DELTAS:
-        odometer = MAKERS[kind](delta)
-        for epsilon in (0.01, 0.1, 1.0):
-            readings = np.asarray(curve_of(kind, odometer, epsilon), np.float64)
-            assert np.all(np.diff(readings) >= -1e-6 * readings[1:])
-            reached = crossing_constant(epsilon, readings)
+    odometers = [MAKERS[kind](delta) for delta in DELTAS]
+    for epsilon in (0.01, 0.1, 1.0):
+        readings = np.stack([np.asarray(curve_of(kind, odometer, epsilon), np.float64) for odometer in odometers])
+        assert np.all(np.diff(readings) >= -1e-6 * readings[:, 1:])
+        for delta, reached in zip(DELTAS, crossing_constant(epsilon, readings), strict=True):
             assert 0 < reached <= delta or (reached == 0 and epsilon > 0.05), (delta, epsilon, reached)
 
 

@@ -17,26 +17,27 @@ FAINT = 1e-60
 
 
 def crossing_constant(epsilon, readings):
-    """Probability that the walk of steps epsilon ever exceeds readings[n - 1] after n steps, for any n."""
-    p, whole = up(epsilon), np.arange(len(readings) + 1)
-    # mass[i]: the walk stands at (2k - n) epsilon for k = lowest + i and has never crossed.
-    lowest, mass, crossed = 0, np.array([1.0]), 0.0
-    for n, reading in enumerate(readings, 1):
-        new = np.zeros(len(mass) + 1)
-        new[1:] += p * mass
-        new[:-1] += (1 - p) * mass
-        over = (2 * whole[lowest : lowest + len(new)] - n) * epsilon > reading
-        below = len(new) - np.count_nonzero(over)  # what is over are the highest positions
-        crossed += new[below:].sum()
-        start = 0
-        while start < below and new[start] < FAINT:
-            start += 1
-        while start < below and new[below - 1] < FAINT:
-            below -= 1
-        lowest, mass = lowest + start, new[start:below]
-        if not len(mass):
+    """Probability that the walk of steps epsilon ever exceeds readings[..., n - 1] after n steps, for any n.
+
+    Each row of ``readings`` has a walk of its own.
+    """
+    shape = np.shape(readings)[:-1]
+    readings = np.reshape(readings, (-1, np.shape(readings)[-1]))
+    p, whole = up(epsilon), np.arange(readings.shape[1] + 1)
+    # mass[:, i]: the walks stand at (2k - n) epsilon for k = lowest + i and have never crossed.
+    lowest, mass, crossed = 0, np.ones((len(readings), 1)), np.zeros(len(readings))
+    for n, reading in enumerate(readings.T[:, :, None], 1):
+        new = np.zeros((len(mass), mass.shape[1] + 1))
+        new[:, 1:] += p * mass
+        new[:, :-1] += (1 - p) * mass
+        over = (2 * whole[lowest : lowest + new.shape[1]] - n) * epsilon > reading
+        crossed += np.sum(new, axis=1, where=over)
+        new[over] = 0.0
+        (alive,) = np.nonzero(np.max(new, axis=0) >= FAINT)
+        if not len(alive):
             break
-    return crossed
+        lowest, mass = lowest + alive[0], new[:, alive[0] : alive[-1] + 1]
+    return crossed.reshape(shape)
 
 
 def best_adversary(unit, multiples, counts, value):
