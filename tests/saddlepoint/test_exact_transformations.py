@@ -10,9 +10,9 @@ from jaxacct import programs, saddlepoint
 from jaxacct.mechanisms.shifts import subsampled_pair
 
 
-def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, arithmetic="float64"):
+def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, arithmetic="auto"):
     mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
-    return saddlepoint.epsilon(mechanism, steps, delta, relation="remove", arithmetic=precision)
+    return saddlepoint.epsilon(mechanism, steps, delta, relation="remove", arithmetic=arithmetic)
 
 
 def test_a_batch_is_what_its_entries_are():

@@ -28,7 +28,7 @@ def test_float32_is_right_where_it_says_so():
     assert worst <= 1e-3
 
 
-@pytest.mark.parametrize("precision", ["float16", None])
-def test_other_precisions_are_refused(precision):
-    with pytest.raises(ValueError, match="precision"):
-        saddlepoint.delta(ja.Gaussian(1.0), 1, 1.0, arithmetic=precision)
+@pytest.mark.parametrize("arithmetic", ["float16", None])
+def test_other_arithmetics_are_refused(arithmetic):
+    with pytest.raises(ValueError, match="arithmetic"):
+        saddlepoint.delta(ja.Gaussian(1.0), 1, 1.0, arithmetic=arithmetic)
