@@ -7,7 +7,7 @@ float64 runs the same settings. Two brackets of one number must overlap, and the
 not is counted, and none may. Widths are relative, of the settings on which float64 has converged; wanted are 1e-9 for
 95 % of those, from the exact accountant, and for the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40.
 
-What is written is complete after each batch; ``--minutes`` stops before the next. A batch takes as long as its slowest
+What is written is complete after each batch, beside what an earlier run left there; ``--minutes`` stops before the next. A batch takes as long as its slowest
 setting, a small one about as long as one of hundreds.
 """
 
@@ -167,17 +167,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256, help="settings at once")
     parser.add_argument("--minutes", type=float, default=60.0)
     arguments = parser.parse_args()
-    console, start, records = Console(width=140), time.monotonic(), []
-    parts = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch))
-    mesh = mesh_ones(arguments.mesh, 8) if arguments.mesh else ()
-    for job in itertools.chain(*parts, mesh):
+    console, start, path = Console(width=140), time.monotonic(), arguments.json
+    records = json.loads(path.read_text())["batches"] if path and path.exists() else []
+    exact = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch)) if arguments.settings else ()
+    mesh = mesh_ones(arguments.mesh, 16) if arguments.mesh else ()
+    for job in itertools.chain(*exact, mesh):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
         begun = time.process_time()
         record = judged(job, *side_by_side(job.ask, job.rows)) | {"seconds": time.process_time() - begun}
         records.append(record)
         console.print(record)
-        report.write(arguments.json, {"summary": summary(records), "batches": records})
+        report.write(path, {"summary": summary(records), "batches": records})
     console.print(summary(records))
 
 

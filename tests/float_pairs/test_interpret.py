@@ -146,8 +146,7 @@ def test_running_sums_are_right_to_their_own_terms_both_ways():
     ],
 )
 def test_products_of_matrices_with_and_without_batches(dimensions):
-    ((of_x, of_y), (batch_x, batch_y)) = dimensions
-    rank = 2 if not batch_x else 3
+    rank = 3 if dimensions[1][0] else 2
     x, y = ordinary(0, (4, 4, 4)[:rank]), ordinary(1, (4, 4, 4)[:rank])
     product = functools.partial(lax.dot_general, dimension_numbers=dimensions)
     found, truth = of_both(product, x, y)
@@ -253,7 +252,7 @@ def test_numbers_of_other_types_come_and_go(dtype):
         values = np.array([0, 1, 2, most, most - 1, most // 3, least, least // 7, most // 2 + 1], dtype)
     else:
         values = np.array(
-            [0, 1, 1, 0, 1, 0, 0, 1, 1] if dtype == bool else [0, 1, -2.5, 1 / 3, 1e3, 3, 7, 1e-3, 9], dtype
+            [0, 1, 1, 0, 1, 0, 0, 1, 1] if dtype == np.bool_ else [0, 1, -2.5, 1 / 3, 1e3, 3, 7, 1e-3, 9], dtype
         )
     there = in_pairs(lambda x: x.astype(jnp.float64), stepwise=True)(values)
     np.testing.assert_array_equal(there, values.astype(np.float64))
