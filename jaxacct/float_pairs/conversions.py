@@ -34,7 +34,7 @@ def single(value: Array) -> Wide:
 
 def _of_whole(value: Array) -> Wide:
     wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
-    value = value.astype(jnp.int64) if wider else value
+    value = value.astype(jnp.int64 if wider else jnp.int32)
     low = single((value & (2**PIECE - 1)).astype(jnp.float32))
     value = value >> PIECE
     if not wider:

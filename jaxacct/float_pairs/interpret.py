@@ -89,7 +89,7 @@ class _Interpreter:
         def read(atom: Var | Literal) -> Any:
             if not isinstance(atom, Literal):
                 return values[atom]
-            return wide.constant(np.asarray(atom.val)) if _dtype(atom) == FLOAT64 else atom.val
+            return _inward(atom.val) if _dtype(atom) in (FLOAT64, COMPLEX128) else atom.val
 
         values.update(zip(program.constvars, consts, strict=True))
         values.update(zip(program.invars, args, strict=True))
@@ -154,11 +154,25 @@ class _Interpreter:
         of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
         for_condition, for_body = args[:of_condition], args[of_condition : of_condition + of_body]
 
-        def condition(state: list[Any]) -> Any:
+        # A batch of loops has a condition each: it goes on while one does, and those that are done stay as they are.
+        axes = tuple(range(len(params["cond_jaxpr"].out_avals[0].shape)))
+
+        def each(state: list[Any]) -> Any:
             return self.called(params["cond_jaxpr"], [*for_condition, *state])[0]
 
+        def condition(state: list[Any]) -> Any:
+            return jnp.any(each(state)) if axes else each(state)
+
         def body(state: list[Any]) -> list[Any]:
-            return self.called(params["body_jaxpr"], [*for_body, *state])
+            found = self.called(params["body_jaxpr"], [*for_body, *state])
+            if not axes:
+                return found
+            going = each(state)
+            return jax.tree.map(
+                lambda new, old: jnp.where(jnp.expand_dims(going, tuple(range(len(axes), jnp.ndim(new)))), new, old),
+                found,
+                state,
+            )
 
         return self.repeated(condition, body, args[of_condition + of_body :])
 
@@ -178,7 +192,8 @@ class _Stepwise(_Interpreter):
     """Runs a program on concrete arrays, operation by operation."""
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        key = name, str(sorted(params.items(), key=lambda item: item[0]))
+        is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
+        key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
         if key not in _OPERATIONS:
             _OPERATIONS[key] = jax.jit(lambda *args: super(_Stepwise, self).computed(name, params, rule, list(args)))
         found: list[Any] = _OPERATIONS[key](*args)

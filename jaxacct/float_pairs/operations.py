@@ -128,7 +128,8 @@ def _sort(params: Params, *args: Any) -> list[Any]:
     if params["num_keys"] != 1 or not isinstance(args[0], Wide):
         raise NotImplementedError("of sorts pairs know those by one key.")
     leaves, structure = jax.tree.flatten(args)
-    keys = [wide.order(args[0]), args[0].high, args[0].low]
+    first = jnp.where(jnp.isnan(args[0].high), jnp.iinfo(jnp.int32).max, wide.order(args[0]))  # NaN comes last
+    keys = [first, args[0].high, args[0].low]
     found = lax.sort((*keys, *leaves), dimension=params["dimension"], is_stable=params["is_stable"], num_keys=3)
     return list(jax.tree.unflatten(structure, found[3:]))
 
@@ -146,6 +147,35 @@ def _fft(params: Params, x: Any) -> Any:
     if kind == lax.FftType.IRFFT:
         return transform.irfft(x.real, x.imaginary, lengths[0])
     raise NotImplementedError(f"of transforms pairs know those of real numbers, not {kind}.")
+
+
+def _with_sign_of(x: Wide, size: Wide) -> Wide:
+    return wide.select(x.high < 0, wide.negative(size), size)
+
+
+def _asinh(params: Params, x: Wide) -> Wide:
+    """log(|x| + root(1 + x^2)), within 16 units of roundoff: 1 less is |x| + x^2 / (1 + root), all of one sign."""
+    size, one = wide.absolute(x), wide.constant(1.0)
+    square = wide.multiply(x, x)
+    rest = wide.divide(square, wide.add(one, wide.square_root(wide.add(one, square))))
+    found = _with_sign_of(x, functions.log1p(wide.add(size, rest)))
+    return wide.select(wide.is_finite(x), found, x)
+
+
+def _sinh(params: Params, x: Wide) -> Wide:
+    """(e + e / (e + 1)) / 2 with e = e^|x| - 1, within 16 units of roundoff."""
+    e = functions.expm1(wide.absolute(x))
+    found = wide.add(e, wide.divide(e, wide.add(e, wide.constant(1.0))))
+    found = _with_sign_of(x, wide.times_power(wide.select(wide.is_finite(e), found, e), jnp.int32(-1)))
+    return found
+
+
+def _cube_root(params: Params, x: Wide) -> Wide:
+    """By the logarithm of a number between 1 and 8: within 4 units of roundoff."""
+    third = lax.div(x.exponent + 3 * wide.INFINITE, jnp.int32(3)) - wide.INFINITE
+    near = Wide(jnp.abs(x.high), jnp.where(x.high < 0, -x.low, x.low), x.exponent - 3 * third)
+    found = wide.times_power(functions.power(near, wide.constant(1 / 3)), third)
+    return wide.select((x.high == 0) | ~wide.is_finite(x), x, _with_sign_of(x, found))
 
 
 REAL: dict[str, Rule] = {
@@ -187,7 +217,7 @@ REAL: dict[str, Rule] = {
     "log1p": _plain(functions.log1p),
     "logistic": _plain(functions.logistic),
     "tanh": _plain(functions.tanh),
-    "pow": lambda params, x, y: functions.pow(x, _ordinary(y)),
+    "pow": lambda params, x, y: functions.power(x, _ordinary(y)),
     "sin": _plain(trigonometric.sin),
     "cos": _plain(trigonometric.cos),
     "atan2": _plain(trigonometric.atan2),
@@ -201,6 +231,12 @@ REAL: dict[str, Rule] = {
     "cummin": _cummin,
     "dot_general": lambda params, x, y: sums.product_of_matrices(x, y, params["dimension_numbers"]),
     "sort": _sort,
+    "scatter-add": lambda params, into, indices, updates: sums.scattered(into, indices, updates, params),
+    "scatter_add": lambda params, into, indices, updates: sums.scattered(into, indices, updates, params),
+    "conv_general_dilated": lambda params, x, y: sums.convolution(x, y, params),
+    "asinh": _asinh,
+    "sinh": _sinh,
+    "cbrt": _cube_root,
     "fft": _fft,
     "complex": lambda params, x, y: Complex(x, y),
 }

@@ -1,8 +1,8 @@
 """Sums of many numbers: exact in whole numbers over one exponent; running sums pair by pair.
 
 *Sums.* Over the largest exponent of what is summed, numbers are cut into pieces of a few bits, as whole numbers whose
-sums int32 holds exactly, whatever the order. What is cut off is below 2^-(BITS - 1) of the largest each, so n of them err
-by less than n 2^-(BITS - 2) of the sum of absolute values: far below n roundings.
+sums int32 holds exactly, whatever the order. What is cut off is below 2^-(BITS - 1) of the largest each, so n of them
+err by less than n 2^-(BITS - 2) of the sum of absolute values: far below n roundings.
 
 *Running sums* need more than that, for each is to be right relative to its own terms. They are made in log2(n) rounds,
 each of which adds to every number what stands 2^i before it (Hillis and Steele): a term goes through at most one
@@ -12,7 +12,8 @@ addition a round, each with its own relative error.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,18 +35,25 @@ def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
         return wide.filled(0.0, tuple(n for i, n in enumerate(x.shape) if i not in axes))
     axes = tuple(axes)
     largest = jnp.max(x.exponent, axes, keepdims=True)
-    high, low = wide.aligned(x, largest)
-    # Below 2 in absolute value; so many of them, in pieces of this many bits, stay below 2^30, and a carry more.
+    return _by_pieces(
+        wide.aligned(x, largest), jnp.squeeze(largest, axes), count, lambda part: jnp.sum(part, axes, dtype=part.dtype)
+    )
+
+
+def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Array]) -> Wide:
+    """Returns the sums over 2^exponent of numbers below 2, inf or NaN, where ``total`` sums arrays, by ``count``."""
+    high, low = x
+    # So many of them, in pieces of this many bits, stay below 2^30, and a carry more.
     piece = min(22, 29 - math.ceil(math.log2(count)))
     if piece < 8:
         raise NotImplementedError(f"a sum of {count} numbers in pairs of float32: at most 2^21 are summed.")
     is_number = jnp.isfinite(high)
-    plain = jnp.sum(jnp.where(is_number, 0.0, high), axes)
+    plain = total(jnp.where(is_number, 0.0, high))
     high, low = jnp.where(is_number, high, 0.0), jnp.where(is_number, low, 0.0)
     factor, done, pieces = 2.0 ** (piece - 1), piece - 1, []
     for _ in range(-(-BITS // piece)):
         (whole_high, high), (whole_low, low) = _cut(high, factor), _cut(low, factor)
-        pieces.append(jnp.sum(whole_high + whole_low, axes, dtype=jnp.int32))
+        pieces.append(total(whole_high + whole_low))
         factor = 2.0**piece
     # Carried up, all but the first are from 0 to 2^piece.
     for i in range(len(pieces) - 1, 0, -1):
@@ -55,11 +63,11 @@ def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
     parts = [first.astype(jnp.float32) * 2.0 ** (8 - done), (pieces[0] - (first << 8)).astype(jnp.float32) * 2.0**-done]
     parts += [p.astype(jnp.float32) * 2.0 ** -(done + piece * i) for i, p in enumerate(pieces) if i]
     # From the least, which is not negative, up: each exact, but for what is below 2^-24 of the second last.
-    total = Pair(parts[-1], jnp.zeros_like(parts[-1]))
+    sums = Pair(parts[-1], jnp.zeros_like(parts[-1]))
     for part in reversed(parts[:-1]):
-        high, low = pair.two_sum(part, total.high)
-        total = pair.quick_two_sum(high, low + total.low)
-    found = wide.normal(total, jnp.squeeze(largest, axes))
+        high, low = pair.two_sum(part, sums.high)
+        sums = pair.quick_two_sum(high, low + sums.low)
+    found = wide.normal(sums, exponent)
     return wide.select(plain == 0, found, wide.normal(Pair(plain, jnp.zeros_like(plain)), 0))
 
 
@@ -68,6 +76,69 @@ def _cut(value: Single, factor: float) -> tuple[Array, Single]:
     moved = value * factor
     whole = moved.astype(jnp.int32)
     return whole, moved - whole.astype(jnp.float32)
+
+
+def scattered(into: Wide, indices: Array, updates: Wide, params: dict[str, Any]) -> Wide:
+    """Returns what ``lax.scatter_add`` does, each sum over the largest exponent of what is added there.
+
+    Exponents are scattered by their maximum and gathered back, an update's from where it goes to. What is dropped goes
+    nowhere and may have any.
+    """
+    numbers, mode = params["dimension_numbers"], params["mode"]
+    options = {name: params[name] for name in ("indices_are_sorted", "unique_indices", "mode")}
+    largest = lax.scatter_max(
+        jnp.full(into.shape, wide.NOTHING, jnp.int32), indices, updates.exponent, dimension_numbers=numbers, **options
+    )
+    window = iter(numbers.update_window_dims)
+    alone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    there = lax.gather(
+        largest,
+        indices,
+        lax.GatherDimensionNumbers(
+            offset_dims=numbers.update_window_dims,
+            collapsed_slice_dims=numbers.inserted_window_dims,
+            start_index_map=numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        ),
+        slice_sizes=[1 if i in alone else updates.shape[next(window)] for i in range(len(into.shape))],
+        mode=mode,
+        fill_value=wide.INFINITE,
+    )
+    batch = numbers.scatter_indices_batching_dims
+    count = math.prod(size for i, size in enumerate(indices.shape[:-1]) if i not in batch)
+
+    def total(part: Array) -> Array:
+        zero = jnp.zeros(into.shape, part.dtype)
+        return lax.scatter_add(zero, indices, part, dimension_numbers=numbers, **options)
+
+    if count == 0:
+        return into
+    found = _by_pieces(wide.aligned(updates, jnp.maximum(there, updates.exponent)), largest, count, total)
+    return wide.add(into, found)
+
+
+def convolution(x: Wide, y: Wide, params: dict[str, Any]) -> Wide:
+    """Returns what ``lax.conv_general_dilated`` does of rows (n, 1, size) and one short window (1, 1, width)."""
+    plain = (
+        len(x.shape) == 3 == len(y.shape)
+        and x.shape[1] == y.shape[0] == y.shape[1] == 1
+        and all(tuple(spec) == (0, 1, 2) for spec in params["dimension_numbers"])
+        and all(tuple(params[name]) == (1,) for name in ("window_strides", "lhs_dilation", "rhs_dilation"))
+        and params["feature_group_count"] == params["batch_group_count"] == 1
+    )
+    if not plain:
+        raise NotImplementedError("of convolutions pairs know those of rows with one window, at every place.")
+    padding, width = [(0, 0), (0, 0), *params["padding"]], y.shape[2]
+
+    def windows(part: Array, fill: Array | float) -> Array:
+        padded = jnp.pad(part, padding, constant_values=fill)
+        size = padded.shape[2] - width + 1
+        return jnp.stack([padded[..., i : i + size] for i in range(width)], axis=-1)
+
+    parts = zip(x, (0.0, 0.0, wide.NOTHING), strict=True)
+    window = Wide(*(part[:, :, None] for part in y))
+    return over_axes(wide.multiply(Wide(*(windows(part, fill) for part, fill in parts)), window), (3,))
 
 
 def running(x: Wide, axis: int, *, reverse: bool = False) -> Wide:

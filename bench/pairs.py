@@ -1,0 +1,197 @@
+"""The accountants in pairs of float32, on a CPU: brackets beside float64's, and beside values known to 160 bits.
+
+Run: python -m bench.pairs --settings 2000 --mesh 100 --minutes 60 --json bench/results/pairs.json
+
+A program is traced for pairs and run operation by operation, many settings at once, as on a device that has no float64;
+float64 runs the same settings. Two brackets of one number must overlap, and the known value be within both: how many do
+not is counted, and none may. Widths are relative, of the settings on which float64 has converged; wanted are 1e-9 for
+95 % of those, from the exact accountant, and for the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40.
+
+What is written is complete after each batch, beside what an earlier run left there; ``--minutes`` stops before the next. A batch takes as long as its slowest
+setting, a small one about as long as one of hundreds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import numpy as np
+from rich.console import Console
+
+import jaxacct as ja
+from bench import report
+from jaxacct.float_pairs.interpret import in_pairs
+
+TRUTHS = Path(__file__).parents[1] / "tests" / "data" / "delta_truth.json"
+
+RANGES = np.log([[0.5, 8.0], [1e-3, 0.2], [100, 1e5]])
+"""Noise, rate, steps: logs of the least and the most."""
+
+DELTAS = np.log([1e-40, 1e-2])
+
+NARROW, GAP = 1e-9, 1e-3
+
+KINDS: dict[str, tuple[Callable[..., Any], int]] = {
+    "poisson gaussian": (lambda noise, rate: ja.PoissonSubsampledGaussian(noise, rate), 1.0),
+    "gaussian": (lambda noise, rate: ja.Gaussian(noise / rate), 0.25),
+    "laplace": (lambda noise, rate: ja.Laplace(noise / rate), 0.25),
+    "poisson laplace": (lambda noise, rate: ja.PoissonSubsampledLaplace(noise, rate), 0.25),
+    "fixed-size gaussian": (lambda noise, rate: ja.GaussianWithoutReplacement(2 * noise, rate), 0.25),
+    "randomized response": (lambda noise, rate: ja.RandomizedResponse(rate / noise), 0.25),
+    "discrete laplace": (lambda noise, rate: ja.DiscreteLaplace(noise / rate), 0.25),
+}
+"""Mechanisms of a noise and a rate, and the shares of a batch that they get."""
+
+Rows = tuple[np.ndarray, ...]
+
+
+def settings(count: int, seed: int) -> Rows:
+    """Returns noise, rate, whole steps and delta of random settings."""
+    random = np.random.default_rng(seed)
+    noise, rate, steps = np.exp(random.uniform(RANGES[:, 0], RANGES[:, 1], (count, 3))).T
+    return noise, rate, np.round(steps), np.exp(random.uniform(*DELTAS, count))
+
+
+def side_by_side(function: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
+    """Returns what a function of numbers makes of rows in float64, and in pairs."""
+    with jax.enable_x64(True):
+        exact = jax.jit(jax.vmap(function))(*rows)
+
+        def batch(*columns: Any) -> Any:
+            # Traced as for any device but a CPU, where a batch would be worked off one setting after the other.
+            with mock.patch.object(jax, "default_backend", return_value="other"):
+                return jax.vmap(function)(*columns)
+
+        found = in_pairs(batch, stepwise=True)(*rows)
+        return jax.tree.map(np.asarray, exact), jax.tree.map(np.asarray, found)
+
+
+class Job(NamedTuple):
+    """Questions of one form: ``ask`` of rows."""
+
+    name: str
+    ask: Callable[..., ja.Bounds]
+    rows: Rows
+    truth: np.ndarray | None = None
+    wanted: float = NARROW
+
+
+def known(batch: int) -> Iterator[Job]:
+    """Yields the questions with known answers: delta at epsilon, each direction."""
+    every = json.loads(TRUTHS.read_text())
+    for direction in ("add", "remove"):
+        mine = [row for row in every if row["direction"] == direction]
+        columns = tuple(np.array([float(row[key]) for row in mine]) for key in ("sigma", "q", "k", "eps"))
+        truth, make = np.array([row["delta"] for row in mine]), KINDS["poisson gaussian"][0]
+        for i in range(0, len(mine), batch):
+            rows = tuple(column[i : i + batch] for column in columns)
+            ask = _asking(ja.saddlepoint.delta, make, direction)
+            yield Job(f"known deltas, {direction}", ask, rows, truth[i : i + batch])
+
+
+def _asking(verb: Callable[..., ja.Bounds], make: Callable[..., Any], relation: Any, **options: Any) -> Any:
+    def ask(noise: Any, rate: Any, steps: Any, given: Any) -> ja.Bounds:
+        return verb(make(noise, rate), steps, given, relation=relation, **options)
+
+    return ask
+
+
+def exact_ones(count: int, batch: int) -> Iterator[Job]:
+    """Yields random questions of the exact accountant: epsilons, and deltas at epsilons of random deltas."""
+    done, seed = 0, 0
+    delta, epsilon = ja.saddlepoint.delta, ja.saddlepoint.epsilon
+    relations = ("remove", "add", "add_or_remove")
+    forms = [(verb, relation) for relation in relations for verb in (delta, epsilon)]
+    while done < count:
+        for name, (make, share) in KINDS.items():
+            verb, relation = forms[seed // len(KINDS) % len(forms)]
+            relation = "replace" if name.startswith("fixed-size") else relation
+            size, seed = min(max(2, int(share * batch)), count - done), seed + 1
+            rows = settings(size, seed) if size else ()
+            if not size:
+                return
+            if verb is delta:
+                with jax.enable_x64(True):
+                    there = jax.jit(jax.vmap(_asking(epsilon, make, relation)))(*rows)
+                rows = (*rows[:3], np.where(there.converged, np.asarray(there.estimate), 1.0))
+            done += size
+            yield Job(f"{name}, {verb.__name__}, {relation}", _asking(verb, make, relation), rows)
+
+
+def mesh_ones(count: int, batch: int) -> Iterator[Job]:
+    """Yields questions of the mesh: the narrow one, and random ones."""
+    make = KINDS["poisson gaussian"][0]
+    usual = tuple(np.array([value]) for value in (1.0, 0.01, 1e4, 1e-5))
+    yield Job("mesh, 16,384 points", _asking(ja.prv.epsilon, make, "add_or_remove", points=16384), usual, None, 1e-6)
+    for seed in range(-(-count // batch)):
+        *rows, _ = settings(min(batch, count - seed * batch), 1000 + seed)
+        deltas = np.exp(np.random.default_rng(2000 + seed).uniform(np.log(1e-12), np.log(1e-2), len(rows[0])))
+        ask = _asking(ja.prv.epsilon, make, "add_or_remove", points=4096)
+        yield Job("mesh, 4,096 points", ask, (*rows, deltas), None, GAP)
+
+
+def judged(job: Job, exact: Any, found: Any) -> dict[str, Any]:
+    """Returns what is to be said of a batch."""
+    apart = ~((found.lower <= exact.upper) & (exact.lower <= found.upper))
+    if job.truth is not None:
+        apart |= ~((found.lower <= job.truth) & (job.truth <= found.upper))
+    known = exact.converged & (exact.upper > 0) & np.isfinite(exact.upper)
+    scale = np.where(known, exact.upper, 1.0)
+    widths, plain = ((b.upper - b.lower) / scale for b in (found, exact))
+    return {
+        "name": job.name,
+        "settings": len(apart),
+        "violations": [[float(column[i]) for column in job.rows] for i in np.flatnonzero(apart)],
+        "float64 converged": int(np.sum(known)),
+        "both converged": int(np.sum(known & found.converged)),
+        "wanted": job.wanted,
+        "as narrow as wanted": int(np.sum(known & (widths <= job.wanted))),
+        "widths": dict(zip(("median", "95 %", "most"), np.quantile(widths[known], (0.5, 0.95, 1.0)), strict=True))
+        if np.any(known)
+        else {},
+        "most of float64": float(np.max(plain[known], initial=0.0)),
+    }
+
+
+def main() -> None:
+    parser = report.arguments_of(__doc__)
+    parser.add_argument("--settings", type=int, default=2000)
+    parser.add_argument("--mesh", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=256, help="settings at once")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    arguments = parser.parse_args()
+    console, start, path = Console(width=140), time.monotonic(), arguments.json
+    records = json.loads(path.read_text())["batches"] if path and path.exists() else []
+    exact = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch)) if arguments.settings else ()
+    mesh = mesh_ones(arguments.mesh, 16) if arguments.mesh else ()
+    for job in itertools.chain(*exact, mesh):
+        if time.monotonic() - start > 60 * arguments.minutes:
+            break
+        begun = time.process_time()
+        record = judged(job, *side_by_side(job.ask, job.rows)) | {"seconds": time.process_time() - begun}
+        records.append(record)
+        console.print(record)
+        report.write(path, {"summary": summary(records), "batches": records})
+    console.print(summary(records))
+
+
+def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the counts over batches: the exact accountant's, and the mesh's."""
+    counted = ("settings", "float64 converged", "both converged", "as narrow as wanted")
+    found: dict[str, Any] = {}
+    for name in ("exact", "mesh"):
+        mine = [record for record in records if record["name"].startswith("mesh") == (name == "mesh")]
+        found[name] = {key: sum(record[key] for record in mine) for key in counted}
+        found[name]["violations"] = sum(len(record["violations"]) for record in mine)
+    return found
+
+
+if __name__ == "__main__":
+    main()
