@@ -185,7 +185,7 @@ def guess_patiently(
     def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
         i, setting, _, _, _ = state
         parts = parts_at(setting)
-        order, _ = saddle_point(parts, scanned(parts), epsilon, log_delta, by_delta=False)
+        order = saddle_point(parts, scanned(parts), epsilon)
         one = jnp.ones_like(setting)
         value, slope = jax.jvp(lambda u: expansion(parts_at(u), order, epsilon)[0], (setting,), (one,))
         move = (log_delta - value) / slope

@@ -260,14 +260,10 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return self.nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE)
 
     def widest_step(self, order: Array, w: Array) -> Array:
-        s, q, _ = self.pair._fields()
-
-        def widest(angles: np.ndarray, secants: Array | float) -> Array:
-            theta = jnp.asarray(angles, s.dtype)
-            gain = arithmetic().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + order * secants
-            return jnp.max(2 * jnp.pi * theta * s / gain)
-
-        return jnp.where(q == 1, widest(WIDE_ANGLES, 0.0), widest(ANGLES, self._secants()))
+        s, _, _ = self.pair._fields()
+        theta, cost = self._angles(order)
+        gain = arithmetic().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + cost
+        return jnp.max(2 * jnp.pi * theta * s / gain)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         s, q, removes = self.pair._fields()
@@ -284,10 +280,16 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             places=z,
         )
 
-    def _secants(self) -> Array:
-        """Returns log sec(theta/2), what the line costs a negative power of r, for each of ANGLES."""
-        s, _, removes = self.pair._fields()
-        return jnp.where(removes, 0.0, jnp.asarray(-np.log(np.cos(ANGLES / 2)), s.dtype))
+    def _angles(self, order: Array) -> tuple[Array, Array]:
+        """Returns WIDE_ANGLES, and what the line at each costs a power of r; inf for those that are not used.
+
+        That is log sec(theta/2) for each negative power.
+        """
+        s, q, removes = self.pair._fields()
+        used, secants = np.arange(len(WIDE_ANGLES)) < len(ANGLES), np.zeros(len(WIDE_ANGLES))
+        secants[: len(ANGLES)] = -np.log(np.cos(ANGLES / 2))
+        cost = jnp.where(used, jnp.where(removes, 0.0, order * jnp.asarray(secants, s.dtype)), jnp.inf)
+        return jnp.asarray(WIDE_ANGLES, s.dtype), jnp.where(q == 1, 0.0, cost)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
@@ -308,15 +310,11 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             exponents = modulus - w * angle
             return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)))
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
+        found = jnp.fmin(*jax.lax.map(bound, jnp.stack(slopes))) + modulus_rounding()
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        s, q, _ = self.pair._fields()
-
-        def gained(angles: np.ndarray) -> Array:
-            theta = jnp.asarray(angles, s.dtype)
-            return 2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta
-
-        gain = jnp.where(q == 1, jnp.max(gained(WIDE_ANGLES)), jnp.max(gained(ANGLES) - order * self._secants()))
+        s, _, _ = self.pair._fields()
+        theta, cost = self._angles(order)
+        gain = jnp.max(2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta - cost)
         return jnp.logaddexp(jnp.log(2.0) - gain, log_left_out())

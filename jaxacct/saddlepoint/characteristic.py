@@ -14,7 +14,7 @@ from jaxtyping import Array
 from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Nodes, law_of, moments
+from jaxacct.dominating_pairs.law import Moments, Nodes, law_of
 from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import log_complement
 
@@ -37,24 +37,28 @@ which two are put together, err by up to six units of themselves (:mod:`.turns`)
 Sums = tuple[Array, ...]
 
 
-def log_characteristic(parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, tiles: Array) -> Sums:
+def log_characteristic(
+    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
+) -> Sums:
     """Returns, at the frequencies (1 ... FREQUENCIES) spacing, the log modulus and the phase of E_t[e^(iw(S - E_t S))].
 
+    ``of_rows`` has the moments of each row at that order.
     And a bound on the error of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is off by
     e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k. Only the first ``tiles`` tiles are filled.
     """
     total: Sums = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
-    for (pairs, steps), scan in zip(parts, scans, strict=True):
+    for (pairs, steps), scan, known in zip(parts, scans, of_rows, strict=True):
         # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(lambda row: _row(row[0], row[1], row[2], order, spacing, tiles), (pairs, scan, steps))
+        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), (pairs, scan, known, steps))
         total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
     return total
 
 
-def _row(pair: DominatingPair, scan: Nodes, steps: Array, order: Array, spacing: Array, tiles: Array) -> Sums:
+def _row(
+    pair: DominatingPair, scan: Nodes, known: Moments, steps: Array, order: Array, spacing: Array, tiles: Array
+) -> Sums:
     """Returns the sums of one loss, times steps."""
     law, u = law_of(pair), arithmetic().roundoff
-    known = moments(scan, order)
     window = law.window(order, scan)
     end = spacing * TILE * tiles
     pieces = law.pieces(order, end, window)

@@ -73,8 +73,12 @@ class Line(NamedTuple):
     w: Array
     amplitude: Array
     phase: Array
-    error: Array
-    """Relative error of each node, as a complex number."""
+    mass: Array
+    """Sum of the amplitudes."""
+    rounding: Array
+    """Sum of the amplitudes times the error of each node, as a complex number, and of its phase's rounding."""
+    lever: Array
+    """Sum of the amplitudes times w."""
     value: Array
     """K(t) of the sum."""
     slope: Array
@@ -85,20 +89,26 @@ class Line(NamedTuple):
     log_tail: Array
     """Log of the nodes left out, in units of the sum over the nodes."""
     orders: Array
-    log_moments: Array
-    """Orders, and the logs of E e^(order S), rounded up, for the bounds on the terms beside the truth."""
+    log_beside: Array
+    """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
 
 
 class Rungs(NamedTuple):
-    """Orders (n,), the moments (n,) of the sum there, and bounds (n,) on the errors of their values."""
+    """Orders (n,), and what is known there."""
 
     orders: Array
     moments: Moments
+    """Of the sum."""
     error: Array
+    """Bounds on the errors of their values."""
+    of_rows: list[Moments]
+    """Of each row (n, rows) of each part, once."""
+    laplace: tuple[Array, Array]
+    """The eps whose saddle point it is, and log delta there by Laplace's method."""
 
-    def at(self, index: Array | int) -> tuple[Array, Moments, Array]:
+    def at(self, index: Array | int) -> Rungs:
         """Returns those of one order."""
-        return jax.tree.map(lambda values: values[index], (self.orders, self.moments, self.error))
+        return jax.tree.map(lambda values: values[index], self)
 
 
 def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
@@ -106,16 +116,20 @@ def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
     return _summed(parts, [jax.vmap(moments, in_axes=(0, None))(rows, order) for rows in nodes])
 
 
-def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array]:
-    """Returns the moments of the sum, and a bound on the error of its K(order): rounding and quadrature."""
-    each = []
+def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Moments]]:
+    """Returns the moments of the sum, a bound on the error of its K(order), and the moments of each row.
+
+    The error is that of rounding and quadrature.
+    """
+    of_rows, each = [], []
     for (pairs, _), rows in zip(parts, nodes, strict=True):
         found = jax.vmap(moments, in_axes=(0, None))(rows, order)
         missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), _step(n)))(
             pairs, rows
         )
+        of_rows.append(found)
         each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
-    return _summed(parts, each)
+    return *_summed(parts, each), of_rows
 
 
 def _summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
@@ -149,50 +163,99 @@ def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]
     return epsilon, log_delta, bend
 
 
-def saddle_point(
-    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, *, by_delta: Array | bool
-) -> tuple[Array, Array]:
-    """Returns an order near the saddle point for ``epsilon``, and whether it lies among the orders that are known.
+class Search(NamedTuple):
+    """For the saddle point: steps done, what it lies between, the order to look at next, and whether it is met."""
 
-    Where ``by_delta``, for the eps that has ``log_delta`` by Laplace's method instead.
-    """
-    largest = largest_order(parts)
-    least = largest * LEAST
+    steps: Array
+    low: Array
+    high: Array
+    order: Array
+    met: Array
 
-    def excess(order: Array) -> tuple[Array, Array]:
-        """Returns a function that falls through 0 at the saddle point, and its slope in log t."""
-        found = total(parts, scans, order)
-        _, reached, bend = log_normal_delta(found, order)
-        beyond, near = order * (found.slope - epsilon), order / (1 + order)
-        falls = -beyond - order**2 * found.curvature + near / (1 + order)
-        # A slope of the wrong sign leads out of the bracket, which is halved then.
-        return jnp.where(by_delta, reached - log_delta, 1 + near - beyond), jnp.where(
-            by_delta, -(order**2) * bend, falls
-        )
+    @property
+    def is_over(self) -> Array:
+        """Whether the order is what was sought, or no more steps are taken."""
+        return self.met | (self.steps >= STEPS)
 
-    def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        i, low, high, order, _ = state
-        value, slope = excess(order)
+    def advanced(self, value: Array, slope: Array) -> Search:
+        """Returns the search after a look at its order, where the function sought has this value and slope in log t."""
         # NaN counts as beyond.
-        low, high = jnp.where(value > 0, order, low), jnp.where(value > 0, high, order)
-        newton = order * jnp.exp(jnp.clip(-value / slope, -2.0, 2.0))
-        inside = (newton >= low) & (newton <= high) & (i >= BISECTIONS)
+        low, high = jnp.where(value > 0, self.order, self.low), jnp.where(value > 0, self.high, self.order)
+        newton = self.order * jnp.exp(jnp.clip(-value / slope, -2.0, 2.0))
+        inside = (newton >= low) & (newton <= high) & (self.steps >= BISECTIONS)
         # Newton's steps that gain little from one side are relieved by a bisection now and then.
-        inside = inside & (i % 4 != 0)
+        inside = inside & (self.steps % 4 != 0)
         met = jnp.abs(value) < ROUGHLY
         ahead = jnp.where(inside, newton, jnp.sqrt(low * high))
-        return i + 1, low, high, jnp.where(met, order, ahead), met
+        return Search(self.steps + 1, low, high, jnp.where(met, self.order, ahead), met)
 
-    start = jnp.asarray(0), least, largest, jnp.sqrt(least * largest), jnp.asarray(False)
-    _, low, high, order, met = jax.lax.while_loop(lambda state: ~state[-1] & (state[0] < STEPS), step, start)
-    return order, (met | (low > least) & (high < largest)) & (largest > 0) & jnp.isfinite(largest)
+    def is_known(self, largest: Array) -> Array:
+        """Returns whether the saddle point lies among orders up to the largest."""
+        between = (self.low > largest * LEAST) & (self.high < largest)
+        return (self.met | between) & (largest > 0) & jnp.isfinite(largest)
 
 
-def rungs_at(parts: tuple[Part, ...], scans: list[Nodes], saddle: Array) -> Rungs:
-    """Returns the moments of the sum at the orders of LADDER."""
-    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
-    # One after the other: their nodes stay in the cache.
-    return Rungs(orders, *jax.lax.map(lambda t: total_and_error(parts, scans, t), orders))
+def search_from(largest: Array) -> Search:
+    """Returns the beginning of a search for the saddle point below an order."""
+    least = largest * LEAST
+    return Search(jnp.asarray(0), least, largest, jnp.sqrt(least * largest), jnp.asarray(False))
+
+
+def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
+    """Returns a function that falls through 0 at the saddle point for ``epsilon``, and its slope in log t."""
+    beyond, near = order * (found.slope - epsilon), order / (1 + order)
+    # A slope of the wrong sign leads out of the bracket, which is halved then.
+    return 1 + near - beyond, -beyond - order**2 * found.curvature + near / (1 + order)
+
+
+def saddle_point(parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array) -> Array:
+    """Returns an order near the saddle point for ``epsilon``."""
+
+    def step(search: Search) -> Search:
+        return search.advanced(*excess(total(parts, scans, search.order), search.order, epsilon))
+
+    search = search_from(largest_order(parts))
+    return jax.lax.while_loop(lambda search: ~search.is_over, step, search).order
+
+
+def rungs_for(
+    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, by_delta: Array | bool
+) -> tuple[Rungs, Array]:
+    """Returns the moments of the sum at the orders of LADDER, and whether the saddle point was found that it is for.
+
+    That for ``epsilon``; where ``by_delta``, for the eps that has ``log_delta`` by Laplace's method instead. Search and
+    ladder are one loop, for moments are most of what there is to compile. One order after the other: their nodes stay
+    in the cache.
+    """
+    largest = largest_order(parts)
+    ladder = jnp.asarray(LADDER, largest.dtype)
+
+    def step(state: tuple[Search, Array, Rungs]) -> tuple[Search, Array, Rungs]:
+        search, filled, rungs = state
+        climbs = search.is_over
+        order = jnp.where(climbs, jnp.minimum(search.order * ladder[filled], largest), search.order)
+        found, error, of_rows = total_and_error(parts, scans, order)
+        at, reached, bend = log_normal_delta(found, order)
+        value, slope = excess(found, order, epsilon)
+        value, slope = jnp.where(by_delta, reached - log_delta, value), jnp.where(by_delta, -(order**2) * bend, slope)
+        search = jax.tree.map(lambda a, b: jnp.where(climbs, a, b), search, search.advanced(value, slope))
+        # While it is sought the first rung is written, which is overwritten later.
+        rung = Rungs(order, found, error, of_rows, (at, reached))
+        rungs = jax.tree.map(lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, filled, 0), rungs, rung)
+        return search, filled + climbs, rungs
+
+    def empty(*shape: int) -> Array:
+        return jnp.zeros((len(LADDER), *shape), largest.dtype)
+
+    def no_moments(*shape: int) -> Moments:
+        return Moments(empty(*shape), empty(*shape), empty(*shape))
+
+    of_rows = [no_moments(*steps.shape) for _, steps in parts]
+    none = Rungs(empty(), no_moments(), empty(), of_rows, (empty(), empty()))
+    search, _, rungs = jax.lax.while_loop(
+        lambda state: state[1] < len(LADDER), step, (search_from(largest), jnp.int32(0), none)
+    )
+    return rungs, search.is_known(largest)
 
 
 def log_factor(order: Array) -> Array:
@@ -232,26 +295,33 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
     log_moments = rungs.moments.value + rungs.error
     chosen, length = chosen_line(rungs.orders, log_moments, epsilon, log_delta)
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
-    order, here, error_here = rungs.at(chosen)
+    order, here, error_here, of_rows, _ = rungs.at(chosen)
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
     tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum)
-    amplitude, phase, error, blocks = integrand(parts, scans, order, spacing, tiles)
+    amplitude, phase, error, blocks = integrand(parts, scans, of_rows, order, spacing, tiles)
+    w = spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype)
+    # At order 0 the bound is that of delta <= 1.
+    orders = jnp.concatenate([rungs.orders, jnp.zeros_like(order)[None]])
+    heights = jnp.concatenate([log_moments + log_factor(rungs.orders), jnp.zeros_like(order)[None]])
+    fall = -jnp.abs(order - orders) * length
     return Line(
         order=order,
         spacing=spacing,
-        w=spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype),
+        w=w,
         amplitude=amplitude,
         phase=phase,
-        error=error,
+        mass=jnp.sum(amplitude),
+        rounding=jnp.sum(amplitude * (error + u * (16 + 4 * jnp.abs(phase)))),
+        lever=jnp.sum(amplitude * w),
         blocks=blocks,
         value=here.value,
         slope=here.slope,
         common_error=error_here + 4 * u,
         log_tail=log_tail,
-        orders=rungs.orders,
-        log_moments=log_moments,
+        orders=orders,
+        log_beside=heights + fall - jnp.log(-jnp.expm1(fall)),
     )
 
 
@@ -295,13 +365,13 @@ def far_enough(
 
 
 def integrand(
-    parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, tiles: Array
+    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
 ) -> tuple[Array, Array, Array, Array]:
     """Returns modulus, phase and relative error of the integrand at the nodes, and how many blocks of them count.
 
     It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
     """
-    log_modulus, phase, error = log_characteristic(parts, scans, order, spacing, tiles)
+    log_modulus, phase, error = log_characteristic(parts, scans, of_rows, order, spacing, tiles)
     blocks = -(-tiles * TILE // BLOCK)
 
     def block(i: Array, filled: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -344,22 +414,16 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
 
     ``found`` is the log delta that :func:`log_delta` gives there. What the rule adds counts in the first only.
     """
-    u = arithmetic().roundoff
-    turns = jnp.abs(line.phase) + line.w * (jnp.abs(line.slope) + jnp.abs(epsilon))
+    u, size = arithmetic().roundoff, jnp.abs(epsilon)
     at_zero = 1 / (line.order * (1 + line.order))
-    rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * jnp.sum(line.amplitude)))
-    rounding = rounding + 2 * jnp.sum(line.amplitude * (line.error + u * (16 + 4 * turns)))
+    rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * line.mass))
+    # A node's angle is right to 4 u of its phase, and of w times slope and eps.
+    rounding = rounding + 2 * (line.rounding + 4 * u * (jnp.abs(line.slope) + size) * line.lever)
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
     relative = both * jnp.exp(-log_height) + line.common_error
-    relative = relative + 8 * u * (jnp.abs(line.value) + line.order * jnp.abs(epsilon) + 8)
-    length, t = 2 * jnp.pi / line.spacing, line.order
-
-    orders = line.orders
-    at = line.log_moments + log_factor(orders) - found
-    up = (t - orders) * length + at - orders * epsilon - jnp.log(-jnp.expm1((t - orders) * length))
-    down = (orders - t) * length + at - orders * epsilon - jnp.log(-jnp.expm1((orders - t) * length))
-    flat = -t * length - found - jnp.log(-jnp.expm1(-t * length))
-    added = jnp.exp(jnp.min(jnp.where(orders > t * 1.01, up, jnp.inf)))
-    added = added + jnp.exp(jnp.minimum(jnp.min(jnp.where(orders < t * 0.99, down, jnp.inf)), flat))
+    relative = relative + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
+    bounds = line.log_beside - found - line.orders * epsilon
+    sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
+    added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))
     return relative + added, relative

@@ -21,16 +21,7 @@ from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import (
-    LADDER,
-    Line,
-    errors,
-    line_at,
-    log_delta,
-    log_normal_delta,
-    rungs_at,
-    saddle_point,
-)
+from jaxacct.saddlepoint.contour import LADDER, Line, errors, line_at, log_delta, rungs_for
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 1e-9, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -64,12 +55,11 @@ def line_for(parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | b
     Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead.
     """
     scans = scanned(parts)
-    saddle, known = saddle_point(parts, scans, epsilon, log_delta, by_delta=by_delta)
-    rungs = rungs_at(parts, scans, saddle)
-    order, here, _ = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
-    at_saddle, reached, _ = log_normal_delta(here, order)
+    rungs, known = rungs_for(parts, scans, epsilon, log_delta, by_delta)
+    here = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
+    at_saddle, reached = here.laplace
     # The saddle point is met roughly, which matters in the second order only.
-    reached = reached + order * (at_saddle - epsilon)
+    reached = reached + here.orders * (at_saddle - epsilon)
     epsilon, log_delta = jnp.where(by_delta, at_saddle, epsilon), jnp.where(by_delta, log_delta, reached)
     return line_at(parts, scans, rungs, epsilon, log_delta), epsilon, known
 
@@ -195,14 +185,22 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = _target(least, most, delta)
 
-    def newton(_, epsilon: Array) -> Array:
-        value, slope = log_delta(line, epsilon)
+    def look(state: tuple[Array, Array, Array], i: Array) -> tuple[Any, Any]:
+        """Newton's steps to eps, a look at what was found, and one on either side: the same, and compiled once."""
+        at, epsilon, margin = state
+        value, slope = log_delta(line, at)
+        below, above = errors(line, at, value)
         # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
-        return epsilon - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
+        newton = at - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
+        off = 2 * (jnp.maximum(below, above) + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(at))
+        epsilon, margin = jnp.where(i == NEWTON, at, epsilon), jnp.where(i == NEWTON, off, margin)
+        ahead = jnp.where(i < NEWTON, newton, epsilon + jnp.where(i == NEWTON, margin, -margin))
+        return (ahead, epsilon, margin), (at, value, slope, below, above)
 
-    epsilon = jax.lax.fori_loop(0, NEWTON, newton, on.epsilon)
-    value, slope = log_delta(line, epsilon)
-    below, above = errors(line, epsilon, value)
+    looks = jnp.arange(NEWTON + (3 if _is_certified() else 1))
+    zero = jnp.zeros_like(delta)
+    (_, epsilon, _), seen = jax.lax.scan(look, (on.epsilon, zero, zero), looks)
+    _, value, slope, below, _ = (rows[NEWTON] for rows in seen)
     # The bracket of eps is that of delta over the slope of its logarithm.
     allowed = limit * jnp.maximum(1.0, -slope * epsilon)
     is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed)
@@ -211,21 +209,15 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
     good = is_good & (room > 0)
     estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
     if _is_certified():
-        margin = 2 * (jnp.maximum(below, above) + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(epsilon))
-
-        def holds(side: Array, target: Array) -> tuple[Array, Array]:
-            """Returns eps moved by the margin, and whether delta there is proven to be on its side of the target."""
-            at = epsilon + side * margin
-            value, _ = log_delta(line, at)
-            too_high, too_low = errors(line, at, value)
-            log_off = log_complement(jnp.where(side > 0, -too_low, jnp.minimum(too_high, 1.0)))
-            # The logarithm, of a number below 1, moved by its error to the side that is harder to prove.
-            log_target = jnp.log(target) * (1 + side * 4 * u)
-            proven = side * (log_target - value - log_off) > 4 * u * jnp.abs(value)
-            return at, proven & known & (target > 0)
-
-        sides = jnp.asarray([1.0, -1.0])
-        (high, low), (is_above, is_below) = jax.vmap(holds)(sides, jnp.stack([strict, loose]))
+        # Eps moved to either side, and whether delta there is proven to be on its side of the target.
+        moved, values, _, too_high, too_low = (rows[NEWTON + 1 :] for rows in seen)
+        sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
+        log_off = log_complement(jnp.where(sides > 0, -too_low, jnp.minimum(too_high, 1.0)))
+        # The logarithm, of a number below 1, moved by its error to the side that is harder to prove.
+        log_targets = jnp.log(targets) * (1 + sides * 4 * u)
+        proven = sides * (log_targets - values - log_off) > 4 * u * jnp.abs(values)
+        is_above, is_below = proven & known & (targets > 0)
+        high, low = moved
         # No more than 0 is needed where delta at 0 suffices.
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
