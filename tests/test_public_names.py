@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ["jaxacct"] + [
     name
     for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
-    if is_package and name != "jaxacct.cli"  # its public face is the command's help
+    # The command's public face is its help; pairs of float32 are asked for by ``arithmetic=``.
+    if is_package and name not in ("jaxacct.cli", "jaxacct.float_pairs")
 ]
 
 NUMBERS = ("prv", "saddlepoint", "rdp", "gdp", "tradeoff", "convert", "iteration", "calibrate", "filters", "odometers")

@@ -157,9 +157,9 @@ def running(x: Wide, axis: int, *, reverse: bool = False) -> Wide:
     return jax.lax.fori_loop(0, max(0, math.ceil(math.log2(max(size, 1)))), one_round, x)
 
 
-def product_of_matrices(x: Wide, y: Wide, dimension_numbers: object) -> Wide:
+def product_of_matrices(x: Wide, y: Wide, dimension_numbers: Any) -> Wide:
     """Returns what ``lax.dot_general`` does; by products of all pairs, for small matrices."""
-    ((of_x, of_y), (batch_x, batch_y)) = dimension_numbers  # type: ignore[misc]
+    ((of_x, of_y), (batch_x, batch_y)) = dimension_numbers
     free_x = [i for i in range(len(x.shape)) if i not in (*of_x, *batch_x)]
     free_y = [i for i in range(len(y.shape)) if i not in (*of_y, *batch_y)]
 

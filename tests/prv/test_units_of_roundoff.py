@@ -11,6 +11,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
+from jaxacct.float_pairs.transform import TRANSFORM_ERROR
 from jaxacct.prv.discretize import _moved
 from jaxacct.prv.lattice import LossLattice, coarsen
 from jaxacct.prv.spectrum import invert, multiply, transform
@@ -92,7 +93,8 @@ def test_certificates_grow_with_the_unit():
         with in_pairs():
             second = jax.device_get(jax.jit(certificates)(lattices()))
     unit = PAIR.roundoff / FLOAT64.roundoff
-    assert second["slack"] / first["slack"] >= unit
+    # Most of this slack is the transform's, and pairs have one of their own, with a constant of its own.
+    assert second["slack"] / first["slack"] >= unit * TRANSFORM_ERROR / (12 * PAIR.roundoff)
     assert second["shift"] / first["shift"] == pytest.approx(unit, rel=1e-9)
     assert second["coarse slack"] / first["coarse slack"] == pytest.approx(unit, rel=1e-9)
     assert second["one"] >= 32 * PAIR.roundoff
