@@ -7,8 +7,8 @@ float64 runs the same settings. Two brackets of one number must overlap, and the
 not is counted, and none may. Widths are relative, of the settings on which float64 has converged; wanted are 1e-9 for
 95 % of those, from the exact accountant, and for the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40.
 
-What is written is complete after each batch, beside what an earlier run left there; ``--minutes`` stops before the next. A batch takes as long as its slowest
-setting, a small one about as long as one of hundreds.
+What is written is complete after each batch, beside what an earlier run left there; ``--minutes`` stops before the
+next. A batch takes as long as its slowest setting, a small one about as long as one of hundreds.
 """
 
 from __future__ import annotations
