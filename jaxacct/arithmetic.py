@@ -10,12 +10,15 @@ the key of JAX's caches.
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+Result = TypeVar("Result")
 Name = Literal["float64", "pair", "float32"]
 
 
@@ -83,6 +86,20 @@ def scaled(error: float) -> float:
 def in_pairs() -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which programs are traced for pairs of float32."""
     return _traced_for("pair")
+
+
+def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns ``function`` of arrays such that pairs know it by its name: they have a form of their own for it.
+
+    For float64 it is traced into what calls it, as if nothing were said.
+    """
+    named: Any = jax.jit(function)
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Result:
+        return named(*args) if arithmetic() == PAIR else function(*args)  # type: ignore[no-any-return]
+
+    return called
 
 
 def platform() -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32
 
 from jaxacct.float_pairs import pair
-from jaxacct.float_pairs.pair import Pair, Single, bits, from_bits, power_of_two
+from jaxacct.float_pairs.pair import LEAST, Pair, Single, bits, from_bits, power_of_two
 
 LARGEST = 16384
 """Exponents beyond are those of inf, and of 0."""
@@ -28,6 +28,9 @@ INFINITE = 2**17
 
 DUST = 2.0**-70
 """Low parts are whole multiples of it, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
+
+
+_TO_DUST = np.float32(DUST * 2.0**23 * 1.5)
 
 
 class Wide(NamedTuple):
@@ -64,8 +67,8 @@ def normal(of: Pair, exponent: Array | int, plain: Single | None = None) -> Wide
 
 
 def _without_dust(low: Single) -> Single:
-    """Returns low parts rounded to multiples of :data:`DUST`."""
-    return (low + DUST * 2.0**23 * 1.5) - DUST * 2.0**23 * 1.5
+    """Returns low parts rounded to multiples of :data:`DUST`: the maximum keeps XLA from taking (t + c) - c for t."""
+    return jnp.maximum(low + _TO_DUST, LEAST) - _TO_DUST
 
 
 def in_range(x: Wide, plain: Single | None = None) -> Wide:
