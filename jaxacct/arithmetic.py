@@ -97,7 +97,7 @@ def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(function)
     def called(*args: Any) -> Result:
-        return named(*args) if arithmetic() == PAIR else function(*args)  # type: ignore[no-any-return]
+        return named(*args) if arithmetic() == PAIR else function(*args)
 
     return called
 

@@ -48,7 +48,7 @@ def exp_remainder(x: Wide, expm1_x: Wide) -> list[Wide]:
     coefficients, further = _remainders()
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, -2)))
     x1, x2 = halves(high)
-    tail = further[-1]
+    tail = jnp.full_like(high, further[-1])
     for c in further[-2::-1]:
         tail = product(high, tail) + c
     (last, last_low), *rest = coefficients[::-1]

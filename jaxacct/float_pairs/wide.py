@@ -20,17 +20,18 @@ from jaxacct.float_pairs.pair import LEAST, Pair, Single, bits, from_bits, power
 LARGEST = 16384
 """Exponents beyond are those of inf, and of 0."""
 
-NOTHING = -(2**17)
+NOTHING = np.int32(-(2**17))
 """The exponent of 0: below any other, so that a sum takes that one."""
 
-INFINITE = 2**17
+INFINITE = np.int32(2**17)
 """The exponent of inf and NaN."""
 
 DUST = 2.0**-70
 """Low parts are whole multiples of it, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
 
 
-_TO_DUST = np.float32(DUST * 2.0**23 * 1.5)
+_TO_DUST, _ZERO = np.float32(DUST * 2.0**23 * 1.5), np.float32(0)
+"""Numbers of Python would be float64 here, and each be converted."""
 
 
 class Wide(NamedTuple):
@@ -63,7 +64,7 @@ def normal(of: Pair, exponent: Array | int, plain: Single | None = None) -> Wide
     factor = from_bits(jnp.maximum(254 - field, 1) << 23)
     exponent = jnp.where(field == 0, NOTHING, jnp.where(is_special, INFINITE, exponent + (field - 127)))
     high = (high if plain is None else jnp.where(is_special, plain, high)) * factor
-    return Wide(high, jnp.where(is_special, 0.0, _without_dust(low * factor)), exponent)
+    return Wide(high, jnp.where(is_special, _ZERO, _without_dust(low * factor)), exponent)
 
 
 def _without_dust(low: Single) -> Single:
@@ -78,9 +79,9 @@ def in_range(x: Wide, plain: Single | None = None) -> Wide:
     """
     plain = x.high if plain is None else plain
     over, under = (x.exponent > LARGEST) | jnp.isnan(plain), x.exponent < -LARGEST
-    high = jnp.where(over, plain * jnp.inf, jnp.where(under, 0.0, x.high))
+    high = jnp.where(over, plain * np.float32(np.inf), jnp.where(under, _ZERO, x.high))
     exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
-    return Wide(high, jnp.where(over | under, 0.0, x.low), exponent)
+    return Wide(high, jnp.where(over | under, _ZERO, x.low), exponent)
 
 
 def filled(value: float, shape: tuple[int, ...]) -> Wide:
@@ -222,7 +223,7 @@ def floor(x: Wide) -> Wide:
     high, low = pair.scale(x.pair, power_of_two(near))
     whole = jnp.floor(high)
     # Above 2^24 high parts are whole; XLA's floor is exact.
-    rest = jnp.where(whole == high, jnp.floor(low), 0.0)
+    rest = jnp.where(whole == high, jnp.floor(low), _ZERO)
     found = normal(pair.quick_two_sum(whole, rest), x.exponent - near)
     small = select(x.high < 0, constant(-1.0), constant(0.0))
     return select(x.exponent > 99, x, select(x.exponent < -30, small, found))

@@ -49,7 +49,9 @@ def log_characteristic(
     total: Sums = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
     for (pairs, steps), scan, known in zip(parts, scans, of_rows, strict=True):
         # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), (pairs, scan, known, steps))
+        rows = jax.lax.map(
+            lambda row: _row(row[0], row[1], row[2], row[3], order, spacing, tiles), (pairs, scan, known, steps)
+        )
         total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
     return total
 
