@@ -10,14 +10,16 @@ the key of JAX's caches.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+Result = TypeVar("Result")
 Name = Literal["float64", "pair", "float32"]
 
 
@@ -114,6 +116,20 @@ class _Elsewhere(threading.local):
 
 
 _elsewhere = _Elsewhere()
+
+
+def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns ``function`` of arrays such that pairs know it by its name: they have a form of their own for it.
+
+    For float64 it is traced into what calls it, as if nothing were said.
+    """
+    named: Any = jax.jit(function)
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Result:
+        return named(*args) if arithmetic() == PAIR else function(*args)
+
+    return called
 
 
 def platform() -> str:

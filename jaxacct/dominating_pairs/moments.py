@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct.arithmetic import with_pair_form
 from jaxacct.precision import log_complement
 
 LARGEST_EXPONENT = 600.0
@@ -45,6 +46,7 @@ NODES, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
 """Nodes and weights on [0, 1]."""
 
 
+@with_pair_form
 def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
 

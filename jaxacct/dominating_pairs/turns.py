@@ -7,11 +7,13 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct.arithmetic import with_pair_form
+
 
 def turned(angle: Array) -> tuple[Array, Array]:
     """Returns cos - 1 and sin, the first without cancellation."""
     half = angle / 2
-    sine, cosine = _sine_and_cosine(half) if half.dtype == jnp.float64 else (jnp.sin(half), jnp.cos(half))
+    sine, cosine = sine_and_cosine(half) if half.dtype == jnp.float64 else (jnp.sin(half), jnp.cos(half))
     return -2 * sine**2, 2 * sine * cosine
 
 
@@ -23,7 +25,8 @@ COSINES = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
 """Taylor series; for |x| <= pi/4 the first terms left out are 5e-17 and 2e-18."""
 
 
-def _sine_and_cosine(x: Array) -> tuple[Array, Array]:
+@with_pair_form
+def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     """Returns sin and cos for |x| < 10^6, to two units of roundoff: XLA's float64 ones take a CPU ten times longer.
 
     Where the products round they move the argument, beyond pi/4, by two units of itself, and the differences by three

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxacct.float_pairs import conversions, functions, normal, sums, transform, trigonometric, wide
+from jaxacct.float_pairs import conversions, functions, kernel_functions, normal, sums, transform, trigonometric, wide
 from jaxacct.float_pairs.wide import Wide
 
 Params = dict[str, Any]
@@ -26,7 +26,7 @@ MOVING = frozenset(
 """Operations that move numbers about and do not look at them: done to each part by itself."""
 
 
-WHOLE: dict[str, Callable[..., Any]] = {}
+WHOLE: dict[str, Callable[..., Any]] = kernel_functions.WHOLE
 """Functions of the kernel that are jitted by these names and have forms of their own for pairs."""
 
 

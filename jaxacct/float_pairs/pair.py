@@ -84,16 +84,19 @@ def halves(a: Single) -> Pair:
     return Pair(high, a - high)
 
 
-def two_product(a: Single, b: Single) -> tuple[Single, Single, Single]:
-    """Returns p, e, f of which the sum is a b: |e| and |f| at most about u |p|, and f off by u^2 |p|.
+def two_product(a: Single, b: Single) -> Pair:
+    """Returns p and e of which the sum is a b, exactly (Dekker): |e| at most 2 u |p|.
 
-    The middle products are at most 2^-12 of the whole and their sum is split exactly; f is what that split leaves,
-    2^-35, and the product of the low halves, 2^-24, rounded once. |p| differs from |a b| by less than 3 u |p|.
+    For a and b from 1 to 2, halves being whole multiples of 2^-11 and 2^-23: p, the sum of the three larger products,
+    is one of 2^-23 and differs from a b by its own rounding, u |p|, by the product of the low halves, 2^-24, and by the
+    rounding of the middle ones. So what is left after each subtraction fits into 24 bits: multiples of 2^-23 up to
+    2^-9, of 2^-34 up to 2^-10 and, with that product, of 2^-34 up to 2^-22; then e, of 2^-46 up to 2^-22. Products of
+    halves are exact and p is the same sum wherever it is compiled, fused or not.
     """
     (a1, a2), (b1, b2) = halves(a), halves(b)
-    middle, rest = two_sum(a1 * b2, a2 * b1)
-    p, e = quick_two_sum(a1 * b1, middle)
-    return p, e, rest + a2 * b2
+    whole, crossed, other = a1 * b1, a1 * b2, a2 * b1
+    p = whole + (crossed + other)
+    return Pair(p, a2 * b2 - (((p - whole) - other) - crossed))
 
 
 def product(a: Single, b: Single | np.float32) -> Single:
@@ -128,15 +131,14 @@ def subtract(x: Pair, y: Pair) -> Pair:
 
 
 def multiply(x: Pair, y: Pair) -> Pair:
-    """Returns x y within 14 u^2 of itself.
+    """Returns x y within 10 u^2 of itself.
 
-    In units of u^2 |x y|, second-order terms at their largest: f is off by 1; the crossed products by 1 each and their
-    sum, at most 2 u |x y|, by 2; with f, at most 3 u, by 3; the last sum, at most 4 u, by 4; low times low, 1, is left
-    out. That is 13, and terms of third order.
+    In units of u^2 |x y|, second-order terms at their largest: the crossed products are off by 1 each and their sum, at
+    most 2 u |x y|, by 2; with the rest of the leading one, at most 2 u, by 4; low times low, 1, is left out. That is 9,
+    and terms of third order.
     """
-    p, e, f = two_product(x.high, y.high)
-    crossed = product(x.high, y.low) + product(x.low, y.high)
-    return quick_two_sum(p, e + (f + crossed))
+    p, e = two_product(x.high, y.high)
+    return quick_two_sum(p, e + (product(x.high, y.low) + product(x.low, y.high)))
 
 
 def square(x: Pair) -> Pair:
@@ -163,17 +165,17 @@ def divide(x: Pair, y: Pair) -> Pair:
 
     Guess, correct the guess by its residual, and take the residual of that: at most 4 u |x|, for then the quotient is
     right to a bit and a half. Its leading part is exact (the high parts differ by less than a factor of 2); in units of
-    u^2 |x| the rest errs by 1 in f, 1 in the product with the low part, 2.5 in their sum, at most 2.5 u, 3.5 in the
-    difference with x's low part. A third guess of 12 bits, whose products with halves are exact, leaves at most 2^-30,
+    u^2 |x| the rest errs by 1 in the product with the low part, 2 in the difference with x's low part, and 2 in its sum
+    with what the leading part left. A third guess of 12 bits, of which products with halves are exact, leaves 2^-30,
     which is checked, and costs 4 in sums of at most 4 u; a fourth is right to more than is needed; the last sum rounds
     by 1.
     """
     first = x.high / y.high
-    p, e, f = two_product(first, y.high)
+    p, e = two_product(first, y.high)
     first = first + ((x.high - p) - e) / y.high
-    p, e, f = two_product(first, y.high)
+    p, e = two_product(first, y.high)
     rest, error = two_sum(x.high - p, -e)
-    error = error + (x.low - (f + product(first, y.low)))
+    error = error + (x.low - product(first, y.low))
     (second, _), (b1, b2) = halves((rest + error) / y.high), halves(y.high)
     rest = ((rest - second * b1) - second * b2) + error
     third = rest / y.high

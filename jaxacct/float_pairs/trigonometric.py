@@ -107,26 +107,48 @@ def _turned(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
     return Pair(jnp.where(jnp.abs(k) < QUARTERS, total, jnp.nan), errors), k.astype(jnp.int32)
 
 
-def _sine_of(x: Wide, k_more: int) -> Wide:
-    """Returns sin(x + k_more pi / 2)."""
-    r, k = _turned(x)
-    k = k + k_more
+def _split(r: Pair) -> tuple[Pair, Pair, Pair, Pair]:
+    """Returns sin and cos of j/64, and sin z and cos z - 1, for r = j/64 + z and |z| < 1/127."""
     j = lax.round(r.high * STEPS, lax.RoundingMethod.TO_NEAREST_EVEN)
     z = two_sum(r.high - j * np.float32(1 / STEPS), r.low)
     sign = jnp.where(j < 0, np.float32(-1), np.float32(1))
     s1, s2, c1, c2 = looked_up(jnp.abs(j).astype(jnp.int32), _circle()[2])
-    is_cosine = (k & 1) == 1
-    # sin(a + z) = a + (a (cos z - 1) + b sin z), with b the derivative of a.
-    s1, s2 = s1 * sign, s2 * sign
-    a = Pair(jnp.where(is_cosine, c1, s1), jnp.where(is_cosine, c2, s2))
-    b = Pair(jnp.where(is_cosine, -s1, c1), jnp.where(is_cosine, -s2, c2))
     sine = series(z, 0.0, [Fraction(-1, 6), 0, Fraction(1, 120)])
     square = pair.square(z)
     fourth = product(product(square.high, square.high), np.float32(1 / 24) - product(square.high, np.float32(1 / 720)))
     cosine = quick_two_sum(-0.5 * square.high, fourth - 0.5 * square.low)
-    found = pair.add(a, pair.add(pair.multiply(b, sine), pair.multiply(a, cosine)))
+    return Pair(s1 * sign, s2 * sign), Pair(c1, c2), sine, cosine
+
+
+def _joined(a: Pair, b: Pair, sine: Pair, cosine: Pair) -> Pair:
+    """Returns sin(a + z) = a + (a (cos z - 1) + b sin z), with b the derivative of a."""
+    return pair.add(a, pair.add(pair.multiply(b, sine), pair.multiply(a, cosine)))
+
+
+def _if(which: Array, yes: Pair, no: Pair) -> Pair:
+    return Pair(*(jnp.where(which, a, b) for a, b in zip(yes, no, strict=True)))
+
+
+def _sine_of(x: Wide, k_more: int) -> Wide:
+    """Returns sin(x + k_more pi / 2)."""
+    r, k = _turned(x)
+    k = k + k_more
+    s, c, sine, cosine = _split(r)
+    is_cosine = (k & 1) == 1
+    found = _joined(_if(is_cosine, c, s), _if(is_cosine, pair.negative(s), c), sine, cosine)
     turn = jnp.where((k & 2) == 2, np.float32(-1), np.float32(1))
     return wide.normal(pair.scale(found, turn), 0)
+
+
+def sine_and_cosine(x: Wide) -> list[Wide]:
+    """Returns sin x and cos x, as either by itself."""
+    r, k = _turned(x)
+    s, c, sine, cosine = _split(r)
+    of_sine, of_cosine = _joined(s, c, sine, cosine), _joined(c, pair.negative(s), sine, cosine)
+    is_odd, turn = (k & 1) == 1, jnp.where((k & 2) == 2, np.float32(-1), np.float32(1))
+    first = wide.normal(pair.scale(_if(is_odd, of_cosine, of_sine), turn), 0)
+    second = wide.normal(pair.scale(_if(is_odd, pair.negative(of_sine), of_cosine), turn), 0)
+    return [_or_nan(x, wide.select(x.exponent < -50, x, first)), _or_nan(x, second)]
 
 
 def _or_nan(x: Wide, found: Wide) -> Wide:

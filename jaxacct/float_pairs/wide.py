@@ -1,6 +1,6 @@
 """Pairs of float32 with an exponent beside them: relative errors are the same for all numbers that float64 has.
 
-A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low 0 or at least 2^-70, or 0 with the exponent
+A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low a multiple of 2^-70, or 0 with the exponent
 :data:`NOTHING`. So nothing under- or overflows before 2^-+16000, and every operation has the relative error of
 :mod:`jaxacct.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and NaN are
 as IEEE has them.
@@ -15,19 +15,23 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32
 
 from jaxacct.float_pairs import pair
-from jaxacct.float_pairs.pair import Pair, Single, bits, from_bits, power_of_two
+from jaxacct.float_pairs.pair import LEAST, Pair, Single, bits, from_bits, power_of_two
 
 LARGEST = 16384
 """Exponents beyond are those of inf, and of 0."""
 
-NOTHING = -(2**17)
+NOTHING = np.int32(-(2**17))
 """The exponent of 0: below any other, so that a sum takes that one."""
 
-INFINITE = 2**17
+INFINITE = np.int32(2**17)
 """The exponent of inf and NaN."""
 
 DUST = 2.0**-70
-"""Low parts below it are 0, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
+"""Low parts are whole multiples of it, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
+
+
+_TO_DUST, _ZERO = np.float32(DUST * 2.0**23 * 1.5), np.float32(0)
+"""Numbers of Python would be float64 here, and each be converted."""
 
 
 class Wide(NamedTuple):
@@ -60,15 +64,12 @@ def normal(of: Pair, exponent: Array | int, plain: Single | None = None) -> Wide
     factor = from_bits(jnp.maximum(254 - field, 1) << 23)
     exponent = jnp.where(field == 0, NOTHING, jnp.where(is_special, INFINITE, exponent + (field - 127)))
     high = (high if plain is None else jnp.where(is_special, plain, high)) * factor
-    return Wide(high, jnp.where(is_special, 0.0, _without_dust(low * factor)), exponent)
+    return Wide(high, jnp.where(is_special, _ZERO, _without_dust(low * factor)), exponent)
 
 
 def _without_dust(low: Single) -> Single:
-    """Returns low parts with those below :data:`DUST` as 0; NaN as well.
-
-    By a comparison: adding a constant and taking it off again is nothing to XLA, whose rewriting is exact arithmetic's.
-    """
-    return jnp.where(jnp.abs(low) >= np.float32(DUST), low, np.float32(0))
+    """Returns low parts rounded to multiples of :data:`DUST`: the maximum keeps XLA from taking (t + c) - c for t."""
+    return jnp.maximum(low + _TO_DUST, LEAST) - _TO_DUST
 
 
 def in_range(x: Wide, plain: Single | None = None) -> Wide:
@@ -78,9 +79,9 @@ def in_range(x: Wide, plain: Single | None = None) -> Wide:
     """
     plain = x.high if plain is None else plain
     over, under = (x.exponent > LARGEST) | jnp.isnan(plain), x.exponent < -LARGEST
-    high = jnp.where(over, plain * jnp.inf, jnp.where(under, 0.0, x.high))
+    high = jnp.where(over, plain * np.float32(np.inf), jnp.where(under, _ZERO, x.high))
     exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
-    return Wide(high, jnp.where(over | under, 0.0, x.low), exponent)
+    return Wide(high, jnp.where(over | under, _ZERO, x.low), exponent)
 
 
 def filled(value: float, shape: tuple[int, ...]) -> Wide:
@@ -222,7 +223,7 @@ def floor(x: Wide) -> Wide:
     high, low = pair.scale(x.pair, power_of_two(near))
     whole = jnp.floor(high)
     # Above 2^24 high parts are whole; XLA's floor is exact.
-    rest = jnp.where(whole == high, jnp.floor(low), 0.0)
+    rest = jnp.where(whole == high, jnp.floor(low), _ZERO)
     found = normal(pair.quick_two_sum(whole, rest), x.exponent - near)
     small = select(x.high < 0, constant(-1.0), constant(0.0))
     return select(x.exponent > 99, x, select(x.exponent < -30, small, found))

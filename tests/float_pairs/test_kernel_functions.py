@@ -1,0 +1,77 @@
+"""Functions of the kernel that pairs have forms of their own for, against numbers of 40 digits."""
+
+from __future__ import annotations
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+
+from jaxacct.dominating_pairs.moments import exp_remainder
+from jaxacct.dominating_pairs.turns import sine_and_cosine
+from jaxacct.float_pairs import kernel_functions, wide
+from jaxacct.float_pairs.interpret import in_pairs
+
+U = 2.0**-24
+
+
+def exact(number: wide.Wide, i: int) -> mpmath.mpf:
+    parts = mpmath.mpf(float(number.high[i])) + mpmath.mpf(float(number.low[i]))
+    return mpmath.ldexp(parts, int(number.exponent[i]))
+
+
+@pytest.mark.parametrize("name", list(kernel_functions.WHOLE))
+def test_pairs_know_what_is_traced(name):
+    function, count = {"exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1)}[name]
+    with jax.enable_x64(True):
+        args = (np.full(64, 0.1),) * count
+        traced = jax.make_jaxpr(in_pairs(function))(*args)
+        plain = jax.make_jaxpr(function)(*args)
+    assert len(str(traced).splitlines()) < 1200  # operation by operation either is some 3,000
+    assert f"name={name}" not in str(plain)
+
+
+def test_what_is_left_of_an_exponential_is_right_to_its_bound():
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([rng.uniform(0, 0.5, 300), 0.5 * 10.0 ** rng.uniform(-40, 0, 90), [0.4999999, 1e-300]])
+    x = wide.constant(sizes * rng.choice([-1, 1], sizes.size))
+    (found,) = jax.jit(kernel_functions.exp_remainder)(x, wide.filled(np.nan, x.shape))
+    with mpmath.workprec(2200):
+        for i in range(sizes.size):
+            at = exact(x, i)
+            truth = mpmath.expm1(at) - at
+            assert abs(exact(found, i) - truth) <= 32 * U**2 * truth, float(at)
+
+
+def test_beyond_a_half_it_is_the_difference_and_at_0_it_is_0():
+    x = wide.constant(np.array([0.0, 3.0, -20.0, 0.5, -np.inf, 700.0]))
+    (found,) = jax.jit(kernel_functions.exp_remainder)(
+        x, wide.constant(np.expm1(np.array([0, 3, -20, 0.5, -np.inf, 700])))
+    )
+    values = [float(exact(found, i)) for i in (0, 1, 2, 3, 5)]
+    truth = [0.0, *(float(mpmath.expm1(v) - v) for v in (3, -20, 0.5, 700))]
+    np.testing.assert_allclose(values, truth, rtol=1e-12)
+    assert float(found.high[4]) == np.inf
+
+
+def test_sine_and_cosine_are_right_to_four_units():
+    rng = np.random.default_rng(1)
+    angles = np.concatenate([rng.uniform(-9e5, 9e5, 150), rng.uniform(-4, 4, 150), 10.0 ** rng.uniform(-30, 0, 60)])
+    x = wide.constant(angles)
+    sine, cosine = jax.jit(kernel_functions.WHOLE["sine_and_cosine"])(x)
+    with mpmath.workprec(200):
+        for i in range(angles.size):
+            at = exact(x, i)
+            for found, truth in ((sine, mpmath.sin(at)), (cosine, mpmath.cos(at))):
+                assert abs(exact(found, i) - truth) <= 4 * 16 * U**2 * abs(truth), float(at)
+
+
+def test_a_compiled_product_has_no_dust():
+    x, y = (wide.constant(1 + 2.0**-46 * np.arange(1.0, 400.0) * step) for step in (1, 3))
+    found = jax.jit(wide.multiply)(x, y)
+    multiples = np.asarray(found.low, np.float64) / wide.DUST
+    assert np.all(multiples == np.round(multiples))
+    tiny = np.full(8, 1.2345678 * 2.0**-60, np.float32)
+    assert (
+        np.asarray(jax.jit(lambda low: wide.normal(wide.Pair(1 + 0 * low, low), 0).low)(tiny))[0] / wide.DUST % 1 == 0
+    )
