@@ -98,7 +98,7 @@ def irfft(real: Wide, imaginary: Wide, n: int) -> Wide:
     if real.shape[-1] != half + 1:
         raise ValueError(f"real has {real.shape[-1]} entries, which are not those of n = {n}: give n // 2 + 1")
     ends = jnp.broadcast_to((np.arange(half + 1) % half == 0).reshape((1,) * len(batch) + (-1,)), real.shape)
-    z, exponent = _over_largest(real, wide.select(ends, wide.zeros(real.shape), imaginary))
+    z, exponent = _over_largest(real, wide.select(ends, wide.filled(0.0, real.shape), imaginary))
     z = jax.tree.map(lambda part: part[:, :half], _folded(z, np.conj(_half_circle(n))))
     z, exponent = _divided(_conjugate(_transform(_conjugate(z))), exponent, n)
     found = wide.in_range(wide.normal(jax.tree.map(lambda a, b: jnp.stack([a, b], axis=-1), *z), exponent[..., None]))
