@@ -153,7 +153,9 @@ def judged(job: Job, exact: Any, found: Any) -> dict[str, Any]:
         "both converged": int(np.sum(known & found.converged)),
         "wanted": job.wanted,
         "as narrow as wanted": int(np.sum(known & (widths <= job.wanted))),
-        "widths": dict(zip(("median", "95 %", "most"), np.quantile(widths[known], (0.5, 0.95, 1.0)), strict=True))
+        "widths": dict(
+            zip(("median", "95 %", "most"), np.quantile(widths[known], (0.5, 0.95, 1.0), method="higher"), strict=True)
+        )
         if np.any(known)
         else {},
         "most of float64": float(np.max(plain[known], initial=0.0)),
