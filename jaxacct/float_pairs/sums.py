@@ -131,7 +131,7 @@ def convolution(x: Wide, y: Wide, params: dict[str, Any]) -> Wide:
         raise NotImplementedError("of convolutions pairs know those of rows with one window, at every place.")
     padding, width = [(0, 0), (0, 0), *params["padding"]], y.shape[2]
 
-    def windows(part: Array, fill: Array | float) -> Array:
+    def windows(part: Array, fill: Any) -> Array:
         padded = jnp.pad(part, padding, constant_values=fill)
         size = padded.shape[2] - width + 1
         return jnp.stack([padded[..., i : i + size] for i in range(width)], axis=-1)
