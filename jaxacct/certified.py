@@ -22,7 +22,7 @@ from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.platforms import asked_for
+from jaxacct.platforms import by_pairs, needs_pairs
 from jaxacct.precision import in_float64_by_programs, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
@@ -50,8 +50,8 @@ def epsilon(
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
         points: size of its mesh instead, where it is asked.
-        arithmetic: "auto" is float64, and pairs of float32 on platforms without it (a TPU); "float64" or "pair" to
-            insist. Pairs take no ``tolerance``, have no derivatives where they are asked for, and take a CPU seconds.
+        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": these
+            anywhere. Pairs take no ``tolerance``, have no derivatives where they are asked for, and take a CPU seconds.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
@@ -168,10 +168,10 @@ def answer(
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
     check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    if arithmetic == "pair":
+    if needs_pairs(arithmetic, mechanism, steps, question):
         prv.accountant.check_options(tolerance, points, concrete=False)
         run = functools.partial(answer, relation=relation, points=points)
-        return outside(asked_for(arithmetic, run, mechanism, steps, question))
+        return outside(by_pairs(run, mechanism, steps, question))
     asked, leaves = saddlepoint.accountant.asked(mechanism, steps, question, relation)
     concrete = is_concrete(leaves)
     prv.accountant.check_options(tolerance, points, concrete=concrete)

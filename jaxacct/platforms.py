@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, jaxpr_as_fun, unmapped_aval
 from jax.interpreters import batching, mlir
 
-from jaxacct.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere
+from jaxacct.arithmetic import FLOAT64, PAIR, Chosen, arithmetic, float64_elsewhere, platform
 from jaxacct.float_pairs.interpret import in_pairs
 
 
@@ -55,15 +55,25 @@ def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[...,
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 
-def asked_for(chosen: Chosen, function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(*args)`` in the arithmetic that a user asks for, on whatever device. Inside the float64 scope.
+def needs_pairs(chosen: Chosen, *args: Any) -> bool:
+    """Returns whether pairs are asked for by name, or a number on a device that has no float64.
 
-    In pairs of float32, concrete arguments are worked off operation by operation, and a trace is traced anew where it
-    is lowered. That has no derivatives.
+    A program that is traced needs no look at the device: :func:`by_platform`.
     """
-    if chosen != "pair":
-        return function(*args)
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+    return chosen == "pair" or (platform() == "tpu" and _is_concrete(args) and arithmetic() != PAIR)
+
+
+def _is_concrete(args: Any) -> bool:
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
+    """Returns ``function(*args)`` in pairs of float32, on whatever device. Inside the float64 scope.
+
+    Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered. That has no
+    derivatives.
+    """
+    if _is_concrete(args):
         return in_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)
     leaves, structure = jax.tree.flatten(args)

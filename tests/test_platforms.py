@@ -77,6 +77,11 @@ def test_pairs_asked_for_by_name_bracket_the_truth():
     assert np.float32(pairs.lower) == np.float32(pairs.upper)
 
 
+def test_numbers_on_a_tpu_are_worked_off_in_pairs(monkeypatch):
+    monkeypatch.setattr("jaxacct.platforms.platform", lambda: "tpu")
+    assert ja.delta(ja.Gaussian(2.0), 1, 1.0) == ja.delta(ja.Gaussian(2.0), 1, 1.0, arithmetic="pair")
+
+
 def test_they_are_refused_where_the_backend_rounds_otherwise(monkeypatch):
     monkeypatch.setattr(checked, "failures", lambda values: ["x + y is cut off"])
     monkeypatch.setattr(checked, "_sound", set())

@@ -14,7 +14,7 @@ from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.bounds import zero
 from jaxacct.composition import directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.platforms import asked_for, by_platform
+from jaxacct.platforms import by_pairs, by_platform, needs_pairs
 from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.prv import refine
 from jaxacct.prv.compose import METHODS
@@ -143,12 +143,12 @@ def answer(
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    if arithmetic == "pair":
+    if needs_pairs(arithmetic, mechanism, steps, question):
         check_options(tolerance, points, concrete=False)
         run = functools.partial(
             answer, relation=relation, points=points, method=method, return_diagnostics=return_diagnostics
         )
-        return outside(asked_for(arithmetic, run, mechanism, steps, question))
+        return outside(by_pairs(run, mechanism, steps, question))
     validation.check_one_of(method, "method", METHODS)
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)

@@ -17,7 +17,7 @@ from jaxacct.batching import one_by_one, rows, stack
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
-from jaxacct.platforms import asked_for, by_platform
+from jaxacct.platforms import by_pairs, by_platform, needs_pairs
 from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
@@ -46,8 +46,8 @@ def epsilon(
         steps: likewise.
         delta (): likewise.
         relation: likewise.
-        arithmetic: "auto" is float64, and pairs of float32 on platforms without it (a TPU); either can be asked for by
-            name, "float64" or "pair". "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
+        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": these
+            anywhere. "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
             for Gaussian noise, sampled or not, and finite pairs.
 
     Returns:
@@ -132,10 +132,10 @@ def answer(
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CHOICES)
-    if arithmetic == "pair":
+    if arithmetic != "float32" and needs_pairs(arithmetic, mechanism, steps, question):
         with scope(by_programs=True):
             run = functools.partial(answer, relation=relation)
-            return outside(asked_for(arithmetic, run, mechanism, steps, question))
+            return outside(by_pairs(run, mechanism, steps, question))
     precision = "float32" if arithmetic == "float32" else "float64"
     return unchecked(*asked(mechanism, steps, question, relation, precision))
 
