@@ -52,7 +52,7 @@ def convolve_by_patches(
     padded = jnp.pad(images, ((0, 0), *padding, (0, 0)))
     cut = jax.vmap(lambda image: patches(image, size=(height, width), stride=stride))(padded)
     # The kernel enters as it is, so that what looks for linear maps by a parameter finds one.
-    return jnp.tensordot(cut.reshape(*cut.shape[:3], *kernel.shape[:3]), kernel, axes=3, arithmetic=precision)
+    return jnp.tensordot(cut.reshape(*cut.shape[:3], *kernel.shape[:3]), kernel, axes=3, precision=precision)
 
 
 class TwoConvolutions(nnx.Module):
