@@ -15,7 +15,7 @@ from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.dominance import dominates
-from jaxacct.menus.menu import Items, Menu, certify
+from jaxacct.menus.menu import NEVER, Items, Menu, certify
 from jaxacct.precision import in_float64, is_concrete, outside
 from jaxacct.pytrees import register_dataclass
 
@@ -190,8 +190,8 @@ def _spent(
     count, cost, paid = counts[place], costs[place], state.paid[place]
     lacking = jnp.maximum(wanted - paid, 0)
     blocks = lacking // count + jnp.where(lacking % count > 0, 1, 0)
-    # No product overflows: as many blocks are affordable.
-    affordable = blocks <= state.left // jnp.maximum(cost, 1)
+    # No product overflows: as many blocks are affordable. A budget may exceed NEVER.
+    affordable = blocks <= jnp.where(cost < NEVER, state.left // jnp.maximum(cost, 1), 0)
     granted = valid & (affordable | (cost == 0))
     bought = jnp.where(granted & (cost > 0), blocks, 0)
     rest = paid + bought * count - wanted
@@ -202,7 +202,7 @@ def _spent(
 @jax.jit
 def _remaining(state: MenuState, index: Array, counts: Array, costs: Array) -> Int32[Array, ""]:
     place = jnp.maximum(index, 0)
-    blocks = state.left // jnp.maximum(costs[place], 1)
+    blocks = jnp.where(costs[place] < NEVER, state.left // jnp.maximum(costs[place], 1), 0)
     most = (validation.MOST_COUNT - state.paid[place]) // counts[place]
     runs = state.paid[place] + jnp.minimum(blocks, most) * counts[place]
     return jnp.where(index < 0, 0, jnp.where(costs[place] == 0, validation.MOST_COUNT, runs))

@@ -29,7 +29,7 @@ LESS = 0.1
 """Blocks that a budget is taken to pay for next where it paid for none: smaller ones are then tried."""
 
 NEVER = 2**30
-"""A cost that no budget pays."""
+"""Marks an item that is refused, however many units a budget has."""
 
 Items = Sequence[Mechanism | tuple[Mechanism, int]]
 

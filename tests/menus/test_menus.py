@@ -88,3 +88,13 @@ def test_bad_menus_say_what_is_wrong():
     mixed = certify(1.0, 1e-5, [ja.Gaussian(0.5), ja.Gaussian(20.0)])
     assert not MenuFilter.of(mixed).would_grant(0)
     assert mixed.share(0) == 0
+
+
+@pytest.mark.parametrize(("noise", "costs"), [(1e6, None), (100.0, [2**20, 1])])
+def test_what_is_never_granted_is_refused_by_the_largest_budgets(noise, costs):
+    mixed = certify(3.0, 1e-5, [ja.Gaussian(noise), ja.Gaussian(0.1)], costs=costs)
+    assert mixed.budget == 2**31 - 1
+    budget = MenuFilter.of(mixed)
+    assert budget.would_grant(0)
+    assert not budget.would_grant(1)
+    assert budget.remaining(1) == 0
