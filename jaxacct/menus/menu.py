@@ -238,7 +238,8 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     if len(offers) == 1:
         return _of_one(guarantee, offers[0])
     with scope(by_programs=True):
-        guesses = [guessed_runs(offer.mechanism, guarantee) for offer in offers]
+        # A tilt for less than a block leaves nothing of the block's likely losses.
+        guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
         # What each is alone is told by blocks that are not too many: it takes a level for each.
         for _ in range(ROUNDS):
             sizes = [max(offer.count or 1, round(guess / BLOCKS)) for offer, guess in zip(offers, guesses, strict=True)]

@@ -98,3 +98,13 @@ def test_what_is_never_granted_is_refused_by_the_largest_budgets(noise, costs):
     assert budget.would_grant(0)
     assert not budget.would_grant(1)
     assert budget.remaining(1) == 0
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-18])
+def test_a_block_that_is_far_too_large_is_never_granted(delta):
+    menu = certify(1.0, delta, [(STEP, 20), (ja.PoissonSubsampledGaussian(3.0, 0.01), 80)])
+    budget = MenuFilter.of(menu)
+    assert not budget.would_grant(0)
+    most = int(budget.remaining(1))
+    assert most > 0
+    assert certified.delta(menu.items[1].mechanism, most, 1.0).lower <= delta
