@@ -148,6 +148,7 @@ class MenuFilter(Ledger):
         """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
         if np.shape(steps):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
+        self._check_single()
         runs = _whole(validation.exact_steps(steps))
         granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)
@@ -155,12 +156,17 @@ class MenuFilter(Ledger):
     @in_float64
     def remaining(self, item: Mechanism | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
         """Returns how many more runs of an item would be granted, nothing else in between; at most 2^31 - 1."""
+        self._check_single()
         index = self.curve(item, relation=relation)
         return _remaining(self.state, index, self._counts(), self._costs())
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the budget, which holds wherever it ends; 0 before anything is granted."""
         return outside(_reading(self.state, self.menu.budget, self.menu.epsilon))
+
+    def _check_single(self) -> None:
+        if np.shape(self.state.left):  # an item's place would be taken for a filter's
+            raise ValueError(f"{np.shape(self.state.left)} filters are stacked: spend of each, by jax.vmap.")
 
     def _counts(self) -> np.ndarray:
         return np.asarray([item.count for item in self.menu.items], np.int32)
