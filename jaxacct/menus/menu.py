@@ -266,6 +266,8 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
         most = math.ceil(min(cost * number for cost, number in zip(costs, alone, strict=True))) + 1
         solved = game.solved(costs, min(most, MOST_LEVELS))
     mechanisms, budget = [offer.mechanism for offer in offers], int(solved.budget)
+    if budget < min(costs):
+        return _without(guarantee, offers, [True] * len(offers))
     items = [Item(*parts) for parts in zip(mechanisms, counts, costs, alone, strict=True)]
     return Found(items, budget, float(solved.values[budget]))
 

@@ -108,3 +108,8 @@ def test_a_block_that_is_far_too_large_is_never_granted(delta):
     most = int(budget.remaining(1))
     assert most > 0
     assert certified.delta(menu.items[1].mechanism, most, 1.0).lower <= delta
+
+
+def test_a_budget_that_pays_for_no_block_is_none():
+    with pytest.raises(ValueError, match="costs more than"):  # what is certified does, at this delta
+        certify(1.0, 1e-22, [ja.PureDP(0.1), ja.PureDP(0.03)])
