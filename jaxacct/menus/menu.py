@@ -313,6 +313,11 @@ def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | 
         raise ValueError(
             f"menu has {mechanism}: an item is one mechanism of concrete numbers; list several one by one."
         )
+    if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
+        raise ValueError(
+            f"menu has a {type(mechanism).__name__}, whose fields are arrays: an item is a mechanism of plain numbers. "
+            "Give one that dominates it, such as ApproximateDP."
+        )
     if count is not None:
         validation.check_count(count, "count", "the runs of a block")
     plain = jax.tree.map(lambda leaf: np.asarray(leaf).item(), mechanism)

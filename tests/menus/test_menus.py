@@ -79,6 +79,8 @@ def test_bad_menus_say_what_is_wrong():
             certify(epsilon, delta, [STEP])
     with pytest.raises(ValueError, match="one by one"):
         certify(1.0, 1e-5, [ja.PoissonSubsampledGaussian(np.array([1.0, 2.0]), 0.01)])
+    with pytest.raises(ValueError, match="DiscretePair, whose fields are arrays"):
+        certify(1.0, 1e-5, [STEP, ja.DiscretePair([0.75, 0.25], [0.25, 0.75])])
     with pytest.raises(ValueError, match="count"):
         certify(1.0, 1e-5, [(STEP, 0)])
     with pytest.raises(ValueError, match="costs more than"):
