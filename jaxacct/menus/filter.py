@@ -15,7 +15,7 @@ from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.dominance import dominates
-from jaxacct.menus.menu import Items, Menu, certify
+from jaxacct.menus.menu import NEVER, Items, Menu, certify
 from jaxacct.precision import in_float64, is_concrete, outside
 from jaxacct.pytrees import register_dataclass
 
@@ -148,6 +148,7 @@ class MenuFilter(Ledger):
         """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
         if np.shape(steps):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
+        self._check_single()
         runs = _whole(validation.exact_steps(steps))
         granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)
@@ -155,12 +156,17 @@ class MenuFilter(Ledger):
     @in_float64
     def remaining(self, item: Mechanism | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
         """Returns how many more runs of an item would be granted, nothing else in between; at most 2^31 - 1."""
+        self._check_single()
         index = self.curve(item, relation=relation)
         return _remaining(self.state, index, self._counts(), self._costs())
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the budget, which holds wherever it ends; 0 before anything is granted."""
         return outside(_reading(self.state, self.menu.budget, self.menu.epsilon))
+
+    def _check_single(self) -> None:
+        if np.shape(self.state.left):  # an item's place would be taken for a filter's
+            raise ValueError(f"{np.shape(self.state.left)} filters are stacked: spend of each, by jax.vmap.")
 
     def _counts(self) -> np.ndarray:
         return np.asarray([item.count for item in self.menu.items], np.int32)
@@ -190,8 +196,8 @@ def _spent(
     count, cost, paid = counts[place], costs[place], state.paid[place]
     lacking = jnp.maximum(wanted - paid, 0)
     blocks = lacking // count + jnp.where(lacking % count > 0, 1, 0)
-    # No product overflows: as many blocks are affordable.
-    affordable = blocks <= state.left // jnp.maximum(cost, 1)
+    # No product overflows: as many blocks are affordable. A budget may exceed NEVER.
+    affordable = blocks <= jnp.where(cost < NEVER, state.left // jnp.maximum(cost, 1), 0)
     granted = valid & (affordable | (cost == 0))
     bought = jnp.where(granted & (cost > 0), blocks, 0)
     rest = paid + bought * count - wanted
@@ -202,7 +208,7 @@ def _spent(
 @jax.jit
 def _remaining(state: MenuState, index: Array, counts: Array, costs: Array) -> Int32[Array, ""]:
     place = jnp.maximum(index, 0)
-    blocks = state.left // jnp.maximum(costs[place], 1)
+    blocks = jnp.where(costs[place] < NEVER, state.left // jnp.maximum(costs[place], 1), 0)
     most = (validation.MOST_COUNT - state.paid[place]) // counts[place]
     runs = state.paid[place] + jnp.minimum(blocks, most) * counts[place]
     return jnp.where(index < 0, 0, jnp.where(costs[place] == 0, validation.MOST_COUNT, runs))

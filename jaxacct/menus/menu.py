@@ -29,7 +29,7 @@ LESS = 0.1
 """Blocks that a budget is taken to pay for next where it paid for none: smaller ones are then tried."""
 
 NEVER = 2**30
-"""A cost that no budget pays."""
+"""Marks an item that is refused, however many units a budget has."""
 
 Items = Sequence[Mechanism | tuple[Mechanism, int]]
 
@@ -238,7 +238,8 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     if len(offers) == 1:
         return _of_one(guarantee, offers[0])
     with scope(by_programs=True):
-        guesses = [guessed_runs(offer.mechanism, guarantee) for offer in offers]
+        # A tilt for less than a block leaves nothing of the block's likely losses.
+        guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
         # What each is alone is told by blocks that are not too many: it takes a level for each.
         for _ in range(ROUNDS):
             sizes = [max(offer.count or 1, round(guess / BLOCKS)) for offer, guess in zip(offers, guesses, strict=True)]
@@ -265,6 +266,8 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
         most = math.ceil(min(cost * number for cost, number in zip(costs, alone, strict=True))) + 1
         solved = game.solved(costs, min(most, MOST_LEVELS))
     mechanisms, budget = [offer.mechanism for offer in offers], int(solved.budget)
+    if budget < min(costs):
+        return _without(guarantee, offers, [True] * len(offers))
     items = [Item(*parts) for parts in zip(mechanisms, counts, costs, alone, strict=True)]
     return Found(items, budget, float(solved.values[budget]))
 
@@ -309,6 +312,11 @@ def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | 
     if mechanism.batch_shape or not is_concrete(mechanism):
         raise ValueError(
             f"menu has {mechanism}: an item is one mechanism of concrete numbers; list several one by one."
+        )
+    if any(np.ndim(leaf) for leaf in jax.tree.leaves(mechanism)):
+        raise ValueError(
+            f"menu has a {type(mechanism).__name__}, whose fields are arrays: an item is a mechanism of plain numbers. "
+            "Give one that dominates it, such as ApproximateDP."
         )
     if count is not None:
         validation.check_count(count, "count", "the runs of a block")

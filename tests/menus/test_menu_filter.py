@@ -210,3 +210,13 @@ def test_finite_pairs_of_other_sizes_are_other_mechanisms():
     assert budget.spend(pair)[0]
     with pytest.raises(ValueError, match="dominated by nothing"):
         budget.spend(other)
+
+
+def test_stacked_filters_are_spent_by_vmap_alone():
+    first = filter_of()
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), first, first.spend(0, 50)[1], first.spend(1, 13)[1])
+    assert jax.vmap(lambda budget: budget.spend(0)[0])(stacked).tolist() == [True, False, True]
+    assert jax.vmap(lambda budget: budget.remaining(0))(stacked).tolist() == [50, 0, 40]
+    for use in (stacked.spend, stacked.would_grant, stacked.remaining, jax.jit(stacked.spend)):
+        with pytest.raises(ValueError, match="stacked"):
+            use(0)

@@ -79,6 +79,8 @@ def test_bad_menus_say_what_is_wrong():
             certify(epsilon, delta, [STEP])
     with pytest.raises(ValueError, match="one by one"):
         certify(1.0, 1e-5, [ja.PoissonSubsampledGaussian(np.array([1.0, 2.0]), 0.01)])
+    with pytest.raises(ValueError, match="DiscretePair, whose fields are arrays"):
+        certify(1.0, 1e-5, [STEP, ja.DiscretePair([0.75, 0.25], [0.25, 0.75])])
     with pytest.raises(ValueError, match="count"):
         certify(1.0, 1e-5, [(STEP, 0)])
     with pytest.raises(ValueError, match="costs more than"):
@@ -88,3 +90,28 @@ def test_bad_menus_say_what_is_wrong():
     mixed = certify(1.0, 1e-5, [ja.Gaussian(0.5), ja.Gaussian(20.0)])
     assert not MenuFilter.of(mixed).would_grant(0)
     assert mixed.share(0) == 0
+
+
+@pytest.mark.parametrize(("noise", "costs"), [(1e6, None), (100.0, [2**20, 1])])
+def test_what_is_never_granted_is_refused_by_the_largest_budgets(noise, costs):
+    mixed = certify(3.0, 1e-5, [ja.Gaussian(noise), ja.Gaussian(0.1)], costs=costs)
+    assert mixed.budget == 2**31 - 1
+    budget = MenuFilter.of(mixed)
+    assert budget.would_grant(0)
+    assert not budget.would_grant(1)
+    assert budget.remaining(1) == 0
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-18])
+def test_a_block_that_is_far_too_large_is_never_granted(delta):
+    menu = certify(1.0, delta, [(STEP, 20), (ja.PoissonSubsampledGaussian(3.0, 0.01), 80)])
+    budget = MenuFilter.of(menu)
+    assert not budget.would_grant(0)
+    most = int(budget.remaining(1))
+    assert most > 0
+    assert certified.delta(menu.items[1].mechanism, most, 1.0).lower <= delta
+
+
+def test_a_budget_that_pays_for_no_block_is_none():
+    with pytest.raises(ValueError, match="costs more than"):  # what is certified does, at this delta
+        certify(1.0, 1e-22, [ja.PureDP(0.1), ja.PureDP(0.03)])
