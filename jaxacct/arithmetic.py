@@ -41,8 +41,6 @@ class Arithmetic:
     Attributes:
         name: what it is called.
         roundoff: bound on the relative error of ``+ - * /`` and sqrt.
-        function: bound on the relative error of exp, expm1, log, tanh, and of log1p from -1/4 up. Where a result is
-            below the smallest normal float64, it may be 0.
         cut: log of what a truncation may leave out, relative to what is there.
         reach: standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare.
         largest_exponent: exponentials beyond are kept as their exponents.
@@ -50,19 +48,26 @@ class Arithmetic:
 
     name: Name
     roundoff: float
-    function: float
     cut: float
     reach: float
     largest_exponent: float
 
+    @property
+    def function(self) -> float:
+        """Bound on the relative error of exp, expm1, log, tanh, and of log1p from -1/4 up.
 
-FLOAT64 = Arithmetic("float64", 2.0**-53, 8 * 2.0**-53, 36.0, 10.0, 600.0)
+        Where a result is below the smallest normal float64, it may be 0.
+        """
+        return 8 * self.roundoff
+
+
+FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0)
 """IEEE 754's double, and functions as :mod:`jaxacct.elementary` asks for them: four units in the last place."""
 
-PAIR = Arithmetic("pair", 2.0**-44, 8 * 2.0**-44, 36.0, 10.0, 600.0)
+PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0)
 """Sums of two float32 numbers with an exponent of their own beside them, so with a wider range than float64's."""
 
-FLOAT32 = Arithmetic("float32", 2.0**-24, 8 * 2.0**-24, 16.0, 6.5, 80.0)
+FLOAT32 = Arithmetic("float32", 2.0**-24, 16.0, 6.5, 80.0)
 """For estimates only."""
 
 _traced_for: Any = jax.make_user_context(default_value=None)
@@ -99,11 +104,11 @@ def in_pairs() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def float64_elsewhere() -> Iterator[None]:
     """Says that what is traced within for float64 is run on a device that has it, or not at all."""
-    before, _elsewhere.depth = _elsewhere.depth, _elsewhere.depth + 1
+    _elsewhere.depth += 1
     try:
         yield
     finally:
-        _elsewhere.depth = before
+        _elsewhere.depth -= 1
 
 
 def in_other_arithmetic() -> bool:

@@ -8,7 +8,6 @@ no platform asked for is never traced.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from jax.interpreters import batching, mlir
 
 from jaxacct.arithmetic import FLOAT64, PAIR, Chosen, arithmetic, float64_elsewhere, platform
 from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.precision import is_concrete
 
 
 def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[..., Any] | None = None) -> Any:
@@ -35,20 +35,16 @@ def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[...,
         return (at_once or function)(*args)
     with float64_elsewhere():
         closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    leaves, structure = jax.tree.flatten(args)
-    types = tuple(closed.out_avals)
-
-    def flat(function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
-        return tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
+    leaves, types = jax.tree.leaves(args), tuple(closed.out_avals)
 
     def native(*leaves: Any) -> tuple[Any, ...]:
         return tuple(jaxpr_as_fun(closed)(*leaves))
 
     def elsewhere(*leaves: Any) -> tuple[Any, ...]:
-        return native(*leaves) if at_once is None else tuple(later(functools.partial(flat, at_once), types, *leaves))
+        return native(*leaves) if at_once is None else tuple(later(_flat(at_once, args), types, *leaves))
 
     def pairs(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(later(functools.partial(flat, in_pairs(at_once or function)), types, *leaves))
+        return tuple(later(_flat(in_pairs(at_once or function), args), types, *leaves))
 
     given = [jnp.asarray(leaf) for leaf in leaves]
     found = jax.lax.platform_dependent(*given, cpu=native, tpu=pairs, default=elsewhere)
@@ -60,11 +56,7 @@ def needs_pairs(chosen: Chosen, *args: Any) -> bool:
 
     A program that is traced needs no look at the device: :func:`by_platform`.
     """
-    return chosen == "pair" or (platform() == "tpu" and _is_concrete(args) and arithmetic() != PAIR)
-
-
-def _is_concrete(args: Any) -> bool:
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+    return chosen == "pair" or (platform() == "tpu" and is_concrete(args) and arithmetic() != PAIR)
 
 
 def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
@@ -73,16 +65,17 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
     Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered. That has no
     derivatives.
     """
-    if _is_concrete(args):
+    if is_concrete(args):
         return in_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    leaves, structure = jax.tree.flatten(args)
-
-    def flat(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(jax.tree.leaves(in_pairs(function)(*jax.tree.unflatten(structure, leaves))))
-
-    found = later(flat, tuple(types.out_avals), *map(jnp.asarray, leaves))
+    found = later(_flat(in_pairs(function), args), tuple(types.out_avals), *map(jnp.asarray, jax.tree.leaves(args)))
     return jax.tree.unflatten(jax.tree.structure(result), found)
+
+
+def _flat(function: Callable[..., Any], args: Any) -> Callable[..., tuple[Any, ...]]:
+    """Returns ``function`` as one of the leaves of such arguments, to the leaves of its result."""
+    structure = jax.tree.structure(args)
+    return lambda *leaves: tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
 
 
 _later_p = Primitive("later")

@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike
 
 from jaxacct.float_pairs import pair, wide
 from jaxacct.float_pairs.pair import Pair, power_of_two
-from jaxacct.float_pairs.wide import INFINITE, NOTHING, Wide
+from jaxacct.float_pairs.wide import INFINITE, Wide
 
 PIECE = 20
 """Bits of a whole number that are taken at once."""
@@ -100,14 +100,6 @@ def to_whole(x: Wide, dtype: DTypeLike) -> Array:
     total = jnp.where(jnp.isnan(x.high), 0, total)
     least = 0 if is_unsigned else max(limits.min, np.iinfo(np.int64).min)
     return jnp.clip(total, least, min(limits.max, np.iinfo(np.int64).max)).astype(dtype)
-
-
-def rounded_to_float32(x: Wide) -> Wide:
-    """Returns what is left of numbers in float32, with its range."""
-    over, under = (x.exponent > 127) & (x.exponent < INFINITE), x.exponent < -126
-    high = jnp.where(over, x.high * jnp.inf, jnp.where(under, 0.0, x.high))
-    exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
-    return Wide(high, jnp.zeros_like(high), exponent)
 
 
 def steps(shape: tuple[int, ...], dimension: int) -> Wide:

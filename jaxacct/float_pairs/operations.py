@@ -120,7 +120,7 @@ def _cummin(params: Params, x: Wide) -> Wide:
 def _reduce_precision(params: Params, x: Wide) -> Wide:
     if (params["exponent_bits"], params["mantissa_bits"]) != (8, 23):
         raise NotImplementedError("of reductions of precision pairs know that to float32.")
-    return conversions.rounded_to_float32(x)
+    return conversions.single(conversions.to_float32(x))
 
 
 def _sort(params: Params, *args: Any) -> list[Any]:
