@@ -103,9 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
     """Raises where something cannot be written, and makes the folders: before the computing, not after it."""
     if out is not None:
-        from jaxacct.sweep.result import check_suffix
+        from jaxacct.sweep.export import check_suffix
 
-        check_suffix(out)
+        check_suffix(out, (".npz", ".csv", ".json"))
     if plot is not None:
         from jaxacct.plot import require_matplotlib
 

@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import os
 import pathlib
-import shutil
 import sys
+import time
 from typing import Any
 
 from jaxacct import strict_json
+from jaxacct.cli import sweep_folders
 from jaxacct.cli.arguments import RELATIONS, add_json, add_relation, examples, number
-from jaxacct.cli.shown import GUARANTEES, SCOPE, print_columns, print_facts, rounded
 
 AXES = {
     "noise-multiplier": "standard deviation of the noise over the clipping norm",
@@ -26,11 +26,14 @@ MECHANISMS = (
     "PoissonSubsampledGaussian", "Gaussian", "GaussianWithoutReplacement", "DiscreteGaussian", "Laplace",
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
-MODES = {"saddlepoint": "saddlepoint", "certified": "best"}
-"""The modes by the accountant whose guarantee they have."""
+MODES = ("saddlepoint", "certified")
+CHOICES = ("auto", "float64", "pair", "float32")
 
 SHOWN = 20
 """Entries printed."""
+
+
+FILES = (".npz", ".csv", ".json", ".parquet")
 
 
 def add_parser(commands: Any) -> None:
@@ -39,16 +42,24 @@ def add_parser(commands: Any) -> None:
         "sweep",
         help="epsilon, delta or the least noise of a whole grid of runs",
         description="Certified bounds for every combination of the values given. Each axis is a number, numbers with "
-        "commas, or LOW:HIGH:COUNT[:log]. Finished parts are kept beside the result until that is whole.",
+        "commas, LOW:HIGH:COUNT[:log], or @FILE: a number on each line, .npy, or @FILE.csv:COLUMN. With --out a part "
+        "is on disk as soon as it is finished, and memory does not grow with the settings.",
         epilog=examples(
             "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
             "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
+            "jaxacct sweep --rows runs.csv --delta 1e-5 --out runs",
             "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
-            "--steps 100,1000,10000 --delta 1e-5 --out sweep.npz --shard 3/8",
+            "--steps 100,1000,10000 --delta 1e-5 --out grid --shard 3/8",
+            "jaxacct sweep merge grid grid-*-of-8",
+            "jaxacct sweep best grid --epsilon 2 --steps-min 1000",
         ),
     )
     for name, meaning in AXES.items():
         command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
+    command.add_argument(
+        "--rows", nargs="?", const="", metavar="FILE.csv",
+        help="values go together, the i-th of each, in place of all combinations; columns of FILE.csv are settings",
+    )  # fmt: skip
     command.add_argument(
         "--mechanism", metavar="NAMES", default=MECHANISMS[0],
         help=f"one, or several with commas (default: {MECHANISMS[0]}): {', '.join(MECHANISMS)}",
@@ -57,85 +68,74 @@ def add_parser(commands: Any) -> None:
         "--mode", choices=tuple(MODES), default="certified",
         help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by the mesh",
     )  # fmt: skip
+    command.add_argument(
+        "--arithmetic", choices=CHOICES, default="auto",
+        help="float64 (auto: where there is such), pair of float32, or float32: estimates, of --mode saddlepoint",
+    )  # fmt: skip
     add_relation(command, (*RELATIONS, "replace"))
     command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that the mesh aims at")
-    command.add_argument("--out", metavar="FILE", help="the results: .npz, .csv or .json")
-    command.add_argument("--resume", action="store_true", help="go on from what an interrupted sweep to --out left")
     add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
-    command.add_argument("--chunk", type=int, default=8192, metavar="N", help="entries between two savings (8192)")
-    group = command.add_argument_group("many jobs", "each by itself, anywhere; with equal arguments but for these")
-    jobs = group.add_mutually_exclusive_group()
-    jobs.add_argument("--shard", metavar="I/N", help="share I of N, from 0: --out NAME.npz becomes NAME-I-of-N.npz")
-    jobs.add_argument("--merge", nargs="+", metavar="FILE", help="the files of all shares: --out is the whole sweep")
+    group = command.add_argument_group("results on disk")
+    group.add_argument("--out", metavar="FOLDER", help="folder of the results, a Zarr store")
+    have = group.add_mutually_exclusive_group()
+    have.add_argument("--resume", action="store_true", help="go on from what an interrupted sweep to --out left")
+    have.add_argument("--overwrite", action="store_true", help="delete the sweep in --out, and start afresh")
+    group.add_argument("--chunk", type=int, metavar="N", help="entries between two savings, at most (8192 or more)")
+    group.add_argument(
+        "--shard", metavar="I/N",
+        help="part I of N, from 0, which may be anywhere and needs no other: --out NAME becomes NAME-I-of-N",
+    )  # fmt: skip
     command.set_defaults(run=run)
+    sweep_folders.add_parsers(command.add_subparsers(metavar="", title="what is done with folders of results"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
     from jaxacct.sweep.quantities import quantity_of
-    from jaxacct.sweep.result import check_suffix, load, merge
+    from jaxacct.sweep.run import Options, sweep
 
+    start = time.monotonic()
     settings = _settings(arguments)
-    quantity = quantity_of(_quantity(arguments), arguments.mode, arguments.relation, arguments.tolerance)
+    how = (arguments.mode, arguments.relation, arguments.tolerance, arguments.arithmetic)
+    quantity = quantity_of(_quantity(settings.values), *how)
     quantity.check(settings)
     out = None if arguments.out is None else pathlib.Path(arguments.out)
-    if arguments.shard is not None:
-        settings, out = _shard(arguments.shard, settings, out)
-    # What cannot be written should fail before hours of computing, not after them.
-    if out is not None:
-        check_suffix(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-    elif arguments.resume:
-        raise ValueError("--resume goes on from what a sweep to --out left: give --out.")
-    if arguments.merge is None:
-        found = _computed(arguments, quantity, settings, out)
-    else:
-        found = merge(settings, map(load, arguments.merge))
-        if (found.quantity, found.mode, found.relation) != (quantity.name, quantity.mode, quantity.relation):
-            raise ValueError(f"--merge: the shares are of {found.quantity}, {found.mode}, {found.relation}: say so.")
+    if out is not None and out.suffix in FILES:
+        raise ValueError(
+            f"--out {out}: results go to a folder: give --out {out.with_suffix('')}, then jaxacct sweep export "
+            f"{out.with_suffix('')} FILE."
+        )
+    shard = None if arguments.shard is None else _shard(arguments.shard)
+    if out is not None and shard is not None:
+        out = out.with_name(f"{out.name}-{shard[0]}-of-{shard[1]}")
+    _use_all_cores(arguments.devices)
+    options = Options(out, shard, arguments.resume, arguments.overwrite, arguments.chunk)
+    try:
+        found = sweep(quantity, settings, options)
+    except KeyboardInterrupt:
         if out is not None:
-            found.save(out)
-    record = _record(arguments, found, out)
+            print(f"jaxacct sweep: finished parts are kept in {out}: give --resume to go on.", file=sys.stderr)
+        raise
+    record = sweep_folders.described(found, out) | {"seconds": time.monotonic() - start}
     if arguments.json:
-        print(strict_json.dumps(record))
+        print(strict_json.dumps(record if out is not None else record | {"results": found.as_dict()["results"]}))
     else:
         _print(record, found)
     return 0
 
 
-def _shard(text: str, settings: Any, out: pathlib.Path | None) -> tuple[Any, pathlib.Path]:
-    """Returns the settings of a share, and the file of its results: no two shares write to the same."""
+def _shard(text: str) -> tuple[int, int]:
     index, slash, count = text.partition("/")
     if not slash or not index.isdecimal() or not count.isdecimal():
-        raise ValueError(f"shard = {text!r} is not understood: give the share's number and how many there are, 0/8.")
-    if out is None or out.suffix != ".npz":
-        raise ValueError(f"--shard {text} needs a file to be merged from: give --out NAME.npz.")
-    return settings.shard(int(index), int(count)), out.with_name(f"{out.stem}-{int(index)}-of-{int(count)}.npz")
-
-
-def _computed(arguments: argparse.Namespace, quantity: Any, settings: Any, out: pathlib.Path | None) -> Any:
-    """Returns the results, which are in ``out``; finished chunks are kept beside it until then."""
-    from jaxacct.sweep.run import Options, sweep
-
-    _use_all_cores(arguments.devices)
-    folder = None if out is None else out.with_name(out.name + ".parts")
-    try:
-        found = sweep(quantity, settings, Options(checkpoint=folder, resume=arguments.resume, chunk=arguments.chunk))
-    except KeyboardInterrupt:
-        if out is not None:
-            print("jaxacct sweep: finished parts are kept: give --resume to go on.", file=sys.stderr)
-        raise
-    if out is not None and folder is not None:
-        found.save(out)
-        shutil.rmtree(folder, ignore_errors=True)
-    return found
+        raise ValueError(f"shard = {text!r} is not understood: give the part's number and how many there are, 0/8.")
+    return int(index), int(count)
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
     import jaxacct
     from jaxacct import validation
-    from jaxacct.sweep import grid
+    from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.ranges import parsed
 
     names = arguments.mechanism.split(",")
@@ -144,18 +144,24 @@ def _settings(arguments: argparse.Namespace) -> Any:
     classes = [getattr(jaxacct, name) for name in names]
     given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in AXES}
     axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
-    return grid(classes[0] if len(classes) == 1 else classes, **axes)
+    if arguments.rows:
+        columns = read_columns(arguments.rows)
+        if twice := sorted(columns.keys() & axes.keys()):
+            raise ValueError(f"--rows {arguments.rows} has a column {twice[0]}, which is given as well: leave one out.")
+        axes = columns | axes
+    layout = grid if arguments.rows is None else rows
+    return layout(classes[0] if len(classes) == 1 else classes, **axes)
 
 
-def _quantity(arguments: argparse.Namespace) -> str:
+def _quantity(given: dict[str, Any]) -> str:
     """Returns what is looked for: what is not given."""
-    if arguments.delta is None and arguments.epsilon is None:
+    if "delta" not in given and "epsilon" not in given:
         raise ValueError("--delta is missing: give it for epsilon, --epsilon for delta, or both for the least noise.")
-    if arguments.delta is None:
+    if "delta" not in given:
         return "delta"
-    if arguments.epsilon is None:
+    if "epsilon" not in given:
         return "epsilon"
-    if arguments.noise_multiplier is not None:
+    if "noise_multiplier" in given:
         raise ValueError("--noise-multiplier, --delta and --epsilon are all given: leave out what is looked for.")
     return "noise_multiplier"
 
@@ -175,45 +181,10 @@ def _use_all_cores(devices: int | None) -> None:
         jax.config.update("jax_num_cpu_devices", devices)
 
 
-def _record(arguments: argparse.Namespace, found: Any, out: pathlib.Path | None) -> dict[str, Any]:
-    from jaxacct import __version__
-
-    record = found.as_dict()
-    results = {} if out is not None else {"results": record["results"]}
-    head = {name: value for name, value in record.items() if name != "results"}
-    return head | results | {
-        "out": None if out is None else str(out),
-        "guarantee": GUARANTEES[MODES[arguments.mode]],
-        "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
-        "version": __version__,
-    }  # fmt: skip
-
-
 def _print(record: dict[str, Any], found: Any) -> None:
-    import numpy as np
-
-    columns = found.table(np.arange(min(found.upper.size, SHOWN)))
-    names = [*found.axes, *(name for name in found.arrays if name not in ("estimate", "converged"))]
-    values = {name: columns[name].tolist() for name in names}
-    print_columns(
-        names, [[_cell(name, values[name][i], found.axes) for name in names] for i in range(len(columns["upper"]))]
-    )
-    if found.upper.size > SHOWN:
-        print(f"... {found.upper.size - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
-    counts, rate = record["counts"], found.upper.size / found.seconds
-    facts = [
-        ("entries", f"{counts['entries']:,} in {found.seconds:.1f} s, {rate:,.0f} a second"),
-        ("flagged", f"{counts['flagged']:,} not converged; {counts['prv']:,} answered by the mesh"),
-        ("guarantee", record["guarantee"]),
-        ("holds for", record["scope"]),
-        *([("written to", record["out"])] if record["out"] else []),
-    ]
-    print_facts("", facts)
-
-
-def _cell(name: str, value: Any, axes: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if name in axes:
-        return f"{value:.10g}"
-    return rounded("upper" if name in ("upper", "noise_multiplier") else name, value)
+    first = next(found.pieces())
+    sweep_folders.print_entries(found, {name: values[:SHOWN] for name, values in first.items()})
+    counts, seconds = record["counts"], record["seconds"]
+    if counts["entries"] > SHOWN:
+        print(f"... {counts['entries'] - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
+    sweep_folders.print_about(record, f" in {seconds:.1f} s, {counts['entries'] / seconds:,.0f} a second")

@@ -1,14 +1,18 @@
-"""Sweeps: privacy numbers of many configurations at once, over devices and jobs, with checkpoints.
+"""Sweeps: privacy numbers of many configurations at once, over devices and jobs, streamed to disk.
 
-* :mod:`.settings`: the grid or the rows, and shares of them; :mod:`.quantities`: what is computed for one entry.
-* :mod:`.program`: all entries by one compiled program; :mod:`.compute`: and by the mesh where that leaves them open.
-* :mod:`.run`: the loop; :mod:`.checkpoint`: what of it is kept on disk, so that it can go on.
-* :mod:`.result`: what comes out, also of several jobs together; :mod:`.export`, :mod:`.archive`: files of it.
+* :mod:`.settings`: grid or rows; :mod:`.ranges`: their values as text and files; :mod:`.boxes`: how they are cut.
+* :mod:`.quantities`: what is computed for one entry; :mod:`.program`: for all by one compiled program; :mod:`.compute`:
+  and by the mesh where that leaves them open; :mod:`.run`: the loop.
+* :mod:`.folder`: results on disk, in the files of :mod:`.zarr_files`; :mod:`.store`: there or in memory;
+  :mod:`.description`: what they are of; :mod:`.merge`: shards put together.
+* :mod:`.result`: what comes out; :mod:`.query`: what is asked of it; :mod:`.export`: files for others.
 """
 
 from jaxacct.sweep.calls import delta, epsilon, noise_multiplier
+from jaxacct.sweep.merge import merge
 from jaxacct.sweep.quantities import Accountant
-from jaxacct.sweep.result import Sweep, load, merge
+from jaxacct.sweep.ranges import read_columns, read_values
+from jaxacct.sweep.result import Sweep, load
 from jaxacct.sweep.settings import Settings, grid, rows
 
 __all__ = [
@@ -21,5 +25,7 @@ __all__ = [
     "load",
     "merge",
     "noise_multiplier",
+    "read_columns",
+    "read_values",
     "rows",
 ]

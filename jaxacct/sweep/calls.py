@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxacct.arithmetic import Chosen
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.sweep.quantities import quantity_of
 from jaxacct.sweep.result import Sweep
@@ -17,6 +18,7 @@ def epsilon(
     mode: str = "certified",
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
+    arithmetic: Chosen = "auto",
     **options: Any,
 ) -> Sweep:
     """Returns bounds on epsilon for every entry of a grid or table.
@@ -27,12 +29,18 @@ def epsilon(
             one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap that the mesh aims at.
+        arithmetic: as of :func:`jaxacct.epsilon`; in mode "saddlepoint" as of :func:`jaxacct.saddlepoint.epsilon`.
         **options: how it is run; none changes a result.
 
-            * ``checkpoint``: folder of this sweep alone that keeps every finished chunk, for runs that may be
-              interrupted: a call with the same arguments and ``resume`` goes on from there, on any number of devices.
-            * ``resume`` (False): whether to go on from what ``checkpoint`` holds; otherwise a folder in use is refused.
-            * ``chunk`` (8192): entries of a chunk: fewer lose less where a run is interrupted.
+            * ``out``: folder of this sweep alone, a Zarr store, which gets every chunk once it is finished; without
+              it results are in memory. With it memory does not grow with the settings, and a run that is interrupted
+              goes on where it stopped, on any number of devices.
+            * ``resume`` (False): whether to go on from what ``out`` holds; otherwise a folder in use is refused.
+            * ``overwrite`` (False): whether to delete the sweep that ``out`` holds.
+            * ``shard``: (i, n), to compute the i-th of n parts alone, from 0; ``out`` is the part's own folder, and
+              :func:`merge` puts the parts together. In a process group ``(jax.process_index(), jax.process_count())``.
+            * ``chunk``: entries of a chunk, at most (8192, and more where that were more than some 4,000 chunks; with
+              ``shard`` no more than give each its own): fewer lose less where a run is interrupted.
             * ``memory`` (2**30): bytes that a device's program may take: more entries side by side on a GPU.
             * ``devices`` (all of this process): which to use. A CPU is one device, and uses one core, unless
               ``jax.config.update("jax_num_cpu_devices", n)`` was called before anything was computed.
@@ -40,15 +48,16 @@ def epsilon(
 
     Returns:
         :class:`Sweep`: arrays of the shape of the grid, or (n,) of the rows. No entry is dropped: those that have not
-        converged are flagged. Many jobs or hosts share the work by :meth:`Settings.shard` and :func:`merge`.
+        converged are flagged.
 
     Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
     inf where nothing is known. Chunks, devices, shards and interruptions change no bit of a result (on one kind of
     device and one version).
 
     Raises:
-        ValueError: settings out of range or not those of the mechanism, an option out of range, a checkpoint of
-            another sweep.
+        ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is
+            something else or another sweep's.
+        OSError: ``out`` cannot be written; what is finished is kept.
 
     Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
 
@@ -58,7 +67,7 @@ def epsilon(
     >>> found.upper.round(4).tolist(), bool(found.converged.all())
     ([[6.1877, 14.2367], [2.1627, 4.7572]], True)
     """
-    return sweep(quantity_of("epsilon", mode, relation, tolerance), settings, Options(**options))
+    return sweep(quantity_of("epsilon", mode, relation, tolerance, arithmetic), settings, Options(**options))
 
 
 def delta(
@@ -67,6 +76,7 @@ def delta(
     mode: str = "certified",
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
+    arithmetic: Chosen = "auto",
     **options: Any,
 ) -> Sweep:
     """Returns bounds on delta for every entry of a grid or table.
@@ -83,7 +93,7 @@ def delta(
     >>> bool(found.upper[1, 0] < 1e-8 < found.lower[0, 0]), bool(found.converged.all())
     (True, True)
     """
-    return sweep(quantity_of("delta", mode, relation, tolerance), settings, Options(**options))
+    return sweep(quantity_of("delta", mode, relation, tolerance, arithmetic), settings, Options(**options))
 
 
 def noise_multiplier(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import calibrate, certified, prv, saddlepoint, validation
+from jaxacct.arithmetic import CERTIFIED, CHOICES, Chosen
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
@@ -40,6 +41,13 @@ class Accountant(enum.IntEnum):
     PRV = 2
 
 
+def kinds_of(quantity: str) -> dict[str, np.dtype]:
+    """Returns names and types of what an entry of a sweep for this quantity gives."""
+    names = ("noise_multiplier",) * (quantity == "noise_multiplier") + ("lower", "estimate", "upper")
+    kinds = {name: np.dtype(np.float64) for name in names}
+    return kinds | {"converged": np.dtype(bool), "accountant": np.dtype(np.int8)}
+
+
 @dataclass(frozen=True)
 class Quantity:
     """What is looked for, and how.
@@ -50,17 +58,24 @@ class Quantity:
         relation: neighbouring relation.
         tolerance: of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh; of
             :func:`jaxacct.calibrate.noise_multiplier`.
+        arithmetic: what both compute in, as of :func:`jaxacct.epsilon`; "float32", which proves nothing, is for
+            "saddlepoint" alone, and a calibration chooses for itself.
     """
 
     name: str
     mode: str
     relation: Relation
     tolerance: float
+    arithmetic: Chosen = "auto"
 
     def check(self, settings: Settings) -> None:
         """Raises where the settings are not those of the quantity."""
         validation.check_one_of(self.mode, "mode", MODES)
         validation.check_positive(self.tolerance, "tolerance")
+        choices: tuple[Chosen, ...] = CHOICES if self.mode == "saddlepoint" else CERTIFIED
+        validation.check_one_of(
+            self.arithmetic, "arithmetic", ("auto",) if self.calibrates else choices, f" by {self.name}, {self.mode}"
+        )
         for mechanism in settings.mechanisms:
             known: tuple[str, ...] = mechanism.relations  # type: ignore[attr-defined]
             validation.check_one_of(self.relation, "relation", known, f" by {mechanism.__name__}")
@@ -77,11 +92,7 @@ class Quantity:
     @property
     def arrays(self) -> dict[str, np.dtype]:
         """Names and types of what an entry gives."""
-        names = ("noise_multiplier",) * self.calibrates + ("lower", "estimate", "upper")
-        return {name: np.dtype(np.float64) for name in names} | {
-            "converged": np.dtype(bool),
-            "accountant": np.dtype(np.int8),
-        }
+        return kinds_of(self.name)
 
     @property
     def calibrates(self) -> bool:
@@ -109,7 +120,7 @@ class Quantity:
             found = self._least_noise(entry)
             settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
             return {"noise_multiplier": found.value} | _answer(found.reached, settled, _by_saddlepoint(found.satisfied))
-        bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation)
+        bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation, self.arithmetic)
         says = bounds.converged | (bounds.upper < self.worst) | (bounds.lower > 0)
         return _answer(bounds, bounds.converged, _by_saddlepoint(says))
 
@@ -127,7 +138,8 @@ class Quantity:
                 return {"noise_multiplier": found.value} | _answer(found.reached, settled, found_by)
             exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
             arguments = self._arguments(mechanism, entry)
-            mesh = functools.partial(prv.accountant.answer, *arguments, self.relation, self.tolerance)
+            ask = functools.partial(prv.accountant.answer, arithmetic=self.arithmetic)
+            mesh = functools.partial(ask, *arguments, self.relation, self.tolerance)
             bounds = certified.with_mesh(exact, mesh, self.tolerance)
         if certified.is_settled(exact, self.tolerance):  # no mesh was asked
             return _answer(bounds, bounds.converged, before["accountant"])
@@ -158,8 +170,10 @@ def _answer(bounds: Bounds, converged: Any, accountant: Any) -> Entry:
     }
 
 
-def quantity_of(name: str, mode: str, relation: Relation, tolerance: float | None) -> Quantity:
+def quantity_of(
+    name: str, mode: str, relation: Relation, tolerance: float | None, arithmetic: Chosen = "auto"
+) -> Quantity:
     """Returns the quantity, with the accountants' own tolerance where none is given."""
-    quantity = Quantity(name, mode, relation, 0.0)
+    quantity = Quantity(name, mode, relation, 0.0, arithmetic)
     default = calibrate.targets.TOLERANCE if quantity.calibrates else quantity.question.tolerance
     return replace(quantity, tolerance=default if tolerance is None else tolerance)

@@ -1,251 +1,302 @@
-"""What a sweep returns: named arrays over named axes; and the results of many shards put together."""
+"""What a sweep returns: named arrays over named axes, in memory or in a folder."""
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from jaxacct import strict_json, validation
-from jaxacct.sweep import export
+from jaxacct import validation
+from jaxacct.sweep import export, query
+from jaxacct.sweep.description import Description
+from jaxacct.sweep.folder import Folder
 from jaxacct.sweep.quantities import Accountant
-from jaxacct.sweep.settings import Settings
-from jaxacct.whole_file import write_whole
-
-SUFFIXES = (".npz", ".csv", ".json")
+from jaxacct.sweep.settings import MECHANISM
+from jaxacct.sweep.store import Arrays, Columns, Memory, Store
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Results of a sweep.
+@dataclass(frozen=True, eq=False)
+class Sweep(Description):
+    """Results of a sweep. Those of a sweep with ``out`` stay in its folder, and are read when they are asked for.
 
     Attributes:
-        arrays: name to array of :attr:`shape`: "lower", "estimate", "upper" float64, as of
-            :class:`~jaxacct.Bounds`; "converged" bool; "accountant" int8, an :class:`~jaxacct.sweep.Accountant`. A
-            sweep for the least noise has "noise_multiplier" as well, and the bounds are of the epsilon reached with it.
         quantity: "epsilon", "delta" or "noise_multiplier".
         mode: "saddlepoint" or "certified".
         relation: neighbouring relation.
         tolerance: of the mesh, or of the calibration.
+        arithmetic: as given.
         mechanisms: names of the mechanism classes.
         layout: "grid" or "rows".
-        axes: name to values (n,): a grid's axes in order, or the columns of rows.
         constants: name to the number that all entries share.
-        seconds: what the call took.
+        columns: names of a grid's axes in order, or of the columns of rows.
+        boxes: shape of the results, and of the chunks that they are cut into.
+        digest: text that differs where any setting does.
+        versions: platform, and the versions of jaxacct and JAX.
+        grid: name to values (n,) of a grid's axes; classes by their numbers.
+        store: where the results are.
 
     Formal guarantee: ``lower <= truth <= upper`` in every entry, converged or not, rounding included; ``upper`` is inf
     (1 for a delta) where nothing is known. ``estimate`` proves nothing, and is NaN where there is none.
 
-    >>> names = {"lower": [2.0], "estimate": [2.1], "upper": [2.2], "converged": [True], "accountant": [Accountant.PRV]}
-    >>> sweep = Sweep(
-    ...     arrays={name: np.array(value) for name, value in names.items()},
-    ...     quantity="epsilon", mode="certified", relation="add_or_remove", tolerance=1e-3, mechanisms=("Gaussian",),
-    ...     layout="grid", axes={"steps": np.array([10.0])}, constants={"delta": 1e-5}, seconds=0.0,
-    ... )
-    >>> sweep.shape, sweep["upper"].tolist(), sweep.counts()["prv"]
-    ((1,), [2.2], 1)
+    >>> from jaxacct.sweep import epsilon, grid
+    >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5))
+    >>> found.shape, found["upper"].round(4).tolist(), found.counts()["saddlepoint"]
+    ((2,), [6.1877, 2.1627], 2)
     """
 
-    arrays: dict[str, np.ndarray]
-    quantity: str
-    mode: str
-    relation: str
-    tolerance: float
-    mechanisms: tuple[str, ...]
-    layout: str
-    axes: dict[str, np.ndarray]
-    constants: dict[str, float]
-    seconds: float
+    grid: Mapping[str, np.ndarray]
+    store: Store
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Returns the results of this name."""
-        validation.check_one_of(name, "name", tuple(self.arrays))
-        return self.arrays[name]
+        validation.check_one_of(name, "name", tuple(self.results))
+        return self.store.whole(name)
+
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The results by name.
+
+        They are arrays of :attr:`shape`: "lower", "estimate", "upper" float64, as of :class:`~jaxacct.Bounds`;
+        "converged" bool; "accountant" int8, an :class:`~jaxacct.sweep.Accountant`. A sweep for the least noise has
+        "noise_multiplier" as well, and the bounds are of the epsilon reached with it. Of a folder each is read, whole,
+        whenever it is asked for: 8 bytes an entry; :meth:`pieces` and what is made of it take no more than a chunk.
+        """
+        return Columns(self.store, tuple(self.results))
+
+    @property
+    def axes(self) -> Mapping[str, np.ndarray]:
+        """Name to values (n,): a grid's axes in order, or the columns of rows; classes by their names."""
+        return self.shown(self.grid if self.layout == "grid" else Columns(self.store, self.columns))
 
     @property
     def lower(self) -> np.ndarray:
         """Certified lower bounds."""
-        return self.arrays["lower"]
+        return self["lower"]
 
     @property
     def estimate(self) -> np.ndarray:
         """Best guesses; they prove nothing."""
-        return self.arrays["estimate"]
+        return self["estimate"]
 
     @property
     def upper(self) -> np.ndarray:
         """Certified upper bounds: what to report."""
-        return self.arrays["upper"]
+        return self["upper"]
 
     @property
     def converged(self) -> np.ndarray:
         """Whether an entry is as tight as was asked for."""
-        return self.arrays["converged"]
+        return self["converged"]
 
     @property
     def accountant(self) -> np.ndarray:
         """Which accountant's an entry is, an :class:`~jaxacct.sweep.Accountant`."""
-        return self.arrays["accountant"]
+        return self["accountant"]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes, or the number of rows."""
-        return self.upper.shape
+        return self.boxes.shape
 
     def counts(self) -> dict[str, int]:
         """Returns how many entries there are, how many are flagged as not converged, and how many by accountant."""
-        by = {entry.name.lower(): int(np.sum(self.accountant == entry)) for entry in Accountant}
-        return {"entries": self.upper.size, "flagged": int(np.sum(~self.converged)), **by}
+        names = [entry.name.lower() for entry in Accountant]
+        counts = dict.fromkeys(["entries", "flagged", *names], 0)
+        for i in self.store.held:
+            converged, accountant = self.store.read("converged", i), self.store.read("accountant", i)
+            counts["entries"] += len(converged)
+            counts["flagged"] += int(np.sum(~converged))
+            for name, entry in zip(names, Accountant, strict=True):
+                counts[name] += int(np.sum(accountant == entry))
+        return counts
 
-    def table(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns settings and results of the entries with these numbers, in C order, by column."""
-        in_grid = self.layout == "grid" and self.axes
-        places = np.unravel_index(numbers, self.shape) if in_grid else [numbers] * len(self.axes)
-        settings = {name: values[at] for (name, values), at in zip(self.axes.items(), places, strict=True)}
-        constants = {name: np.full(len(numbers), value) for name, value in self.constants.items()}
-        if len(self.mechanisms) == 1 and "mechanism" not in self.axes:
-            settings = {"mechanism": np.full(len(numbers), self.mechanisms[0])} | settings
-        return settings | constants | {name: values[numbers] for name, values in self._flat().items()}
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what there is of an entry: settings, those that all share, and results."""
+        return tuple(dict.fromkeys((MECHANISM, *self.columns, *self.constants, *self.results)))
+
+    def column(self, name: str, i: int) -> np.ndarray:
+        """Returns a setting or result of the entries of chunk ``i``: classes and accountants by their numbers."""
+        validation.check_one_of(name, "name", self.names)
+        if name in self.stored:
+            return self.store.read(name, i)
+        extent = self.boxes.extent(i)
+        if name not in self.columns:
+            return np.full(math.prod(extent), self.constants.get(name, 0))
+        axis = self.columns.index(name)
+        start = self.boxes.place(i)[axis] * self.boxes.box[axis]
+        along = self.grid[name][start : start + extent[axis]]
+        return np.broadcast_to(along.reshape(-1, *[1] * (len(extent) - axis - 1)), extent).ravel()
+
+    def shown(self, columns: Mapping[str, np.ndarray]) -> Arrays:
+        """Returns columns with classes and accountants by their names."""
+        accountants = {int(entry): entry.name.lower() for entry in Accountant}
+        texts = {MECHANISM: dict(enumerate(self.mechanisms)), "accountant": accountants}
+        found = dict(columns)
+        for name in texts.keys() & columns.keys():
+            codes = columns[name].astype(int)
+            found[name] = np.array([*texts[name].values()])[np.searchsorted([*texts[name]], codes)]
+        return found
+
+    def pieces(self) -> Iterator[Arrays]:
+        """Yields the entries in C order, a chunk at a time: settings and results by column.
+
+        ``map(pandas.DataFrame, found.pieces())`` are frames that follow each other.
+        """
+        for i in self.store.held:
+            yield self.shown({name: self.column(name, i) for name in self.names})
+
+    def best(
+        self,
+        at_most: float,
+        *,
+        least: str | None = None,
+        most: str | None = None,
+        count: int = 10,
+        **ranges: tuple[float | None, float | None],
+    ) -> Arrays:
+        """Returns the best entries whose ``upper`` is at most a budget, by column, the best first.
+
+        Args:
+            at_most: the budget: what ``upper`` may be.
+            least: the setting or result of which less is better; by default the noise, where it varies, else "upper".
+                Between equals those come first that use more of the budget.
+            most: the one of which more is better, in its place.
+            count: how many at most.
+            ranges: name of a setting or result to the least and the largest that it may be; None: no limit.
+
+        Works its way through the chunks: in memory are one of them and what is returned. Raises ValueError for a name
+        that there is not.
+
+        >>> from jaxacct.sweep import epsilon, grid
+        >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=10_000, delta=1e-5))
+        >>> found.best(3.5, steps=(10_000, None), count=2)["noise_multiplier"].tolist()
+        [2.0, 3.0]
+        """
+        return query.best(self, at_most, least, most, count, ranges)
+
+    def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
+        """Returns a part of a grid in memory: at most so many values of each axis, both ends among them.
+
+        Args:
+            most: values of an axis.
+            at: name of an axis to the value that it is fixed at, for pictures of fewer dimensions; it becomes one of
+                the constants.
+
+        Every number is one of the sweep's, at its own settings: nothing is averaged, so bounds remain bounds. Only the
+        chunks that hold some of it are read.
+
+        Raises:
+            ValueError: rows, which have no axes; an axis that there is not, or a value that it does not have.
+
+        >>> from jaxacct.sweep import epsilon, grid
+        >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=[10_000], delta=1e-5))
+        >>> found.downsampled(2, steps=10_000).axes["noise_multiplier"].tolist()
+        [1.0, 3.0]
+        """
+        description, grid, arrays = query.downsampled(self, most, at)
+        return Sweep(**_fields(description), grid=grid, store=Memory(description.boxes, arrays, full=True))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all of it as plain Python values, as a JSON file has it."""
-        return self._about() | {
+        about = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
+        results = self.shown({name: values.ravel() for name, values in self.arrays.items()})
+        return {name: getattr(self, name) for name in about} | {
             "axes": {name: values.tolist() for name, values in self.axes.items()},
             "shape": list(self.shape),
             "counts": self.counts(),
-            "results": {name: values.tolist() for name, values in self._flat().items()},
+            "results": {name: values.tolist() for name, values in results.items()},
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the results, whole or not at all; the suffix says how: .npz, .csv (a line an entry) or .json.
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes the results: a folder as of ``out``, or what the suffix says: .csv, .parquet (a line an entry), .json.
 
         Arrays in JSON are flat, the last axis moving fastest; infinite and NaN become the strings "inf" and "nan".
+        Files are whole or not there, and but for JSON made chunk by chunk. ``overwrite`` is about folders.
         """
         path = pathlib.Path(path)
-        check_suffix(path)
-        if path.suffix == ".npz":
-            export.write_npz(path, self._about(), self.axes, self.arrays)
-        elif path.suffix == ".csv":
-            export.write_csv(path, self.table, self.upper.size)
-        else:
-            write_whole(path, (strict_json.dumps(self.as_dict()) + "\n").encode())
+        if path.suffix:
+            export.write(self, path)
+            return
+        folder = Folder.begun(path, self.described(), self.grid, overwrite=overwrite)
+        for i in self.store.held:
+            folder.write(i, {name: self.store.read(name, i) for name in folder.kinds})
 
     def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame`` with a row for each entry; pandas must be installed."""
+        """Returns a ``pandas.DataFrame`` with a row for each entry, of :meth:`pieces`; pandas must be installed."""
         try:
             import pandas  # type: ignore[import-untyped]
         except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas needs pandas, which is missing: pip install pandas.") from None
-        return pandas.DataFrame(self.table(np.arange(self.upper.size)))
+            raise ModuleNotFoundError(
+                'to_pandas needs pandas, which is missing: pip install "jaxacct[sweep]".'
+            ) from None
+        return pandas.concat(map(pandas.DataFrame, self.pieces()), ignore_index=True)
 
-    def to_xarray(self) -> Any:
-        """Returns an ``xarray.Dataset`` over the axes; xarray must be installed.
+    def to_xarray(self, **options: Any) -> Any:
+        """Returns an ``xarray.Dataset`` over the axes; xarray, and zarr for a folder, must be installed.
 
-        Its arrays draw themselves: ``sweep.to_xarray()["upper"].plot()`` is a heat map, or a curve over a single axis.
+        A folder is opened, and read where it is indexed; ``options`` are those of ``xarray.open_zarr``, as
+        ``chunks={}`` for arrays of dask. Arrays draw themselves: ``sweep.to_xarray()["upper"].plot()`` is a heat map,
+        or a curve over a single axis.
         """
         try:
             import xarray  # type: ignore[import-not-found]
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_xarray needs xarray, which is missing: pip install xarray.") from None
-        names = list(self.axes) if self.layout == "grid" else ["row"]
-        coordinates = {name: (name if self.layout == "grid" else "row", values) for name, values in self.axes.items()}
-        data = {name: (names, values) for name, values in self.arrays.items()}
-        head = {name: value for name, value in self._about().items() if name != "constants"}
-        return xarray.Dataset(data, coords=coordinates, attrs=head | self.constants)
 
-    def _about(self) -> dict[str, Any]:
-        """Returns what is not an array."""
-        texts = ("quantity", "mode", "relation", "tolerance", "mechanisms", "layout", "constants", "seconds")
-        return {name: getattr(self, name) for name in texts}
+            if isinstance(self.store, Folder):
+                import zarr  # type: ignore[import-not-found] # noqa: F401
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f'to_xarray needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
+            ) from None
+        if isinstance(self.store, Folder):
+            data = xarray.open_zarr(self.store.path, **{"chunks": None, "consolidated": False} | options)
+            data = data.set_coords(self.columns)
+        else:
+            results = {name: (self.dimensions, values) for name, values in self.arrays.items()}
+            over = {name: (name if self.layout == "grid" else "row", values) for name, values in self.axes.items()}
+            data = xarray.Dataset(results, over, self.described().as_record())
+        if MECHANISM in self.grid:
+            data = data.assign_coords({MECHANISM: self.axes[MECHANISM]})
+        return data
 
-    def _flat(self) -> dict[str, np.ndarray]:
-        """Returns the results in C order, with the accountants by their names."""
-        flat = {name: values.ravel() for name, values in self.arrays.items()}
-        if "accountant" in flat:
-            names = np.array([entry.name.lower() for entry in sorted(Accountant)])
-            flat["accountant"] = names[np.searchsorted(sorted(Accountant), flat["accountant"])]
-        return flat
+    def described(self) -> Description:
+        """Returns what the sweep is of, apart from its results."""
+        return Description(**_fields(self))
 
 
-def check_suffix(path: pathlib.Path) -> None:
-    """Raises where the suffix names no format."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"path = {path}: the suffix says the format: give one of {', '.join(SUFFIXES)}.")
+def _fields(description: Description) -> dict[str, Any]:
+    return {field.name: getattr(description, field.name) for field in fields(Description)}
 
 
 def load(path: str | os.PathLike[str]) -> Sweep:
-    """Returns a sweep that was saved as .npz, bit for bit as it was.
+    """Returns the sweep in a folder that ``out``, :meth:`Sweep.save` or ``jaxacct sweep --out`` wrote.
 
     Args:
-        path: the file that :meth:`Sweep.save` wrote.
+        path: the folder; of a shard, the results are those that are in it.
+
+    Its results stay there, and are read when they are asked for.
 
     Raises:
-        ValueError: the file is no sweep's.
+        ValueError: the folder is no sweep's, is damaged, or the sweep is not finished.
+        FileNotFoundError: there is none.
 
     >>> import tempfile
-    >>> values = dict.fromkeys(("lower", "estimate", "upper"), np.ones(1)) | {"converged": np.ones(1, bool)}
-    >>> saved = Sweep(values, "epsilon", "certified", "add_or_remove", 1e-3, ("Gaussian",), "grid", {}, {}, 0.0)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     saved.save(f"{folder}/sweep.npz")
-    ...     load(f"{folder}/sweep.npz").upper.tolist()
-    [1.0]
-    """
-    return Sweep(**export.read_npz(pathlib.Path(path)))
-
-
-def merge(settings: Settings, shards: Iterable[Sweep]) -> Sweep:
-    """Returns the sweep over ``settings`` that its shards make together, to the last bit what one sweep would give.
-
-    Args:
-        settings: what was cut into shards.
-        shards: the results of ``settings.shard(i, n)`` for each i below n, in any order.
-
-    Returns:
-        :class:`Sweep` over all settings; its ``seconds`` are those of the shards together.
-
-    Raises:
-        ValueError: shards that are missing, twice there, of other settings, or computed in another way.
-
     >>> from jaxacct.sweep import epsilon, grid
-    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
-    >>> merge(settings, [epsilon(settings.shard(i, 2)) for i in (1, 0)]).upper.round(4).tolist()
+    >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(f"{folder}/sweep")
+    ...     load(f"{folder}/sweep").upper.round(4).tolist()
     [6.1877, 2.1627]
     """
-    parts = list(shards)
-    count = len(parts)
-    if count == 0:
-        raise ValueError("shards are none: give the results of all shards.")
-    numbers = {_identity(settings.shard(i, count)): i for i in range(count)}
-    found: dict[int, Sweep] = {}
-    for place, part in enumerate(parts):
-        number = numbers.get(_identity(part))
-        if number is None:
-            raise ValueError(f"shards[{place}] is none of {count} shards of these settings: give all of one cut, once.")
-        found[number] = part
-    if missing := sorted(set(range(count)) - set(found)):
+    folder = Folder.opened(pathlib.Path(path))
+    if missing := folder.missing():
         raise ValueError(
-            f"shards {missing} of {count} are missing, and others are given twice: give each of them once."
+            f"path = {path}: {len(missing)} of {len(folder.held)} chunks are missing: give resume (--resume) to the "
+            "sweep that made it, to have them computed."
         )
-    first = found[0]
-    whole = {name: np.empty(settings.size, values.dtype) for name, values in first.arrays.items()}
-    for number, part in found.items():
-        for name in ("quantity", "mode", "relation", "tolerance", "mechanisms"):
-            if getattr(part, name) != getattr(first, name):
-                raise ValueError(
-                    f"shards have several values of {name}: {getattr(first, name)}, {getattr(part, name)}."
-                )
-        for name, values in whole.items():
-            values[number::count] = part[name]
-    arrays = {name: values.reshape(settings.shape) for name, values in whole.items()}
-    seconds = sum(part.seconds for part in parts)
-    return replace(first, arrays=arrays, layout=settings.layout, axes=settings.axes, seconds=seconds)
-
-
-def _identity(part: Settings | Sweep) -> tuple[Any, ...]:
-    """Returns what is equal for the settings of a shard and for its results."""
-    axes = ((name, values.dtype.kind, values.tobytes()) for name, values in part.axes.items())
-    return tuple(axes), tuple(sorted(part.constants.items()))
+    return Sweep(**_fields(folder.description), grid=folder.axes(), store=folder)

@@ -15,6 +15,9 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 MECHANISM = "mechanism"
 """Name of the axis of mechanism classes, where there are several."""
 
+DIGESTED = 2**20
+"""Numbers of an axis that are looked at together."""
+
 Classes = type | Sequence[type]
 
 
@@ -74,29 +77,13 @@ class Settings:
             for name, value in self.values.items()
         }
 
-    def shard(self, index: int, count: int) -> Settings:
-        """Returns every ``count``-th configuration from number ``index`` on, as rows: the share of one of many jobs.
-
-        Jobs need nothing of each other, and neighbours of a grid, which take alike long, are in different ones.
-        :func:`jaxacct.sweep.merge` puts their results together. In a process group the share of this process is
-        ``settings.shard(jax.process_index(), jax.process_count())``.
-
-        Raises ValueError where there is no such shard, or more of them than configurations.
-
-        >>> grid(noise_multiplier=[1.0, 2.0, 4.0], sampling_rate=0.01, steps=1000, delta=1e-5).shard(0, 2).axes
-        {'noise_multiplier': array([1., 4.])}
-        """
-        validation.check_whole(count, "count", 1, self.size, "a number of shards")
-        validation.check_whole(index, "index", 0, count - 1, f"the number of one of {count} shards")
-        columns = self.columns(np.arange(index, self.size, count))
-        values = {name: columns[name] if value.ndim else value for name, value in self.values.items()}
-        return Settings(self.mechanisms, values, "rows")
-
     def digest(self) -> str:
         """Returns a short text that differs where any value differs."""
         state = hashlib.sha256()
         for name, value in self.values.items():
-            state.update(f"{name}{value.shape}".encode() + value.astype("<f8").tobytes())
+            state.update(f"{name}{value.shape}".encode())
+            for start in range(0, value.size, DIGESTED):  # columns of rows may be longer than there is memory
+                state.update(value.reshape(-1)[start : start + DIGESTED].astype("<f8").tobytes())
         return state.hexdigest()[:16]
 
 
@@ -147,7 +134,9 @@ def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Setting
     if not isinstance(mechanism, type):
         values[MECHANISM] = np.array([distinct.index(entry) for entry in classes], np.float64)
     for name, value in given.items():
-        array = np.array(value, dtype=np.float64)
+        # What lies in a file stays there.
+        on_disk = isinstance(value, np.memmap) and value.dtype == np.float64
+        array = value if on_disk else np.array(value, dtype=np.float64)
         if array.ndim > 1 or array.size == 0:
             raise ValueError(f"{name} of shape {array.shape}: give a number, or values along one axis, at least one.")
         array.flags.writeable = False
