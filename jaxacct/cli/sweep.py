@@ -182,8 +182,12 @@ def _use_all_cores(devices: int | None) -> None:
 
 
 def _print(record: dict[str, Any], found: Any) -> None:
-    first = next(found.pieces())
-    sweep_folders.print_entries(found, {name: values[:SHOWN] for name, values in first.items()})
+    first: dict[str, list[Any]] = {}
+    for piece in found.pieces():
+        first = {name: (first.get(name, []) + values[:SHOWN].tolist())[:SHOWN] for name, values in piece.items()}
+        if len(first["upper"]) == SHOWN:
+            break
+    sweep_folders.print_entries(found, first)
     counts, seconds = record["counts"], record["seconds"]
     if counts["entries"] > SHOWN:
         print(f"... {counts['entries'] - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))

@@ -113,7 +113,7 @@ def best(arguments: argparse.Namespace) -> int:
         }
         print(strict_json.dumps(about | {"results": {name: values.tolist() for name, values in entries.items()}}))
     elif entries:
-        print_entries(found, entries)
+        print_entries(found, {name: values.tolist() for name, values in entries.items()})
     else:
         print("none: no entry within the budget and the ranges.")
     return 0
@@ -218,10 +218,10 @@ def print_about(record: dict[str, Any], pace: str = "") -> None:
     print_facts("", facts)
 
 
-def print_entries(found: Any, columns: dict[str, Any]) -> None:
+def print_entries(found: Any, columns: dict[str, list[Any]]) -> None:
     """Prints entries, by column: what varies, and the bounds rounded outward."""
     names = [*found.columns, *(name for name in found.results if name not in ("estimate", "converged"))]
-    cells = [[_cell(name, value, found.columns) for value in columns[name].tolist()] for name in names]
+    cells = [[_cell(name, value, found.columns) for value in columns[name]] for name in names]
     print_columns(names, list(zip(*cells, strict=True)))
 
 

@@ -196,28 +196,27 @@ class Folder:
 
     def _describe(self, axes: Mapping[str, np.ndarray]) -> None:
         """Writes what the store says of itself, but for what is there; first what marks the folder as a sweep's."""
+        largest = 1.0 if self.description.quantity == "delta" else math.inf
+        worst = {"upper": largest, "noise_multiplier": math.inf, "estimate": math.nan}
+        arrays = {
+            name: self._array(name, self.boxes, self.description.dimensions, worst.get(name, 0)) for name in self.kinds
+        } | {name: self._array(name, Boxes(values.shape, values.shape), (name,), 0) for name, values in axes.items()}
         record = {"jaxacct_sweep": FORMAT, **self.description.as_record(), "shard": self.shard}
-        files = {self.path / zarr_files.METADATA: zarr_files.group(record)}
-        worst = {"upper": 1.0 if self.description.quantity == "delta" else math.inf, "noise_multiplier": math.inf}
-        for name in self.kinds:
-            empty = worst.get(name, math.nan if name == "estimate" else 0)
-            files |= self._array(name, self.boxes, self.description.dimensions, empty)
+        files = {self.path / zarr_files.METADATA: zarr_files.said(zarr_files.group(record, arrays))}
+        files |= {self.path / name / zarr_files.METADATA: zarr_files.said(array) for name, array in arrays.items()}
         for name, values in axes.items():
-            files |= self._array(name, Boxes(values.shape, values.shape), (name,), 0)
-            content = zarr_files.packed(values.astype(kind_of_setting(name)))
-            files[self.path / name / zarr_files.key((0,))] = content
+            files[self.path / name / zarr_files.key((0,))] = zarr_files.packed(values.astype(kind_of_setting(name)))
         for file, content in files.items():
             if not file.exists():
                 write_whole(file, content)
 
-    def _array(self, name: str, boxes: Boxes, dimensions: tuple[str, ...], empty: float) -> dict[pathlib.Path, bytes]:
+    def _array(self, name: str, boxes: Boxes, dimensions: tuple[str, ...], empty: float) -> zarr_files.Metadata:
         codes = {
             "accountant": {entry.name.lower(): int(entry) for entry in Accountant},
             MECHANISM: {kind: i for i, kind in enumerate(self.description.mechanisms)},
         }.get(name, {})
         kind = self.kinds.get(name, kind_of_setting(name))
-        metadata = zarr_files.array(kind, boxes.shape, boxes.box, empty, dimensions, codes)
-        return {self.path / name / zarr_files.METADATA: metadata}
+        return zarr_files.array(kind, boxes.shape, boxes.box, empty, dimensions, codes)
 
     def _file(self, name: str, i: int) -> pathlib.Path:
         return self.path / name / zarr_files.key(self.boxes.place(i))

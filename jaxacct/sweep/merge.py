@@ -60,8 +60,8 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
         damaged = [i for i in folder.held if not folder.holds(i)]
         if damaged:
             raise ValueError(
-                f"shards: {folder.path}: {len(damaged)} of its {len(folder.held)} chunks are missing or damaged: run it "
-                "again with --resume: they are computed again."
+                f"shards: {folder.path}: {len(damaged)} of its {len(folder.held)} chunks are missing or damaged: run "
+                "it again with --resume: they are computed again."
             )
     whole = Folder.begun(pathlib.Path(out), first.description, first.axes(), resume=True)
     for folder in folders:

@@ -254,7 +254,7 @@ class Sweep(Description):
                 f'to_xarray needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
             ) from None
         if isinstance(self.store, Folder):
-            data = xarray.open_zarr(self.store.path, **{"chunks": None, "consolidated": False} | options)
+            data = xarray.open_zarr(self.store.path, **{"chunks": None} | options)
             data = data.set_coords(self.columns)
         else:
             results = {name: (self.dimensions, values) for name, values in self.arrays.items()}

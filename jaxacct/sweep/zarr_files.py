@@ -22,9 +22,13 @@ LEVEL = 1
 """Of gzip: the last bits of bounds do not compress, all else does at once."""
 
 
-def group(attributes: dict[str, Any]) -> bytes:
-    """Returns the metadata of a folder of arrays."""
-    return _metadata(node_type="group", attributes=attributes)
+Metadata = dict[str, Any]
+
+
+def group(attributes: Metadata, arrays: dict[str, Metadata]) -> Metadata:
+    """Returns what is said of a folder of arrays, and once more of these, so that readers need one file."""
+    once = {"kind": "inline", "must_understand": False, "metadata": arrays}
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes, "consolidated_metadata": once}
 
 
 def array(
@@ -34,25 +38,28 @@ def array(
     empty: float,
     dimensions: tuple[str, ...],
     codes: dict[str, int],
-) -> bytes:
-    """Returns the metadata of an array in chunks of shape ``box``; ``empty`` is what missing ones hold."""
+) -> Metadata:
+    """Returns what is said of an array in chunks of shape ``box``; ``empty`` is what missing ones hold."""
     order = {"configuration": {"endian": "little"}} if kind.itemsize > 1 else {}
     words = {"inf": "Infinity", "nan": "NaN"}
-    return _metadata(
-        node_type="array",
-        shape=shape,
-        data_type=kind.name,
-        chunk_grid={"name": "regular", "configuration": {"chunk_shape": box}},
-        chunk_key_encoding={"name": "default", "configuration": {"separator": "."}},
-        codecs=[{"name": "bytes", **order}, {"name": "gzip", "configuration": {"level": LEVEL}}],
-        fill_value=words.get(str(empty), bool(empty) if kind == np.dtype(bool) else empty),
-        dimension_names=dimensions,
-        attributes={"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)} if codes else {},
-    )
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": kind.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": box}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "codecs": [{"name": "bytes", **order}, {"name": "gzip", "configuration": {"level": LEVEL}}],
+        "fill_value": words.get(str(empty), bool(empty) if kind == np.dtype(bool) else empty),
+        "dimension_names": dimensions,
+        "attributes": {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)} if codes else {},
+        "storage_transformers": [],
+    }
 
 
-def _metadata(**record: Any) -> bytes:
-    return (strict_json.dumps({"zarr_format": 3, **record}, indent=1) + "\n").encode()
+def said(metadata: Metadata) -> bytes:
+    """Returns the file of metadata."""
+    return (strict_json.dumps(metadata, indent=1) + "\n").encode()
 
 
 def key(place: tuple[int, ...]) -> str:
