@@ -27,7 +27,7 @@ MECHANISMS = (
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
 MODES = ("saddlepoint", "certified")
-CHOICES = ("auto", "float64", "pair", "float32")
+ARITHMETICS = ("auto", "float64", "pair")
 
 SHOWN = 20
 """Entries printed."""
@@ -69,8 +69,8 @@ def add_parser(commands: Any) -> None:
         help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by the mesh",
     )  # fmt: skip
     command.add_argument(
-        "--arithmetic", choices=CHOICES, default="auto",
-        help="float64 (auto: where there is such), pair of float32, or float32: estimates, of --mode saddlepoint",
+        "--arithmetic", choices=ARITHMETICS, default="auto",
+        help="float64, pair (of float32 numbers), or auto (default): pairs where a device has no float64",
     )  # fmt: skip
     add_relation(command, (*RELATIONS, "replace"))
     command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that the mesh aims at")

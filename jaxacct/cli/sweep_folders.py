@@ -199,7 +199,7 @@ def described(found: Any, out: Any) -> dict[str, Any]:
         "shape": list(found.shape),
         "counts": found.counts(),
         "out": None if out is None else str(out),
-        "guarantee": "estimates, which prove nothing" if found.arithmetic == "float32" else guarantee,
+        "guarantee": guarantee,
         "scope": SCOPE.format(relation=found.relation.replace("_", " ")),
         "version": __version__,
     }

@@ -29,7 +29,7 @@ def epsilon(
             one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap that the mesh aims at.
-        arithmetic: as of :func:`jaxacct.epsilon`; in mode "saddlepoint" as of :func:`jaxacct.saddlepoint.epsilon`.
+        arithmetic: as of :func:`jaxacct.epsilon`. On a CPU "pair" is worked off operation by operation, slowly.
         **options: how it is run; none changes a result.
 
             * ``out``: folder of this sweep alone, a Zarr store, which gets every chunk once it is finished; without

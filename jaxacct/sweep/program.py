@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxacct.float_pairs.interpret import in_pairs
 from jaxacct.precision import scope
 from jaxacct.sweep.quantities import Quantity
 
@@ -42,9 +44,15 @@ def program_of(
     quantity: Quantity, mechanism: type, names: tuple[str, ...], devices: tuple[Any, ...], memory: int
 ) -> Program:
     """Returns the program whose temporary arrays take at most ``memory`` bytes on a device."""
+    one_by_one = devices[0].platform == "cpu"
+    if one_by_one and quantity.arithmetic == "pair":
+        devices = devices[:1]
     mesh = Mesh(np.array(devices), ("entries",))
     sharding = NamedSharding(mesh, PartitionSpec("entries"))
-    one_by_one = devices[0].platform == "cpu"
+    if one_by_one and quantity.arithmetic == "pair":
+        # XLA's CPU backend takes many minutes to compile the whole: operation by operation, the entries side by side.
+        each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
+        return Program(functools.partial(_in_pairs, each), sharding, ONE_BY_ONE, ONE_BY_ONE)
     # A CPU's threads are better spent on whole entries: there are as many devices as one cares to make.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
@@ -64,6 +72,14 @@ def program_of(
     raise ValueError(
         f"memory = {memory} bytes: the smallest program takes {needed} bytes of a device's memory: allow that much."
     )
+
+
+def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[str, Any]) -> dict[str, Any]:
+    def together(*values: Any) -> dict[str, Any]:
+        return jax.vmap(each)(dict(zip(columns, values, strict=True)))
+
+    found: dict[str, Any] = in_pairs(together, stepwise=True)(*columns.values())
+    return found
 
 
 def _temporary(compiled: Any) -> int:

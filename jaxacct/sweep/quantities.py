@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import calibrate, certified, prv, saddlepoint, validation
-from jaxacct.arithmetic import CERTIFIED, CHOICES, Chosen
+from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
@@ -58,8 +58,7 @@ class Quantity:
         relation: neighbouring relation.
         tolerance: of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh; of
             :func:`jaxacct.calibrate.noise_multiplier`.
-        arithmetic: what both compute in, as of :func:`jaxacct.epsilon`; "float32", which proves nothing, is for
-            "saddlepoint" alone, and a calibration chooses for itself.
+        arithmetic: what both compute in, as of :func:`jaxacct.epsilon`; a calibration chooses for itself.
     """
 
     name: str
@@ -72,10 +71,8 @@ class Quantity:
         """Raises where the settings are not those of the quantity."""
         validation.check_one_of(self.mode, "mode", MODES)
         validation.check_positive(self.tolerance, "tolerance")
-        choices: tuple[Chosen, ...] = CHOICES if self.mode == "saddlepoint" else CERTIFIED
-        validation.check_one_of(
-            self.arithmetic, "arithmetic", ("auto",) if self.calibrates else choices, f" by {self.name}, {self.mode}"
-        )
+        choices: tuple[Chosen, ...] = ("auto",) if self.calibrates else CERTIFIED
+        validation.check_one_of(self.arithmetic, "arithmetic", choices, f" by a sweep for {self.name}")
         for mechanism in settings.mechanisms:
             known: tuple[str, ...] = mechanism.relations  # type: ignore[attr-defined]
             validation.check_one_of(self.relation, "relation", known, f" by {mechanism.__name__}")
