@@ -9,7 +9,6 @@ processes work in one folder, they write the same files with the same content.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import pathlib
@@ -41,6 +40,7 @@ class Folder:
     def __init__(self, path: pathlib.Path, description: Description, shard: Shard | None = None) -> None:
         self.path, self.description, self.shard = path, description, shard
         self.boxes, self.kinds = description.boxes, description.stored
+        self.held: Sequence[int] = range(len(self.boxes)) if shard is None else self.boxes.share(*shard)
 
     @classmethod
     def opened(cls, path: pathlib.Path) -> Folder:
@@ -55,9 +55,7 @@ class Folder:
             if record["jaxacct_sweep"] != FORMAT:
                 raise ValueError(f"its format is {record['jaxacct_sweep']!r}, and {FORMAT} is known.")
             shard = None if record["shard"] is None else (record["shard"][0], record["shard"][1])
-            description = Description.of_record(record)
-            if shard is not None:
-                description.boxes.share(*shard)
+            return cls(path, Description.of_record(record), shard)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"path = {path} is no folder of a sweep: {zarr_files.METADATA} is missing."
@@ -67,7 +65,6 @@ class Folder:
                 f"path = {path}: its {zarr_files.METADATA} is damaged, or not that of a sweep ({str(error)[:200]}): "
                 "name another folder, or delete this one."
             ) from None
-        return cls(path, description, shard)
 
     @classmethod
     def begun(
@@ -115,11 +112,6 @@ class Folder:
                 "another folder, or give overwrite (--overwrite)."
             )
         return self
-
-    @functools.cached_property
-    def held(self) -> Sequence[int]:
-        """As of :class:`Store`, once they are computed."""
-        return range(len(self.boxes)) if self.shard is None else self.boxes.share(*self.shard)
 
     def missing(self) -> list[int]:
         """Returns the boxes of which files are missing."""

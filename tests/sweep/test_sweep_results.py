@@ -1,8 +1,6 @@
-"""What a sweep returns: honest, flagged, the same however it was cut up, and the same from a file."""
+"""What a sweep returns: honest, flagged, and the same however it was cut up."""
 
-import csv
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.sweep import Accountant, checkpoint, compute, grid, rows
+from jaxacct.sweep import Accountant, compute, grid, rows
 from jaxacct.sweep.quantities import Quantity
 
 SETTINGS = grid(
@@ -63,9 +61,9 @@ def test_one_setting_is_a_grid_without_axes(found, tmp_path):
     assert one.shape == ()
     assert one.upper == found.upper[2, 1, 0]
     one.save(tmp_path / "one.csv")
-    one.save(tmp_path / "one.npz")
+    one.save(tmp_path / "one")
     assert (tmp_path / "one.csv").read_text().count("\n") == 2
-    assert ja.sweep.load(tmp_path / "one.npz").upper.shape == ()
+    assert ja.sweep.load(tmp_path / "one").upper.shape == ()
 
 
 def test_a_row_is_what_the_same_entry_of_a_grid_is(found):
@@ -79,7 +77,7 @@ def fake_mesh(monkeypatch, answer):
     """Puts ``answer`` in the mesh's place: what is tested here is what becomes of its answers."""
     calls = []
 
-    def by_mesh(mechanism, steps, question, relation, tolerance):
+    def by_mesh(mechanism, steps, question, relation, tolerance, *, arithmetic):
         calls.append((mechanism.noise_multiplier, mechanism.sampling_rate, steps, question.delta, relation, tolerance))
         return answer()
 
@@ -111,147 +109,6 @@ def test_one_failure_flags_one_entry_and_ends_nothing(found, monkeypatch):
     assert certified.counts()["failed"] == found.counts()["flagged"]
 
 
-def test_an_interrupted_sweep_goes_on_where_it_stopped(found, tmp_path, monkeypatch):
-    folder, done = tmp_path / "kept", []
-    original = compute.program_of
-
-    def until(count):
-        def program(*arguments):
-            if len(done) >= count:
-                raise KeyboardInterrupt
-            done.append(1)
-            return original(*arguments)
-
-        monkeypatch.setattr(compute, "program_of", program)
-
-    until(2)
-    with pytest.raises(KeyboardInterrupt):
-        ja.sweep.epsilon(SETTINGS, checkpoint=folder, chunk=5, **QUIET)
-    assert sorted(path.name for path in folder.glob("chunk-*")) == ["chunk-000000.npz", "chunk-000001.npz"]
-    (folder / "chunk-000001.npz").write_bytes(b"half a fi")  # done again
-    done.clear()
-    until(4)
-    # Chunks have the size that the first run gave them.
-    resumed = ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, chunk=1000, **QUIET)
-    assert len(done) == 4
-    assert same(found, resumed)
-    done.clear()
-    assert same(found, ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, **QUIET))
-    assert not done
-
-
-def test_another_sweeps_checkpoint_is_refused(found, tmp_path):
-    folder = tmp_path / "kept"
-    ja.sweep.epsilon(SETTINGS, checkpoint=folder, **QUIET)
-    with pytest.raises(ValueError, match=r"1 of 1 chunks.*--resume"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=folder, **QUIET)
-    with pytest.raises(ValueError, match=r"another sweep \(mode 'saddlepoint' there, 'certified' here\)"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, **QUIET | {"mode": "certified"})
-    other = grid(**{name: value * 1.0 for name, value in SETTINGS.values.items()} | {"delta": 1e-6})
-    with pytest.raises(ValueError, match="other values on an axis"):
-        ja.sweep.epsilon(other, checkpoint=folder, resume=True, **QUIET)
-    (folder / checkpoint.DESCRIPTION).write_text("{")
-    with pytest.raises(ValueError, match="damaged"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=folder, resume=True, **QUIET)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match="something else"):
-        ja.sweep.epsilon(SETTINGS, checkpoint=tmp_path / "mine", **QUIET)
-
-
-@pytest.fixture(scope="module")
-def shards():
-    return [ja.sweep.epsilon(SETTINGS.shard(i, 5), **QUIET) for i in range(5)]
-
-
-def test_shards_make_the_whole_sweep_to_the_last_bit_in_any_order_and_from_files(found, shards, tmp_path):
-    assert [part.upper.size for part in shards] == [5, 5, 5, 5, 4]
-    for i, part in enumerate(shards):
-        part.save(tmp_path / f"{i}.npz")
-    whole = ja.sweep.merge(SETTINGS, [ja.sweep.load(tmp_path / f"{i}.npz") for i in (3, 0, 4, 2, 1)])
-    assert same(found, whole)
-    assert (whole.shape, whole.layout, whole.constants) == (found.shape, found.layout, found.constants)
-    for name, values in found.axes.items():
-        np.testing.assert_array_equal(whole.axes[name], values, strict=True)
-    assert whole.seconds == sum(part.seconds for part in shards)
-
-
-def test_only_all_shards_of_one_sweep_are_merged(shards, found):
-    cuts = {
-        "are missing, and others are given twice": [*shards[:4], shards[3]],
-        "is none of 4 shards": shards[:4],
-        "are none": [],
-        "is none of 1 shards": [found],
-        "several values of mode": [*shards[:4], dataclasses.replace(shards[4], mode="certified")],
-        "is none of 5 shards": [*shards[:4], dataclasses.replace(shards[4], constants={"delta": 1e-6})],
-        "count = 25 is out of range": shards * 5,
-    }
-    for words, parts in cuts.items():
-        with pytest.raises(ValueError, match=words):
-            ja.sweep.merge(SETTINGS, parts)
-
-
-def test_shards_of_several_mechanisms_keep_their_names(tmp_path):
-    settings = rows([ja.Gaussian, ja.Laplace, ja.Gaussian], noise_multiplier=[1.0, 2.0, 3.0], steps=1, delta=1e-5)
-    values = np.arange(3.0)
-    made = []
-    for i in range(2):
-        share = settings.shard(i, 2)
-        arrays = dict.fromkeys(("lower", "estimate", "upper"), values[i::2]) | {"converged": np.ones(share.size, bool)}
-        names = tuple(mechanism.__name__ for mechanism in share.mechanisms)
-        made.append(
-            ja.sweep.Sweep(arrays, "epsilon", "certified", "add", 1e-3, names, "rows", share.axes, share.constants, 1.0)
-        )
-        made[-1].save(tmp_path / f"{i}.npz")
-    whole = ja.sweep.merge(settings, [ja.sweep.load(tmp_path / f"{i}.npz") for i in range(2)])
-    assert whole.upper.tolist() == values.tolist()
-    assert whole.axes["mechanism"].tolist() == ["Gaussian", "Laplace", "Gaussian"]
-
-
-@pytest.mark.parametrize(("index", "count"), [(0, 0), (24, 24), (-1, 2), (0, 25), (0.5, 2), (0, True)])
-def test_what_is_no_shard_is_refused(index, count):
-    with pytest.raises((ValueError, TypeError), match=r"index|count"):
-        SETTINGS.shard(index, count)
-
-
-def test_files_say_the_same(found, tmp_path):
-    for name in ("found.npz", "found.csv", "found.json"):
-        found.save(tmp_path / name)
-    loaded = ja.sweep.load(tmp_path / "found.npz")
-    assert same(found, loaded)
-    assert loaded.constants == found.constants
-    np.testing.assert_array_equal(loaded.axes["steps"], found.axes["steps"])
-    table = list(csv.DictReader((tmp_path / "found.csv").open()))
-    assert len(table) == found.upper.size
-    assert [float(row["upper"]) for row in table] == found.upper.ravel().tolist()
-    assert [row["converged"] == "True" for row in table] == found.converged.ravel().tolist()
-    assert table[-1]["noise_multiplier"] == "10.0"
-    assert table[-1]["accountant"] == "saddlepoint"
-    record = json.loads((tmp_path / "found.json").read_text())
-    assert record["shape"] == [4, 3, 2]
-    assert [float(value) for value in record["results"]["upper"]] == found.upper.ravel().tolist()
-    assert record["results"]["upper"][0] == "inf"
-    with pytest.raises(ValueError, match="suffix"):
-        found.save(tmp_path / "found.xlsx")
-    np.savez(tmp_path / "other.npz", upper=np.zeros(3))
-    with pytest.raises(ValueError, match="not a sweep"):
-        ja.sweep.load(tmp_path / "other.npz")
-
-
-def test_pandas(found):
-    pandas = pytest.importorskip("pandas")
-    frame = found.to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame["upper"].tolist() == found.upper.ravel().tolist()
-
-
-def test_xarray(found):
-    xarray = pytest.importorskip("xarray")
-    data = found.to_xarray()
-    assert isinstance(data, xarray.Dataset)
-    assert float(data["upper"].sel(noise_multiplier=1.0, sampling_rate=0.01, steps=100)) == found.upper[2, 1, 0]
-
-
 def test_memory_that_no_program_fits_is_refused():
     with pytest.raises(ValueError, match="memory = 1 bytes"):
         ja.sweep.epsilon(SETTINGS, memory=1, **QUIET)
@@ -269,6 +126,7 @@ class Toy:
     """In a quantity's place: arithmetic that depends on the mechanism, and takes no time to compile."""
 
     mode: str = "saddlepoint"
+    arithmetic: str = "auto"
     worst: float = 1.0
     arrays = Quantity("delta", "saddlepoint", "add", 1.0).arrays
 
@@ -293,6 +151,33 @@ def test_entries_keep_their_places_whatever_the_blocks(size):
     want = [(i + 1.0) * (2.0 if i % 3 else 3.0) for i in range(size)]
     assert found["upper"].tolist() == want
     assert sum(done) == size
+
+
+def test_pairs_are_not_compiled_whole_on_a_cpu(monkeypatch):
+    settings = rows([ja.Gaussian] * 3, noise_multiplier=[1.0, 2.0, 3.0], steps=1, delta=1e-5)
+    asked = (tuple(jax.devices()), 2**20, slice(0, 3), lambda count: None)
+    monkeypatch.setattr(jax, "shard_map", None)
+    assert compute.computed(Toy(arithmetic="pair"), settings, *asked)["upper"].tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("arithmetic", ["pair", "float64"])
+def test_the_arithmetic_reaches_both_accountants(arithmetic, monkeypatch):
+    quantity = Quantity("epsilon", "certified", "add", 1e-3, arithmetic)
+    asked = []
+
+    def answer(*args, arithmetic):
+        asked.append(arithmetic)
+        return ja.Bounds(np.float64(1.0), np.float64(1.5), np.float64(2.0), True)
+
+    exact = ja.Bounds(np.float64(0.0), np.float64(np.nan), np.float64(np.inf), False)
+    monkeypatch.setattr(ja.saddlepoint.accountant, "answer", lambda *args: asked.append(args[-1]) or exact)
+    monkeypatch.setattr(ja.prv.accountant, "answer", answer)
+    entry = {"noise_multiplier": 1.0, "steps": 1.0, "delta": 1e-5}
+    before = quantity.compiled(ja.Gaussian, entry)
+    assert quantity.by_mesh(ja.Gaussian, entry, before)["upper"] == 2.0
+    assert asked == [arithmetic, arithmetic]
+    with pytest.raises(ValueError, match="arithmetic = 'float32'"):
+        ja.sweep.epsilon(SETTINGS, arithmetic="float32", **QUIET)
 
 
 def test_what_is_no_number_becomes_the_worst():
