@@ -1,28 +1,27 @@
-"""Sweeps of many configurations on this machine, killed on the way and resumed.
+"""Sweeps of many configurations on this machine, killed twice on the way and resumed; and four shards of one, merged.
 
-Run: python -m bench.sweep [saddlepoint] [certified] --json bench/results/sweep.json
+Run: python -m bench.sweep [--sizes 20 46 100] [--mode saddlepoint] --json bench/results/sweep.json
 
-A million settings by the exact accountant, and a hundred thousand certified ones, each by the command ``jaxacct
-sweep`` as a user runs it: one process with a device for each core, or a shard for each core, since the mesh is
-planned in Python. Each run is killed without warning when a third is done, and resumed. Time is what both runs took
-together, memory the largest process's peak. A sample is compared with the accountants called directly.
+Each sweep is a grid of noise, rate and steps, so many values each, by the command ``jaxacct sweep`` as a user runs it: a
+process with a device for each core. It is killed without warning (SIGKILL) when a third is done, resumed, killed when two
+thirds are done, and resumed. Processor seconds and the largest peak of memory are of all three processes together. Of
+the smallest, four shards are computed by processes of their own and merged, and compared bit for bit with the sweep that
+was killed; of each, a sample is compared with the accountants called directly.
 
-Wanted: within 4 GB a process, progress shown, nothing lost but the chunk in hand.
+What 10^7 and 10^8 settings take is extrapolated from the slope between the smallest and the largest, and called so.
+
+Wanted: 10^7 within 25 minutes of two cores and 2 GB, peak memory that does not grow with the settings, nothing lost but
+the chunks in hand, and equal bits.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import pty
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -34,158 +33,123 @@ import jaxacct as ja
 from bench import report
 from jaxacct import saddlepoint, sweep
 
-RUNS: dict[str, dict[str, Any]] = {
-    "saddlepoint": {
-        "noise-multiplier": "0.5:8:100:log",
-        "sampling-rate": "1e-3:0.1:100:log",
-        "steps": "1000:100000:100:log",
-        "delta": "1e-5",
-        "shards": 1,
-    },
-    "certified": {
-        "noise-multiplier": "0.5:8:50:log",
-        "sampling-rate": "1e-3:0.1:50:log",
-        "steps": "100:100000:40:log",
-        "delta": "1e-5",
-        "shards": 2,
-    },
-}
-KILLED_AT = 1 / 3
-SAMPLE = 200
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+KILLED_AT = (1 / 3, 2 / 3)
+SHARDS, SAMPLE = 4, 100
+WANTED = {"core_hours_of_10^7": 25 / 60 * 2, "peak_bytes": 2e9}
 
 
-class Child:
-    """One process of the command, whose standard error is a terminal; keeps the last line that was shown there."""
-
-    def __init__(self, words: list[str]) -> None:
-        ours, theirs = pty.openpty()
-        environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "jaxacct.cli", "sweep", *words],
-            stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment,
-        )  # fmt: skip
-        os.close(theirs)
-        self.shown = ""
-        self.peak, self.cpu_seconds = 0, 0.0
-        self._thread = threading.Thread(target=self._read, args=(ours,), daemon=True)
-        self._thread.start()
-
-    def _read(self, terminal: int) -> None:
-        with contextlib.suppress(OSError):  # the terminal is closed with the process
-            while data := os.read(terminal, 4096):
-                lines = [line.strip() for line in CONTROL.sub("", data.decode(errors="replace")).splitlines()]
-                self.shown = next((line for line in reversed(lines) if line), self.shown)
-
-    def is_running(self) -> bool:
-        with contextlib.suppress(OSError, StopIteration, IndexError):
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-            line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-            self.peak = max(self.peak, int(line.split()[1]) * 1024)
-            ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-            self.cpu_seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-        return self.process.poll() is None
+def words_of(side: int, mode: str, chunk: int) -> list[str]:
+    axes = {
+        "noise-multiplier": f"0.5:8:{side}:log", "sampling-rate": f"1e-3:0.1:{side}:log", "steps": f"1000:100000:{side}:log",
+        "delta": "1e-5", "mode": mode, "chunk": f"{chunk}",
+    }  # fmt: skip
+    return [word for name, text in axes.items() for word in (f"--{name}", text)]
 
 
-def attempt(words: list[str], count: int, folder: Path, kill_at: int | None, console: Console) -> dict[str, Any]:
-    """Runs ``count`` shards to their end, or kills them when ``kill_at`` chunks are there."""
-    start, shown = time.monotonic(), 0.0
-    shards = [["--shard", f"{i}/{count}", "--devices", "1"] for i in range(count)] if count > 1 else [[]]
-    children = [Child(words + shard) for shard in shards]
-    killed = False
-    while any([child.is_running() for child in children]):
-        time.sleep(0.5)
-        done = len(list(folder.glob("*.parts/chunk-*.npz")))
-        if time.monotonic() - shown > 30:
-            shown = time.monotonic()
-            console.print(f"{shown - start:6.0f} s, {done} chunks: {' | '.join(child.shown for child in children)}")
-        if kill_at is not None and done >= kill_at and not killed:
-            killed = True
-            for child in children:
-                child.process.send_signal(signal.SIGKILL)
-    seconds = time.monotonic() - start
-    codes = [child.process.returncode for child in children]
-    if not killed and any(codes):
-        raise RuntimeError(f"the sweep failed: {codes}: {[child.shown for child in children]}")
+def chunks_in(folder: Path) -> int:
+    return len(list(folder.glob("accountant/c.*")))
+
+
+def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[str, Any]:
+    """Runs the command to its end, or kills it when ``kill_at`` chunks are there; returns what it took."""
+    start = time.monotonic()
+    child = subprocess.Popen([sys.executable, "-m", "jaxacct.cli", "sweep", *words], stdout=subprocess.DEVNULL)
+    if kill_at is not None:
+        while chunks_in(folder) < kill_at and Path(f"/proc/{child.pid}/stat").read_text().split()[2] != "Z":
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != (0 if kill_at is None else -signal.SIGKILL):
+        raise RuntimeError(f"the sweep ended with {child.returncode}: {' '.join(words)}")
     return {
-        "seconds": seconds,
-        "chunks_at_its_end": len(list(folder.glob("*.parts/chunk-*.npz"))) if killed else None,
-        "exit_codes": codes,
-        "peak_bytes": [child.peak for child in children],
-        "cpu_seconds": [child.cpu_seconds for child in children],
-        "progress_shown": [child.shown for child in children],
+        "seconds": time.monotonic() - start,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_bytes": used.ru_maxrss * 1024,
+        "chunks_there": chunks_in(folder),
     }
 
 
-def checked(found: sweep.Sweep, mode: str, rng: np.random.Generator) -> dict[str, float]:
-    """Compares a sample with direct calls: brackets of one number must meet; returns the largest difference."""
-    names = list(found.axes)
-    worst, compared = 0.0, 0
-    for number in rng.choice(found.upper.size, SAMPLE, replace=False):
-        place = np.unravel_index(number, found.shape)
-        setting = {name: float(found.axes[name][i]) for name, i in zip(names, place, strict=True)}
-        if mode == "saddlepoint" and not found.converged[place]:
-            continue
-        mechanism = ja.PoissonSubsampledGaussian(setting["noise_multiplier"], setting["sampling_rate"])
-        direct = saddlepoint.epsilon(mechanism, setting["steps"], found.constants["delta"])
-        assert direct.lower <= found.upper[place], setting
-        assert found.lower[place] <= direct.upper, setting
-        if direct.converged:
-            worst = max(worst, abs(float(direct.estimate) / float(found.estimate[place]) - 1))
-            compared += 1
-    return {"compared": compared, "largest_relative_difference_of_estimates": worst}
-
-
-def measured(mode: str, console: Console, folder: Path) -> dict[str, Any]:
-    """Returns the record of one run, killed and resumed."""
-    run = RUNS[mode]
-    out = folder / f"{mode}.npz"
-    axes = [word for name, text in run.items() if name != "shards" for word in (f"--{name}", text)]
-    words = [*axes, "--mode", mode, "--out", str(out)]
-    size = int(np.prod([int(text.split(":")[2]) for text in run.values() if ":" in str(text)]))
-    chunks = -(-size // 8192)
-    console.print(f"{mode}: {size:,} settings, {chunks} chunks, {run['shards']} shards")
-    first = attempt(words, run["shards"], folder, round(KILLED_AT * chunks), console)
-    second = attempt([*words, "--resume"], run["shards"], folder, None, console)
-    if run["shards"] > 1:
-        files = [str(folder / f"{mode}-{i}-of-{run['shards']}.npz") for i in range(run["shards"])]
-        subprocess.run([sys.executable, "-m", "jaxacct.cli", "sweep", *words, "--merge", *files], check=True)
-    found = sweep.load(out)
-    counts = found.counts()
-    assert found.upper.size == size
-    assert not np.any(np.isnan(found.upper))
-    seconds = first["seconds"] + second["seconds"]
-    record = {
-        "settings": run, "entries": size, "seconds": seconds, "entries_a_second": size / seconds,
-        "peak_bytes_of_a_process": max(first["peak_bytes"] + second["peak_bytes"]), "counts": counts,
-        "cpu_seconds": sum(first["cpu_seconds"] + second["cpu_seconds"]), "load": os.getloadavg()[0],
-        "flagged_share": counts["flagged"] / size, "killed": first, "resumed": second,
-        "check": checked(found, mode, np.random.default_rng(0)),
+def killed_twice(side: int, mode: str, folder: Path) -> dict[str, Any]:
+    """Returns the record of one sweep."""
+    chunk = max(512, side**3 // 100)
+    words = [*words_of(side, mode, chunk), "--out", str(folder)]
+    total = len(ja.sweep.boxes.Boxes.of((side,) * 3, chunk))
+    runs = [process([*words, "--resume"], folder, round(share * total)) for share in KILLED_AT]
+    runs.append(process([*words, "--resume"], folder))
+    found = sweep.load(folder)
+    return {
+        "entries": side**3, "chunks": total, "processes": runs, "counts": found.counts(), "load": os.getloadavg()[0],
+        "seconds": sum(run["seconds"] for run in runs), "cpu_seconds": sum(run["cpu_seconds"] for run in runs),
+        "peak_bytes": max(run["peak_bytes"] for run in runs), "compared": compared(found, np.random.default_rng(0)),
+        "bytes_on_disk": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
     }  # fmt: skip
-    console.print(
-        f"{mode}: {seconds:.0f} s, {size / seconds:,.0f} a second, peak "
-        f"{record['peak_bytes_of_a_process'] / 2**30:.2f} GiB a process, {counts}, {record['check']}"
-    )
-    return record
+
+
+def compared(found: sweep.Sweep, rng: np.random.Generator) -> int:
+    """Compares a sample with direct calls: brackets of one number must meet; returns how many were compared."""
+    upper, lower = found.upper, found.lower
+    for number in rng.choice(upper.size, SAMPLE, replace=False):
+        place = np.unravel_index(number, found.shape)
+        noise, rate, steps = (float(found.axes[name][i]) for name, i in zip(found.axes, place, strict=True))
+        direct = saddlepoint.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, found.constants["delta"])
+        assert direct.lower <= upper[place], (noise, rate, steps)
+        assert lower[place] <= direct.upper, (noise, rate, steps)
+    return SAMPLE
+
+
+def in_shards(side: int, mode: str, folder: Path) -> bool:
+    """Computes the sweep in shards beside ``folder``, where it is, and returns whether it merges to the same bits."""
+    words = [*words_of(side, mode, max(512, side**3 // 100)), "--out", str(folder.with_name("part"))]
+    for i in range(SHARDS):
+        process([*words, "--shard", f"{i}/{SHARDS}"], folder)
+    merged = folder.with_name("merged")
+    parts = [str(folder.with_name(f"part-{i}-of-{SHARDS}")) for i in range(SHARDS)]
+    process(["merge", str(merged), *parts], folder)
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    there = sorted(path.relative_to(merged) for path in merged.rglob("*") if path.is_file())
+    return files == there and all((folder / name).read_bytes() == (merged / name).read_bytes() for name in files)
 
 
 def main() -> None:
     parser = report.arguments_of(__doc__)
-    parser.add_argument("modes", nargs="*", default=list(RUNS), metavar="MODE", help="saddlepoint, certified, or both")
+    parser.add_argument(
+        "--sizes", nargs="+", type=int, default=[20, 46], help="values of each axis, cubed the settings"
+    )
+    parser.add_argument("--mode", choices=("saddlepoint", "certified"), default="saddlepoint")
     arguments = parser.parse_args()
     console = Console(width=160)
-    before = {}
-    if arguments.json is not None and arguments.json.exists():
-        before = {mode: record for mode, record in json.loads(arguments.json.read_text()).items() if mode in RUNS}
-    folder = Path(tempfile.mkdtemp(prefix="sweep-"))
+    scratch, sizes = Path(tempfile.mkdtemp(prefix="sweep-")), sorted(arguments.sizes)
+    records: list[dict[str, Any]] = []
     try:
-        for mode in arguments.modes:
-            before[mode] = measured(mode, console, folder)
-            if arguments.json is not None:
-                arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            report.write(arguments.json, before)
+        process([*words_of(2, arguments.mode, 8)], scratch)  # its program is compiled, and kept
+        for side in sizes:
+            record = killed_twice(side, arguments.mode, scratch / f"{side}")
+            records.append(record)
+            console.print(
+                f"{record['entries']:,} settings: {record['seconds']:.0f} s, {record['cpu_seconds']:.0f} CPU s, peak "
+                f"{record['peak_bytes'] / 1e6:.0f} MB, {record['bytes_on_disk'] / record['entries']:.1f} bytes each on disk, "
+                f"chunks after each death {[run['chunks_there'] for run in record['processes']]} of {record['chunks']}"
+            )
+        is_same = in_shards(sizes[0], arguments.mode, scratch / f"{sizes[0]}")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+    numbers: dict[str, Any] = {"mode": arguments.mode, "runs": records, "shards_merged_are_the_same_bits": is_same}
+    first, last = records[0], records[-1]
+    if len(records) > 1:
+        slope = (last["cpu_seconds"] - first["cpu_seconds"]) / (last["entries"] - first["entries"])
+        bytes_each = (last["peak_bytes"] - first["peak_bytes"]) / (last["entries"] - first["entries"])
+        numbers |= {"cpu_seconds_each": slope, "bytes_of_memory_each": bytes_each, "wanted": WANTED} | {
+            f"extrapolated_core_hours_of_10^{power}": slope * 10**power / 3600 for power in (7, 8)
+        }
+        console.print(
+            f"{slope * 1e6:.0f} CPU microseconds and {bytes_each:.1f} bytes of memory more each; extrapolated: "
+            f"{slope * 1e7 / 3600:.2f} core-hours for 10^7, {slope * 1e8 / 3600:.1f} for 10^8 settings"
+        )
+    console.print(f"{SHARDS} shards merged are the same bits: {is_same}")
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    report.write(arguments.json, numbers)
 
 
 if __name__ == "__main__":

@@ -195,7 +195,9 @@ def described(found: Any, out: Any) -> dict[str, Any]:
     names = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
     guarantee = GUARANTEES["saddlepoint" if found.mode == "saddlepoint" else "best"]
     return {name: getattr(found, name) for name in names} | {
-        "axes": {name: values.tolist() for name, values in found.axes.items()} if found.layout == "grid" else {},
+        "axes": {name: values.tolist() for name, values in found.axes.items()}
+        if out is None or found.layout == "grid"
+        else {},
         "shape": list(found.shape),
         "counts": found.counts(),
         "out": None if out is None else str(out),

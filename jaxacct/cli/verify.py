@@ -159,7 +159,8 @@ def _of_sweep(record: dict[str, Any]) -> Iterator[Claim]:
         raise ValueError("a sweep with its results, of one mechanism, can be judged: leave out --out.")
     kind = record["mechanisms"][0]
     columns = record["results"]
-    for i, place in enumerate(itertools.product(*record["axes"].values())):
+    axes = record["axes"].values()
+    for i, place in enumerate(zip(*axes, strict=True) if record.get("layout") == "rows" else itertools.product(*axes)):
         entry = record["constants"] | dict(zip(record["axes"], place, strict=True))
         bounds = {name: columns[name][i] for name in ("lower", "upper")}
         fields = {name: value for name, value in entry.items() if name not in ("steps", "delta", "epsilon")}
