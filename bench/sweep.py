@@ -1,12 +1,12 @@
 """Sweeps of many configurations on this machine, killed twice on the way and resumed; and four shards of one, merged.
 
-Run: python -m bench.sweep [--sizes 20 46 100] [--mode saddlepoint] --json bench/results/sweep.json
+Run: python -m bench.sweep [--sizes 32 46 100] [--mode saddlepoint] --json bench/results/sweep.json
 
-Each sweep is a grid of noise, rate and steps, so many values each, by the command ``jaxacct sweep`` as a user runs it: a
-process with a device for each core. It is killed without warning (SIGKILL) when a third is done, resumed, killed when two
-thirds are done, and resumed. Processor seconds and the largest peak of memory are of all three processes together. Of
-the smallest, four shards are computed by processes of their own and merged, and compared bit for bit with the sweep that
-was killed; of each, a sample is compared with the accountants called directly.
+Each sweep is a grid of noise, rate and steps, so many values each, by the command ``jaxacct sweep`` as a user runs it:
+a process with a device for each core. It is killed without warning (SIGKILL) when a third is done, resumed, killed when
+two thirds are done, and resumed. Processor seconds and the largest peak of memory are of all three processes together.
+Of the smallest, four shards are computed by processes of their own and merged, and compared bit for bit with the sweep
+that was killed; of each, a sample is compared with the accountants called directly.
 
 What 10^7 and 10^8 settings take is extrapolated from the slope between the smallest and the largest, and called so.
 
@@ -34,15 +34,19 @@ from bench import report
 from jaxacct import saddlepoint, sweep
 
 KILLED_AT = (1 / 3, 2 / 3)
-SHARDS, SAMPLE = 4, 100
+CHUNKS, SHARDS, SAMPLE = 10, 4, 100
 WANTED = {"core_hours_of_10^7": 25 / 60 * 2, "peak_bytes": 2e9}
 
 
 def words_of(side: int, mode: str, chunk: int) -> list[str]:
     axes = {
-        "noise-multiplier": f"0.5:8:{side}:log", "sampling-rate": f"1e-3:0.1:{side}:log", "steps": f"1000:100000:{side}:log",
-        "delta": "1e-5", "mode": mode, "chunk": f"{chunk}",
-    }  # fmt: skip
+        "noise-multiplier": f"0.5:8:{side}:log",
+        "sampling-rate": f"1e-3:0.1:{side}:log",
+        "steps": f"1000:100000:{side}:log",
+        "delta": "1e-5",
+        "mode": mode,
+        "chunk": f"{chunk}",
+    }
     return [word for name, text in axes.items() for word in (f"--{name}", text)]
 
 
@@ -72,7 +76,7 @@ def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[
 
 def killed_twice(side: int, mode: str, folder: Path) -> dict[str, Any]:
     """Returns the record of one sweep."""
-    chunk = max(512, side**3 // 100)
+    chunk = side**3 // CHUNKS
     words = [*words_of(side, mode, chunk), "--out", str(folder)]
     total = len(ja.sweep.boxes.Boxes.of((side,) * 3, chunk))
     runs = [process([*words, "--resume"], folder, round(share * total)) for share in KILLED_AT]
@@ -100,7 +104,7 @@ def compared(found: sweep.Sweep, rng: np.random.Generator) -> int:
 
 def in_shards(side: int, mode: str, folder: Path) -> bool:
     """Computes the sweep in shards beside ``folder``, where it is, and returns whether it merges to the same bits."""
-    words = [*words_of(side, mode, max(512, side**3 // 100)), "--out", str(folder.with_name("part"))]
+    words = [*words_of(side, mode, side**3 // CHUNKS), "--out", str(folder.with_name("part"))]
     for i in range(SHARDS):
         process([*words, "--shard", f"{i}/{SHARDS}"], folder)
     merged = folder.with_name("merged")
@@ -114,7 +118,7 @@ def in_shards(side: int, mode: str, folder: Path) -> bool:
 def main() -> None:
     parser = report.arguments_of(__doc__)
     parser.add_argument(
-        "--sizes", nargs="+", type=int, default=[20, 46], help="values of each axis, cubed the settings"
+        "--sizes", nargs="+", type=int, default=[32, 46], help="values of each axis, cubed the settings"
     )
     parser.add_argument("--mode", choices=("saddlepoint", "certified"), default="saddlepoint")
     arguments = parser.parse_args()
@@ -128,8 +132,8 @@ def main() -> None:
             records.append(record)
             console.print(
                 f"{record['entries']:,} settings: {record['seconds']:.0f} s, {record['cpu_seconds']:.0f} CPU s, peak "
-                f"{record['peak_bytes'] / 1e6:.0f} MB, {record['bytes_on_disk'] / record['entries']:.1f} bytes each on disk, "
-                f"chunks after each death {[run['chunks_there'] for run in record['processes']]} of {record['chunks']}"
+                f"{record['peak_bytes'] / 1e6:.0f} MB, {record['bytes_on_disk'] / record['entries']:.1f} bytes each on "
+                f"disk, chunks at each end {[run['chunks_there'] for run in record['processes']]} of {record['chunks']}"
             )
         is_same = in_shards(sizes[0], arguments.mode, scratch / f"{sizes[0]}")
     finally:

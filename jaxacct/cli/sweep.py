@@ -81,7 +81,7 @@ def add_parser(commands: Any) -> None:
     have = group.add_mutually_exclusive_group()
     have.add_argument("--resume", action="store_true", help="go on from what an interrupted sweep to --out left")
     have.add_argument("--overwrite", action="store_true", help="delete the sweep in --out, and start afresh")
-    group.add_argument("--chunk", type=int, metavar="N", help="entries between two savings, at most (8192 or more)")
+    group.add_argument("--chunk", type=int, metavar="N", help="entries between two savings, at most (32,768 or more)")
     group.add_argument(
         "--shard", metavar="I/N",
         help="part I of N, from 0, which may be anywhere and needs no other: --out NAME becomes NAME-I-of-N",
