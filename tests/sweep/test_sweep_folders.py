@@ -191,18 +191,6 @@ def test_what_is_no_shard_is_refused(shard, tmp_path):
         ja.sweep.epsilon(SETTINGS, shard=(0, 2), **QUIET)
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """In place of what computes: the number of the entry."""
-
-    def computed(quantity, settings, devices, memory, part, advance):
-        numbers = np.arange(part.start, part.stop, dtype=float)
-        found = dict.fromkeys(("lower", "estimate", "upper"), numbers)
-        return found | {"converged": numbers >= 0, "accountant": np.ones(len(numbers), np.int8)}
-
-    monkeypatch.setattr(ja.sweep.run, "computed", computed)
-
-
 def test_rows_and_classes_keep_their_places(computed, tmp_path):
     columns = {"noise_multiplier": np.arange(6) + 1.0, "sampling_rate": 0.1, "steps": 1, "delta": 1e-5}
     settings = rows([ja.PoissonSubsampledGaussian, ja.GaussianWithoutReplacement] * 3, **columns)
