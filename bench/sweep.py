@@ -34,18 +34,18 @@ from bench import report
 from jaxacct import saddlepoint, sweep
 
 KILLED_AT = (1 / 3, 2 / 3)
-CHUNKS, SHARDS, SAMPLE = 10, 4, 100
+CHUNK, SHARDS, SAMPLE = 4300, 4, 100
 WANTED = {"core_hours_of_10^7": 25 / 60 * 2, "peak_bytes": 2e9}
 
 
-def words_of(side: int, mode: str, chunk: int) -> list[str]:
+def words_of(side: int, mode: str) -> list[str]:
     axes = {
         "noise-multiplier": f"0.5:8:{side}:log",
         "sampling-rate": f"1e-3:0.1:{side}:log",
         "steps": f"1000:100000:{side}:log",
         "delta": "1e-5",
         "mode": mode,
-        "chunk": f"{chunk}",
+        "chunk": f"{CHUNK}",
     }
     return [word for name, text in axes.items() for word in (f"--{name}", text)]
 
@@ -76,9 +76,8 @@ def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[
 
 def killed_twice(side: int, mode: str, folder: Path) -> dict[str, Any]:
     """Returns the record of one sweep."""
-    chunk = side**3 // CHUNKS
-    words = [*words_of(side, mode, chunk), "--out", str(folder)]
-    total = len(ja.sweep.boxes.Boxes.of((side,) * 3, chunk))
+    words = [*words_of(side, mode), "--out", str(folder)]
+    total = len(ja.sweep.boxes.Boxes.of((side,) * 3, CHUNK))
     runs = [process([*words, "--resume"], folder, round(share * total)) for share in KILLED_AT]
     runs.append(process([*words, "--resume"], folder))
     found = sweep.load(folder)
@@ -104,7 +103,7 @@ def compared(found: sweep.Sweep, rng: np.random.Generator) -> int:
 
 def in_shards(side: int, mode: str, folder: Path) -> bool:
     """Computes the sweep in shards beside ``folder``, where it is, and returns whether it merges to the same bits."""
-    words = [*words_of(side, mode, side**3 // CHUNKS), "--out", str(folder.with_name("part"))]
+    words = [*words_of(side, mode), "--out", str(folder.with_name("part"))]
     for i in range(SHARDS):
         process([*words, "--shard", f"{i}/{SHARDS}"], folder)
     merged = folder.with_name("merged")
@@ -126,7 +125,7 @@ def main() -> None:
     scratch, sizes = Path(tempfile.mkdtemp(prefix="sweep-")), sorted(arguments.sizes)
     records: list[dict[str, Any]] = []
     try:
-        process([*words_of(2, arguments.mode, 8)], scratch)  # its program is compiled, and kept
+        process([*words_of(2, arguments.mode)], scratch)  # its program is compiled, and kept
         for side in sizes:
             record = killed_twice(side, arguments.mode, scratch / f"{side}")
             records.append(record)

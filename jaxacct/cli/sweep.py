@@ -47,11 +47,8 @@ def add_parser(commands: Any) -> None:
         epilog=examples(
             "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
             "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
-            "jaxacct sweep --rows runs.csv --delta 1e-5 --out runs",
             "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
             "--steps 100,1000,10000 --delta 1e-5 --out grid --shard 3/8",
-            "jaxacct sweep merge grid grid-*-of-8",
-            "jaxacct sweep best grid --epsilon 2 --steps-min 1000",
         ),
     )
     for name, meaning in AXES.items():

@@ -50,44 +50,45 @@ class Description:
         """Names of the axes of the results."""
         return self.columns if self.layout == "grid" else ("row",)
 
-    def as_record(self) -> dict[str, Any]:
-        """Returns it as JSON has it."""
-        record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        boxes = record.pop("boxes")
-        return record | {"shape": boxes.shape, "chunk": boxes.box}
-
-    @classmethod
-    def of_record(cls, record: dict[str, Any]) -> Description:
-        """Returns the description in a record; raises ValueError, TypeError or KeyError where it holds none."""
-        boxes = Boxes(_whole(record["shape"]), _whole(record["chunk"]))
-        texts = ("quantity", "mode", "relation", "arithmetic", "layout", "digest")
-        found = cls(
-            **{name: _text(record[name]) for name in texts},
-            tolerance=float(record["tolerance"]),
-            constants={_text(name): float(value) for name, value in dict(record["constants"]).items()},
-            versions={_text(name): _text(value) for name, value in dict(record["versions"]).items()},
-            mechanisms=tuple(map(_text, record["mechanisms"])),
-            columns=tuple(map(_text, record["columns"])),
-            boxes=boxes,
-        )
-        validation.check_one_of(found.quantity, "quantity", QUANTITIES)
-        validation.check_one_of(found.layout, "layout", LAYOUTS)
-        # Names become files' names: none leads out of the folder, none is that of something else.
-        settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
-        if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
-            raise ValueError(f"its settings have the names {settings}.")
-        if len(boxes) > MOST_BOXES:
-            raise ValueError(f"it has {len(boxes)} chunks.")
-        if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(found.dimensions):
-            raise ValueError(f"its shape {boxes.shape} is not that of its axes {found.columns}, in chunks {boxes.box}.")
-        return found
-
     def difference(self, other: Description) -> str:
         """Returns in words how this one, which is "there", differs from another, "here"; nothing where it does not."""
-        there, here = self.as_record(), other.as_record()
+        there, here = record_of(self), record_of(other)
         names = [name for name in there if there[name] != here[name]]
         told = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in names if name != "digest"]
         return "; ".join(told or ["other values on an axis"] * len(names))
+
+
+def record_of(description: Description) -> dict[str, Any]:
+    """Returns a description as JSON has it."""
+    record = {field.name: getattr(description, field.name) for field in dataclasses.fields(Description)}
+    boxes = record.pop("boxes")
+    return record | {"shape": boxes.shape, "chunk": boxes.box}
+
+
+def description_of(record: dict[str, Any]) -> Description:
+    """Returns the description in a record; raises ValueError, TypeError or KeyError where it holds none."""
+    boxes = Boxes(_whole(record["shape"]), _whole(record["chunk"]))
+    texts = ("quantity", "mode", "relation", "arithmetic", "layout", "digest")
+    found = Description(
+        **{name: _text(record[name]) for name in texts},
+        tolerance=float(record["tolerance"]),
+        constants={_text(name): float(value) for name, value in dict(record["constants"]).items()},
+        versions={_text(name): _text(value) for name, value in dict(record["versions"]).items()},
+        mechanisms=tuple(map(_text, record["mechanisms"])),
+        columns=tuple(map(_text, record["columns"])),
+        boxes=boxes,
+    )
+    validation.check_one_of(found.quantity, "quantity", QUANTITIES)
+    validation.check_one_of(found.layout, "layout", LAYOUTS)
+    # Names become files' names: none leads out of the folder, none is that of something else.
+    settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
+    if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
+        raise ValueError(f"its settings have the names {settings}.")
+    if len(boxes) > MOST_BOXES:
+        raise ValueError(f"it has {len(boxes)} chunks.")
+    if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(found.dimensions):
+        raise ValueError(f"its shape {boxes.shape} is not that of its axes {found.columns}, in chunks {boxes.box}.")
+    return found
 
 
 def kind_of_setting(name: str) -> np.dtype:

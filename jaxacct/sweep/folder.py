@@ -21,7 +21,7 @@ import numpy as np
 from jaxacct import strict_json
 from jaxacct.sweep import zarr_files
 from jaxacct.sweep.boxes import Boxes
-from jaxacct.sweep.description import Description, kind_of_setting
+from jaxacct.sweep.description import Description, description_of, kind_of_setting, record_of
 from jaxacct.sweep.quantities import Accountant
 from jaxacct.sweep.settings import MECHANISM
 from jaxacct.sweep.store import Arrays
@@ -55,7 +55,7 @@ class Folder:
             if record["jaxacct_sweep"] != FORMAT:
                 raise ValueError(f"its format is {record['jaxacct_sweep']!r}, and {FORMAT} is known.")
             shard = None if record["shard"] is None else (record["shard"][0], record["shard"][1])
-            return cls(path, Description.of_record(record), shard)
+            return cls(path, description_of(record), shard)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"path = {path} is no folder of a sweep: {zarr_files.METADATA} is missing."
@@ -193,7 +193,7 @@ class Folder:
         arrays = {
             name: self._array(name, self.boxes, self.description.dimensions, worst.get(name, 0)) for name in self.kinds
         } | {name: self._array(name, Boxes(values.shape, values.shape), (name,), 0) for name, values in axes.items()}
-        record = {"jaxacct_sweep": FORMAT, **self.description.as_record(), "shard": self.shard}
+        record = {"jaxacct_sweep": FORMAT, **record_of(self.description), "shard": self.shard}
         files = {self.path / zarr_files.METADATA: zarr_files.said(zarr_files.group(record, arrays))}
         files |= {self.path / name / zarr_files.METADATA: zarr_files.said(array) for name, array in arrays.items()}
         for name, values in axes.items():

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxacct import validation
 from jaxacct.sweep import export, query
-from jaxacct.sweep.description import Description
+from jaxacct.sweep.description import Description, record_of
 from jaxacct.sweep.folder import Folder
 from jaxacct.sweep.quantities import Accountant
 from jaxacct.sweep.settings import MECHANISM
@@ -259,7 +259,7 @@ class Sweep(Description):
         else:
             results = {name: (self.dimensions, values) for name, values in self.arrays.items()}
             over = {name: (name if self.layout == "grid" else "row", values) for name, values in self.axes.items()}
-            data = xarray.Dataset(results, over, self.described().as_record())
+            data = xarray.Dataset(results, over, record_of(self))
         if MECHANISM in self.grid:
             data = data.assign_coords({MECHANISM: self.axes[MECHANISM]})
         return data
