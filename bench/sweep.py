@@ -17,6 +17,7 @@ the chunks in hand, and equal bits.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -56,12 +57,15 @@ def chunks_in(folder: Path) -> int:
 
 def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[str, Any]:
     """Runs the command to its end, or kills it when ``kill_at`` chunks are there; returns what it took."""
-    start = time.monotonic()
+    start, peak = time.monotonic(), 0
     child = subprocess.Popen([sys.executable, "-m", "jaxacct.cli", "sweep", *words], stdout=subprocess.DEVNULL)
-    if kill_at is not None:
-        while chunks_in(folder) < kill_at and Path(f"/proc/{child.pid}/stat").read_text().split()[2] != "Z":
-            time.sleep(0.02)
-        child.send_signal(signal.SIGKILL)
+    # Its own peak: what the system says at its end counts this process too, which it was a copy of.
+    while line := re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{child.pid}/status").read_text()):
+        peak = max(peak, int(line[1]) * 1024)
+        if kill_at is not None and chunks_in(folder) >= kill_at:
+            child.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.02)
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != (0 if kill_at is None else -signal.SIGKILL):
@@ -69,7 +73,7 @@ def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[
     return {
         "seconds": time.monotonic() - start,
         "cpu_seconds": used.ru_utime + used.ru_stime,
-        "peak_bytes": used.ru_maxrss * 1024,
+        "peak_bytes": peak,
         "chunks_there": chunks_in(folder),
     }
 
@@ -109,8 +113,9 @@ def in_shards(side: int, mode: str, folder: Path) -> bool:
     merged = folder.with_name("merged")
     parts = [str(folder.with_name(f"part-{i}-of-{SHARDS}")) for i in range(SHARDS)]
     process(["merge", str(merged), *parts], folder)
-    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    there = sorted(path.relative_to(merged) for path in merged.rglob("*") if path.is_file())
+    # Hidden ones are what a death left of a file that was being written.
+    files = sorted(path.relative_to(folder) for path in folder.rglob("[!.]*") if path.is_file())
+    there = sorted(path.relative_to(merged) for path in merged.rglob("[!.]*") if path.is_file())
     return files == there and all((folder / name).read_bytes() == (merged / name).read_bytes() for name in files)
 
 

@@ -223,6 +223,8 @@ class Sweep(Description):
         if path.suffix:
             export.write(self, path)
             return
+        if isinstance(self.store, Folder) and path.resolve() == self.store.path.resolve():
+            raise ValueError(f"path = {path} is where these results are read from: name another folder.")
         folder = Folder.begun(path, self.described(), self.grid, overwrite=overwrite)
         for i in self.store.held:
             folder.write(i, {name: self.store.read(name, i) for name in folder.kinds})

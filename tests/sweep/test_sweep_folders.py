@@ -266,6 +266,8 @@ def test_files_say_the_same(found, stored, tmp_path):
     assert record["results"]["upper"][0] == "inf"
     with pytest.raises(ValueError, match="suffix"):
         found.save(tmp_path / "found.xlsx")
+    with pytest.raises(ValueError, match="read from"):
+        stored.save(stored.store.path, overwrite=True)
 
 
 def test_parquet(stored, found, tmp_path):
