@@ -27,13 +27,14 @@ MECHANISMS = (
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
 MODES = ("saddlepoint", "certified")
+
 ARITHMETICS = ("auto", "float64", "pair")
 
 SHOWN = 20
 """Entries printed."""
 
-
 FILES = (".npz", ".csv", ".json", ".parquet")
+"""Suffixes by which a file is meant and not a folder."""
 
 
 def add_parser(commands: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 MECHANISM = "mechanism"
 """Name of the axis of mechanism classes, where there are several."""
 
-DIGESTED = 2**20
-"""Numbers of an axis that are looked at together."""
+STRETCH = 2**20
+"""Numbers of a column that are looked at together."""
 
 Classes = type | Sequence[type]
 
@@ -82,8 +82,8 @@ class Settings:
         state = hashlib.sha256()
         for name, value in self.values.items():
             state.update(f"{name}{value.shape}".encode())
-            for start in range(0, value.size, DIGESTED):  # columns of rows may be longer than there is memory
-                state.update(value.reshape(-1)[start : start + DIGESTED].astype("<f8").tobytes())
+            for stretch in _stretches(value):
+                state.update(stretch.astype("<f8").tobytes())
         return state.hexdigest()[:16]
 
 
@@ -171,9 +171,17 @@ def check(settings: Settings, known: tuple[str, ...], unknown: str | None = None
             )
     checks = {"delta": validation.check_delta, "epsilon": validation.check_epsilon, "steps": validation.check_steps}
     for name in (*known, "steps"):
-        checks[name](settings.values[name])
+        for stretch in _stretches(settings.values[name]):
+            checks[name](stretch)
     for mechanism in settings.mechanisms:
         columns = {name: settings.values[name] for name in fields_of(mechanism) if name != unknown}
         first = {name: value.ravel()[0] for name, value in columns.items()} | ({unknown: 1.0} if unknown else {})
         for name, value in columns.items():  # one at a time: the axes of a grid do not broadcast
-            mechanism(**first | {name: value})
+            for stretch in _stretches(value):
+                mechanism(**first | {name: stretch})
+
+
+def _stretches(value: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the numbers of a column, which may be longer than there is memory."""
+    for start in range(0, value.size, STRETCH):
+        yield value.reshape(-1)[start : start + STRETCH]

@@ -31,6 +31,19 @@ def test_rows_go_together():
     }  # fmt: skip
 
 
+def test_columns_in_a_file_stay_there_and_are_all_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(ja.sweep.settings, "STRETCH", 2)
+    np.save(tmp_path / "noise.npy", [1.0, 2.0, 3.0, 4.0, -5.0])
+    settings = rows(
+        noise_multiplier=ja.sweep.read_values(tmp_path / "noise.npy"), sampling_rate=0.1, steps=1, delta=0.1
+    )
+    assert isinstance(settings.values["noise_multiplier"], np.memmap)
+    with pytest.raises(ValueError, match=r"noise_multiplier = -5"):
+        quantity_of("epsilon", "saddlepoint", "add_or_remove", None).check(settings)
+    copied = rows(**{name: value * 1.0 for name, value in settings.values.items()})
+    assert copied.digest() == settings.digest()
+
+
 def test_several_mechanisms_are_an_axis():
     settings = grid([ja.PoissonSubsampledGaussian, ja.GaussianWithoutReplacement], **AXES)
     assert settings.shape == (2, 3, 2)
