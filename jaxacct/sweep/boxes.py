@@ -16,6 +16,9 @@ LEAST, MOST_BOXES = 2**15, 4096
 
 Ten seconds of two cores; and of the blocks that a program takes (:mod:`.program`) few are not full."""
 
+SHARED, FULL = 8, 1024
+"""Boxes of a shard, where there are enough entries: it has at most one more than another; and the least for them."""
+
 
 @dataclass(frozen=True)
 class Boxes:
@@ -34,11 +37,13 @@ class Boxes:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], most: int | None = None, shards: int = 1) -> Boxes:
-        """Returns boxes of at most so many entries, and such that there is one for each shard."""
+        """Returns boxes of at most so many entries, at least one for each shard; by default shards are about alike."""
         size = math.prod(shape)
         validation.check_whole(shards, "shard's count", 1, size, "a number of shards, no more than there are entries")
         if most is None:
             most = max(LEAST, -(-size // MOST_BOXES))
+            if shards > 1:
+                most = min(most, max(FULL, -(-size // (SHARED * shards))))
         validation.check_count(most, "chunk", "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
         for axis in reversed(range(len(shape))):

@@ -39,8 +39,8 @@ def epsilon(
             * ``overwrite`` (False): whether to delete the sweep that ``out`` holds.
             * ``shard``: (i, n), to compute the i-th of n parts alone, from 0; ``out`` is the part's own folder, and
               :func:`merge` puts the parts together. In a process group ``(jax.process_index(), jax.process_count())``.
-            * ``chunk``: entries of a chunk, at most (32,768, and more where that were more than some 4,000 chunks; with
-              ``shard`` no more than give each its own): fewer lose less where a run is interrupted.
+            * ``chunk``: entries of a chunk, at most (32,768, more where that were more than some 4,000 chunks, fewer
+              where shards would get fewer than eight): fewer lose less where a run is interrupted.
             * ``memory`` (2**30): bytes that a device's program may take: more entries side by side on a GPU.
             * ``devices`` (all of this process): which to use. A CPU is one device, and uses one core, unless
               ``jax.config.update("jax_num_cpu_devices", n)`` was called before anything was computed.

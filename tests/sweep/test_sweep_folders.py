@@ -71,6 +71,13 @@ def test_boxes_are_the_entries_in_their_order():
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+def test_shards_are_about_alike():
+    for shape, count in (((100, 100, 100), 64), ((10**6,), 100), ((1000, 1000, 1000), 512), ((100, 100, 100), 7)):
+        boxes = Boxes.of(shape, shards=count)
+        sizes = [sum(math.prod(boxes.extent(i)) for i in boxes.share(k, count)) for k in (0, count // 2, count - 1)]
+        assert max(sizes) < 1.15 * math.prod(shape) / count
+
+
 def test_a_folder_holds_what_memory_does(found, stored):
     assert same(found, stored)
     assert stored.counts() == found.counts()
