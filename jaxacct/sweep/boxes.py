@@ -16,6 +16,9 @@ LEAST, MOST_BOXES = 2**15, 4096
 
 Ten seconds of two cores; and of the blocks that a program takes (:mod:`.program`) few are not full."""
 
+LARGEST = 2**27
+"""Entries of a box, at most: one of them is in memory."""
+
 SHARED, FULL = 8, 1024
 """Boxes of a shard, where there are enough entries: it has at most one more than another; and the least for them."""
 
@@ -44,7 +47,7 @@ class Boxes:
             most = max(LEAST, -(-size // MOST_BOXES))
             if shards > 1:
                 most = min(most, max(FULL, -(-size // (SHARED * shards))))
-        validation.check_count(most, "chunk", "a number of entries")
+        validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
         for axis in reversed(range(len(shape))):
             box[axis] = -(-shape[axis] // -(-shape[axis] // room))  # stretches of about one length

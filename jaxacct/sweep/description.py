@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from jaxacct import validation
-from jaxacct.sweep.boxes import Boxes
+from jaxacct.sweep.boxes import LARGEST, Boxes
 from jaxacct.sweep.quantities import kinds_of
 from jaxacct.sweep.settings import MECHANISM
 
@@ -84,8 +85,8 @@ def description_of(record: dict[str, Any]) -> Description:
     settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
     if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
         raise ValueError(f"its settings have the names {settings}.")
-    if len(boxes) > MOST_BOXES:
-        raise ValueError(f"it has {len(boxes)} chunks.")
+    if len(boxes) > MOST_BOXES or math.prod(boxes.box) > LARGEST:
+        raise ValueError(f"it has {len(boxes)} chunks of {math.prod(boxes.box)} entries.")
     if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(found.dimensions):
         raise ValueError(f"its shape {boxes.shape} is not that of its axes {found.columns}, in chunks {boxes.box}.")
     return found

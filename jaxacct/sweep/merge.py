@@ -37,16 +37,16 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
         raise ValueError("shards are none: give the folders of all of them.")
     first, there = folders[0], dict[int, Folder]()
     for folder in folders:
-        if differing := folder.description.difference(first.description):
-            raise ValueError(
-                f"shards: {folder.path} is of another sweep than {first.path} ({differing}): give the shards of one."
-            )
         if folder.shard is None:
             raise ValueError(f"shards: {folder.path} is a whole sweep, and no shard of one: leave it out.")
         index, count = folder.shard
         if first.shard is None or count != first.shard[1]:
             raise ValueError(
                 f"shards: {folder.path} is one of {count}, and {first.path} is not: give those of one cut."
+            )
+        if differing := folder.description.difference(first.description):
+            raise ValueError(
+                f"shards: {folder.path} is of another sweep than {first.path} ({differing}): give the shards of one."
             )
         if index in there:
             raise ValueError(f"shards: {folder.path} and {there[index].path} are both shard {index}/{count}: give one.")
