@@ -13,8 +13,8 @@ from jaxacct.cli.shown import GUARANTEES, SCOPE, print_columns, print_facts, rou
 FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
 """Settings whose ranges may be asked for."""
 
-PIXELS = 400
-"""Values along each axis of a picture."""
+PIXELS, CONTOURS = 400, 13
+"""Values along each axis of a picture, and lines in it, at most."""
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -49,8 +49,10 @@ def add_parsers(commands: Any) -> None:
     by.add_argument("--most", metavar="NAME", help="setting or result of which more is better")
     command.add_argument("--count", type=int, default=10, metavar="N", help="how many are wanted (10)")
     for name in FILTERS:
-        command.add_argument(f"--{name}-min", type=number, metavar="X", help=argparse.SUPPRESS if name != "steps" else
-                             "the least steps; likewise --steps-max, and both of every setting")  # fmt: skip
+        shown = (
+            "the least steps; likewise --steps-max, and both of every setting" if name == "steps" else argparse.SUPPRESS
+        )
+        command.add_argument(f"--{name}-min", type=number, metavar="X", help=shown)
         command.add_argument(f"--{name}-max", type=number, metavar="X", help=argparse.SUPPRESS)
     add_json(command)
     command.set_defaults(run=best)
@@ -150,20 +152,24 @@ def plot(arguments: argparse.Namespace) -> int:
         )
     name = "noise_multiplier" if found.quantity == "noise_multiplier" else "upper"
     values = np.squeeze(np.where(np.isfinite(found.upper), found[name], np.nan))
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
+    if not low < high:
+        raise ValueError(
+            f"there is nothing to draw: of {values.size} entries {finite.size} are finite, and these alike."
+        )
+    is_wide = low > 0 and high > 30 * low
     figure = new_figure(figsize=(6.4, 4.8), dpi=150, layout="constrained")
     new_canvas(figure)
     drawn = figure.subplots()
     (y, x) = axes if len(axes) == 2 else (None, next(iter(axes)))
     label = found.quantity.replace("_", " ") + ("" if name != "upper" else ", upper bound")
-    positive = values[values > 0]
-    is_wide = positive.size > 0 and bool(np.max(positive) > 30 * np.min(positive))
     if y is None:
         drawn.plot(axes[x], values)
         drawn.set_ylabel(label)
         drawn.set_yscale("log" if is_wide else "linear")
     else:
-        levels = (np.geomspace if is_wide else np.linspace)(*((np.min(positive), np.max(positive)) if is_wide else (
-            np.nanmin(values), np.nanmax(values))), 13)  # fmt: skip
+        levels = (np.geomspace if is_wide else np.linspace)(low, high, CONTOURS)
         filled = drawn.contourf(axes[x], axes[y], values, levels, norm="log" if is_wide else None)
         figure.colorbar(filled, label=label, format="%.3g")
         drawn.set_ylabel(y.replace("_", " "))

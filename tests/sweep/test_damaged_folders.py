@@ -79,7 +79,8 @@ RECORDS = {
     "a huge number": b'{"attributes": {"jaxacct_sweep": ' + b"1" * 5000 + b"}}",
 }
 CHANGES = [
-    {"jaxacct_sweep": 2}, {"shape": [2**60, 2]}, {"shape": 3}, {"shape": [2**30, 2], "chunk": [2**30, 2]}, {"chunk": [0, 2]}, {"chunk": [1]}, {"tolerance": "many"},
+    {"jaxacct_sweep": 2}, {"shape": [2**60, 2]}, {"shape": 3}, {"shape": [2**30, 2], "chunk": [2**30, 2]},
+    {"chunk": [0, 2]}, {"chunk": [1]}, {"tolerance": "many"},
     {"columns": ["../../etc", "mechanism"]}, {"columns": ["upper", "mechanism"]}, {"columns": [["steps"], "mechanism"]},
     {"constants": {"delta": "many"}}, {"constants": 3}, {"quantity": "pi"}, {"layout": "heap"}, {"shard": [3, 2]},
     {"shard": 7}, {"shape": [2**60, 2], "chunk": [1, 2], "shard": [0, 2]}, {"mechanisms": 3},
