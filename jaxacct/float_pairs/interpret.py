@@ -129,8 +129,12 @@ class _Interpreter:
         return self.computed(name, params, functools.partial(rule, params), args)
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """Returns what a rule makes of numbers."""
-        found = rule(*args)
+        """Returns what a rule makes of numbers: it is traced once for numbers of a shape, not where it is met again."""
+        is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
+        key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
+        if key not in _OPERATIONS:
+            _OPERATIONS[key] = jax.jit(rule)
+        found = _OPERATIONS[key](*args)
         return found if isinstance(found, list) else [found]
 
     def scan(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
@@ -190,14 +194,6 @@ class _Interpreter:
 
 class _Stepwise(_Interpreter):
     """Runs a program on concrete arrays, operation by operation."""
-
-    def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
-        key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
-        if key not in _OPERATIONS:
-            _OPERATIONS[key] = jax.jit(lambda *args: super(_Stepwise, self).computed(name, params, rule, list(args)))
-        found: list[Any] = _OPERATIONS[key](*args)
-        return found
 
     def over_rows(self, body: Callable[..., Any], first: Any, rows: Any, params: dict[str, Any]) -> tuple[Any, Any]:
         state, found = first, []
