@@ -23,8 +23,9 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # started from here (pytest's workers and the tests' own), and does not go back to the system page by page.
 for kept in ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
     os.environ.setdefault(kept, str(2**25))
-# NumPy's products here are of a few numbers: more threads would only wait for each other.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# And no threads that spin while they look for work: XLA's (it reads NPROC), and those of NumPy's products.
+for threads in ("NPROC", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it. And nearly all of a cold suite is
@@ -51,7 +52,7 @@ def pytest_collection_finish() -> None:
     """Tracing makes millions of objects, nearly all of which live on: few looks for garbage, none at what is imported."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(500_000, 20, 20)
 
 
 collect_ignore_glob = ["typed/*"]

@@ -212,7 +212,8 @@ def merge(settings: Settings, shards: Iterable[Sweep]) -> Sweep:
 
     >>> from jaxacct.sweep import epsilon, grid
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
-    >>> merge(settings, [epsilon(settings.shard(i, 2)) for i in (1, 0)]).upper.round(4).tolist()
+    >>> parts = [epsilon(settings.shard(i, 2), relation="remove") for i in (1, 0)]
+    >>> merge(settings, parts).upper.round(4).tolist()
     [6.1877, 2.1627]
     """
     parts = list(shards)
