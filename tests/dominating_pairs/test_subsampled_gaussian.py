@@ -1,7 +1,6 @@
 """What a pair claims of itself, against 40-digit arithmetic: every error bound is an inequality."""
 
 import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest

@@ -1,7 +1,6 @@
 """Sampling without replacement: the law pieced together, against the two hockey-stick functions it comes from."""
 
 import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest

@@ -356,10 +356,9 @@ def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_
     """The short form of bench/crash.py, which checks at each kill that the ledger is not behind, and the end's bits."""
     command = [sys.executable, "-m", "bench.crash", "--kills", "3", "--steps", "24", "--seed", "3", "--json"]
     root = pathlib.Path(__file__).parents[2]
-    surroundings = os.environ | {"JAXACCT_CACHE": str(tmp_path)}  # so that a life traces no accountant, as on any machine
-    done = subprocess.run(
-        command, cwd=root, env=surroundings, capture_output=True, text=True, timeout=300, check=False
-    )
+    # So that a life traces no accountant, as on any machine.
+    surroundings = os.environ | {"JAXACCT_CACHE": str(tmp_path)}
+    done = subprocess.run(command, cwd=root, env=surroundings, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout)
     assert figures["kills"] == 3
