@@ -49,7 +49,7 @@ def compile_once() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Tracing makes millions of objects, nearly all of which live on: few looks for garbage, none at what is imported."""
+    """Tracing makes millions of objects, of which most live on: few looks for garbage, and none at what is imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(500_000, 20, 20)
