@@ -16,6 +16,7 @@ Exits 0 if all of it holds, 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import pathlib
@@ -190,6 +191,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
+    gc.disable()  # lives are short, and compile
     with tempfile.TemporaryDirectory() as folder:
         figures = check(arguments.kills, arguments.steps, seed, pathlib.Path(folder), arguments.ledger)
     if arguments.json:

@@ -17,9 +17,15 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).pa
 # A program from the disk costs half of what compiling the smallest one does.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
-# Tracing makes millions of objects: fewer looks for garbage, and no source lines in programs that nobody reads.
+# No source lines in programs that nobody reads.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
-gc.set_threshold(50_000, 20, 10)
+# Compilers allocate and free all the time: what they free is kept for the next program, in the processes that are
+# started from here (pytest's workers and the tests' own), and does not go back to the system page by page.
+for kept in ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+    os.environ.setdefault(kept, str(2**25))
+# And no threads that spin while they look for work: XLA's (it reads NPROC), and those of NumPy's products.
+for threads in ("NPROC", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it. And nearly all of a cold suite is
@@ -40,6 +46,13 @@ def compile_once() -> None:
     from jaxacct import programs
 
     programs.OFTEN = 10**9
+
+
+def pytest_collection_finish() -> None:
+    """Tracing makes millions of objects, of which most live on: few looks for garbage, and none at what is imported."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(500_000, 20, 20)
 
 
 collect_ignore_glob = ["typed/*"]

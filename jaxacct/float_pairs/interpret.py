@@ -68,7 +68,10 @@ def _inward(value: Any) -> Any:
 
 
 def _outward(value: Any) -> Any:
-    return conversions.to_float64(value) if isinstance(value, Wide) else value
+    return _to_float64(value) if isinstance(value, Wide) else value
+
+
+_to_float64 = jax.jit(conversions.to_float64)
 
 
 def _dtype(atom: Any) -> Any:
@@ -119,7 +122,7 @@ class _Interpreter:
             found = equation.primitive.bind(*args, **params)
             return list(found) if equation.primitive.multiple_results else [found]
         if name in MOVING:
-            return _moved(equation, args)
+            return self.moved(equation, args)
         rule = (COMPLEX if COMPLEX128 in kinds else REAL).get(name)
         if rule is None:
             raise NotImplementedError(
@@ -129,9 +132,17 @@ class _Interpreter:
         return self.computed(name, params, functools.partial(rule, params), args)
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """Returns what a rule makes of numbers."""
-        found = rule(*args)
+        """Returns what a rule makes of numbers: it is traced once for numbers of a shape, not where it is met again."""
+        is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
+        key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
+        if key not in _OPERATIONS:
+            _OPERATIONS[key] = jax.jit(rule)
+        found = _OPERATIONS[key](*args)
         return found if isinstance(found, list) else [found]
+
+    def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
+        """Returns numbers that are only moved about."""
+        return _moved(equation, args)
 
     def scan(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
         """Returns what a loop over rows comes to."""
@@ -191,13 +202,8 @@ class _Interpreter:
 class _Stepwise(_Interpreter):
     """Runs a program on concrete arrays, operation by operation."""
 
-    def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
-        key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
-        if key not in _OPERATIONS:
-            _OPERATIONS[key] = jax.jit(lambda *args: super(_Stepwise, self).computed(name, params, rule, list(args)))
-        found: list[Any] = _OPERATIONS[key](*args)
-        return found
+    def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
+        return self.computed(equation.primitive.name, equation.params, lambda *args: _moved(equation, args), args)
 
     def over_rows(self, body: Callable[..., Any], first: Any, rows: Any, params: dict[str, Any]) -> tuple[Any, Any]:
         state, found = first, []
@@ -223,7 +229,7 @@ class _Stepwise(_Interpreter):
 _OPERATIONS: dict[Any, Callable[..., Any]] = {}
 
 
-def _moved(equation: JaxprEqn, args: list[Any]) -> list[Any]:
+def _moved(equation: JaxprEqn, args: Sequence[Any]) -> list[Any]:
     """Returns what an operation that only moves numbers about makes of each of their parts."""
     numbers = [arg for arg in args if isinstance(arg, (Wide, Complex))]
     structure: Any = jax.tree.structure(numbers[0])

@@ -289,7 +289,8 @@ def load(path: str | os.PathLike[str]) -> Sweep:
 
     >>> import tempfile
     >>> from jaxacct.sweep import epsilon, grid
-    >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5))
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
+    >>> found = epsilon(settings, relation="remove")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found.save(f"{folder}/sweep")
     ...     load(f"{folder}/sweep").upper.round(4).tolist()

@@ -1,13 +1,18 @@
 """What a pair claims of itself, against 40-digit arithmetic: every error bound is an inequality."""
 
 import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
+
+# Each as one program, as accountants compile them.
+normal_cells, log_upper_tail = jax.jit(normal_cells), jax.jit(log_upper_tail)
+cells_of = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
+error_of = jax.jit(lambda pair, loss: pair.boundary_error(loss))
+tail_of = jax.jit(lambda pair, order, loss: pair.log_tail(order, loss))
 
 mpmath.mp.dps = 40
 SETTINGS = [(1.0, 0.01), (0.3, 0.2), (20.0, 1e-4), (2.0, 1.0), (0.7, 0.999)]
@@ -41,7 +46,7 @@ def test_normal_cells_are_right_to_the_error_they_state():
                     np.concatenate([rng.normal(size=40) * 6 * scale, 2.5 * scale + 1e-7 * rng.random(20) * scale])
                 )
                 x = np.concatenate([[-np.inf], x, [np.inf]])
-                masses, errors = normal_cells(jnp.asarray(x), center, jnp.asarray(scale))
+                masses, errors = normal_cells(x, center, scale)
                 for i, (mass, error) in enumerate(zip(np.asarray(masses), np.asarray(errors), strict=True)):
                     truth = exact_mass(x[i], x[i + 1], center, mpmath.mpf(scale))
                     assert abs(mpmath.mpf(float(mass)) - truth) <= mpmath.mpf(float(error)) + mpmath.mpf(10) ** -300
@@ -52,7 +57,7 @@ def test_upper_tail_is_one():
     with jax.enable_x64(True):
         for z in np.concatenate([np.linspace(-3, 8, 45), [20.0, 100.0, 1e4]]):
             truth = mpmath.log(mpmath.erfc(mpmath.mpf(z) / mpmath.sqrt(2)) / 2)
-            bound = float(log_upper_tail(jnp.asarray(z)))
+            bound = float(log_upper_tail(z))
             assert truth <= bound
             assert bound <= truth + 0.7
 
@@ -66,8 +71,8 @@ def test_cell_masses_and_their_edges(noise, rate, removes):
         x = np.sort(rng.normal(size=30) * 4 * noise)
         losses = np.sort([float(exact_loss(noise, rate, v)) * (1 if removes else -1) for v in x])
         losses = np.unique(losses)
-        cells = pair.cell_masses(jnp.asarray(losses))
-        reach = mpmath.mpf(float(pair.boundary_error(jnp.max(jnp.abs(losses)))))
+        cells = jax.tree.map(np.asarray, cells_of(pair, losses))
+        reach = mpmath.mpf(float(error_of(pair, np.max(np.abs(losses)))))
         assert reach < 1e-11
         for i in range(len(losses) - 1):
             # The masses are those of a cell whose edges are within ``reach`` of the ones asked for.
@@ -106,7 +111,7 @@ def test_tail_bounds_the_tilted_mass_above_a_loss(noise, rate, removes):
                 points = np.linspace(edge, far, 30)
                 with mpmath.workdps(20):
                     truth = mpmath.quad(density, points if removes else list(-points[::-1]))
-                bound = float(pair.log_tail(jnp.asarray(order), jnp.asarray(float(loss))))
+                bound = float(tail_of(pair, order, float(loss)))
                 assert mpmath.log(truth) <= bound + 1e-12
 
 
@@ -118,7 +123,6 @@ def test_tail_of_a_removal_is_close_at_large_orders(noise, rate):
     """
     pair = SubsampledGaussianPair(noise, rate, True)
     with jax.enable_x64(True):
-        tail = jax.jit(pair.log_tail)
         for order in (0.0, 2.0, 16.0, 64.0, 400.0):
             for deviations in (1.0, 5.0, 9.0):
                 edge = mpmath.mpf(deviations * noise)
@@ -132,7 +136,7 @@ def test_tail_of_a_removal_is_close_at_large_orders(noise, rate):
                     for k in range(n + 1)
                 ]  # fmt: skip
                 truth = mpmath.log(mpmath.fsum(terms))
-                bound = float(tail(jnp.asarray(order), jnp.asarray(loss)))
+                bound = float(tail_of(pair, order, loss))
                 assert truth <= bound + 1e-12
                 assert bound <= truth + 1.0
 

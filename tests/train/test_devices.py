@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 SCRIPT = """
+import gc
+gc.disable()  # it is a short life
 import json, jax, jax.numpy as jnp, numpy as np, optax
 from flax import nnx
 from jaxacct.train import DPTrainer

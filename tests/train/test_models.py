@@ -45,13 +45,17 @@ def test_numbers_of_parameters(make, expected):
 @pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 2), (0, 3))])
 def test_a_convolution_by_patches_is_a_convolution(strides, padding):
     rng = np.random.default_rng(0)
-    images = jnp.asarray(rng.normal(size=(2, 9, 7, 3)), jnp.float32)
-    kernel = jnp.asarray(rng.normal(size=(4, 3, 3, 5)), jnp.float32)
-    expected = jax.lax.conv_general_dilated(
-        images, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest"
-    )
-    found = convolve_by_patches(images, kernel, strides, padding, precision="highest")
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    images = rng.normal(size=(2, 9, 7, 3)).astype(np.float32)
+    kernel = rng.normal(size=(4, 3, 3, 5)).astype(np.float32)
+
+    @jax.jit
+    def both(images, kernel):
+        expected = jax.lax.conv_general_dilated(
+            images, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest"
+        )
+        return convolve_by_patches(images, kernel, strides, padding, precision="highest"), expected
+
+    np.testing.assert_allclose(*both(images, kernel), rtol=2e-5, atol=2e-5)
 
 
 def test_a_convolution_by_patches_refuses_what_it_does_not_do():

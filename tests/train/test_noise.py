@@ -40,10 +40,16 @@ def test_leaves_and_keys_have_noise_of_their_own():
 
 
 def test_small_leaves_have_the_noise_that_each_would_have_alone():
-    total = [jnp.zeros(shape) for shape in ((7,), (), (3, 4))]
-    together = privatize(jax.random.key(3), total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
-    for key, leaf in zip(jax.random.split(jax.random.key(3), 3), together, strict=True):
-        np.testing.assert_allclose(leaf, standard_normal(key, leaf.shape), rtol=1e-14)
+    total = [np.zeros(shape, np.float32) for shape in ((7,), (), (3, 4))]
+    release = functools.partial(privatize, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
+
+    @jax.jit
+    def both(key):
+        alone = zip(jax.random.split(key, 3), total, strict=True)
+        return release(key, total), [standard_normal(one, leaf.shape) for one, leaf in alone]
+
+    for leaf, alone in zip(*both(jax.random.key(3)), strict=True):
+        np.testing.assert_allclose(leaf, alone, rtol=1e-14)
 
 
 def test_the_sum_is_divided_by_the_expected_batch_size():

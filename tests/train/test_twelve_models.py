@@ -175,7 +175,7 @@ def filled(make):
         if jnp.issubdtype(leaf.dtype, jnp.integer):
             return np.zeros(leaf.shape, leaf.dtype)
         entries = values.normal(scale=0.5, size=leaf.shape)
-        return jnp.asarray(abs(entries) + 0.5 if "var" in str(path) else entries, leaf.dtype)
+        return jnp.asarray((abs(entries) + 0.5 if "var" in str(path) else entries).astype(leaf.dtype))
 
     return nnx.merge(graph, jax.tree_util.tree_map_with_path(fill, state))
 
