@@ -8,17 +8,19 @@ are refused by name: nothing falls back to the device's own float64.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jaxacct import arithmetic
 from jaxacct.float_pairs import checked, conversions, wide
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex
+from jaxacct.float_pairs.schedule import SMALL, Known, Plan, Side, Step, alone, fewest, in_turn, planned, together
 from jaxacct.float_pairs.wide import Wide
 
 FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
@@ -75,39 +77,87 @@ def _dtype(atom: Any) -> Any:
     return getattr(atom.aval, "dtype", None)  # a token has none
 
 
+def is_whole(equation: JaxprEqn) -> bool:
+    """Returns whether an equation that is a program has a form of its own for pairs."""
+    return (
+        equation.primitive.name in ("jit", "pjit")
+        and equation.params["name"] in WHOLE
+        and all(_dtype(atom) == FLOAT64 for atom in equation.invars)
+    )
+
+
 class _Interpreter:
     """Replaces operations within a trace: what comes out is one program."""
 
+    def __init__(self) -> None:
+        self.plans: dict[int, tuple[Jaxpr, Plan]] = {}
+
     def called(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns what a traced program comes to."""
-        return self.run(program.jaxpr, [_inward(const) for const in program.consts], args)
+        program_of, plan = self.plans.get(id(program.jaxpr), (None, None))
+        if plan is None:
+            plan = planned(program.jaxpr, is_whole)
+            self.plans[id(program.jaxpr)] = program.jaxpr, plan
+        values: dict[int, Any] = {number: _inward(const) for number, const in plan.constants}
+        values.update(zip(plan.arguments, [*map(_inward, program.consts), *args], strict=True))
 
-    def run(self, program: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Returns the same of a program and its constants."""
-        values: dict[Var, Any] = {}
+        def read(atom: Any) -> Any:
+            if isinstance(atom, Known):
+                return _inward(atom.value)
+            value = values[atom]
+            if isinstance(value, Side):
+                value = values[atom] = alone(value)
+            return value
 
-        def read(atom: Var | Literal) -> Any:
-            if not isinstance(atom, Literal):
-                return values[atom]
-            return _inward(atom.val) if _dtype(atom) in (FLOAT64, COMPLEX128) else atom.val
+        self.work_off(plan, values, read)
+        return [read(atom) for atom in plan.results]
 
-        values.update(zip(program.constvars, consts, strict=True))
-        values.update(zip(program.invars, args, strict=True))
-        for equation in program.eqns:
-            found = self.result(equation, [read(atom) for atom in equation.invars])
-            values.update(zip(equation.outvars, found, strict=True))
-        return [read(atom) for atom in program.outvars]
+    def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
+        """Adds the values of all steps."""
+        for kind, steps in in_turn(plan):
+            if kind is not None and len(steps) >= fewest(kind[0]):
+                self.at_once(kind[0], steps, values)
+                continue
+            for step in steps:
+                found = self.result(step.equation, [read(atom) for atom in step.inputs])
+                values.update(zip(step.outputs, found, strict=True))
+
+    def at_once(self, name: str, steps: Sequence[Step], values: dict[int, Any]) -> None:
+        """Adds the values of steps of one kind."""
+        shapes = [step.equation.outvars[0].aval.shape for step in steps]
+        is_small = math.prod(shapes[0]) <= SMALL
+        row = () if is_small else shapes[0]
+        rows = [math.prod(shape) if is_small else 1 for shape in shapes]
+
+        def operand(step: Step, place: int) -> Any:
+            atom, shape = step.inputs[place], step.equation.outvars[0].aval.shape
+            value = atom if isinstance(atom, Known) else values[atom]
+            if isinstance(value, Known):
+                return Known(np.broadcast_to(value.value, shape))
+            if step.equation.invars[place].aval.shape == shape:
+                return value
+            value = alone(value) if isinstance(value, Side) else value
+            return jax.tree.map(lambda part: jnp.broadcast_to(part, shape), value)
+
+        columns = [
+            together([operand(step, place) for step in steps], row, _inward) for place in range(len(steps[0].inputs))
+        ]
+        if name == "add" and any(step.name == "sub" for step in steps):
+            signs = np.repeat([-1 if step.name == "sub" else 1 for step in steps], rows).astype(np.float32)
+            columns[1] = wide.turned(columns[1], signs.reshape(-1, *(1,) * len(row)))
+        rule = WHOLE[name] if name in WHOLE else functools.partial(REAL[name], steps[0].equation.params)
+        found = rule(*columns)
+        for place, among in enumerate(found if isinstance(found, list) else [found]):
+            first = 0
+            for step, shape, count in zip(steps, shapes, rows, strict=True):
+                values[step.outputs[place]] = Side(among, first, count, shape)
+                first += count
 
     def result(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         """Returns what one operation comes to."""
         name, params = equation.primitive.name, equation.params
-        if name in ("jit", "pjit"):
-            whole = WHOLE.get(params["name"])
-            if whole is not None and all(isinstance(arg, Wide) for arg in args):
-                return self.computed(params["name"], {}, whole, args)
-            return self.called(params["jaxpr"], args)
-        if name in ("custom_jvp_call", "custom_vjp_call", "closed_call", "custom_vmap_call"):
-            return self.called(params["call" if name == "custom_vmap_call" else "call_jaxpr"], args)
+        if is_whole(equation):
+            return self.computed(params["name"], {}, WHOLE[params["name"]], args)
         if name == "scan":
             return self.scan(params, args)
         if name == "while":
@@ -190,6 +240,11 @@ class _Interpreter:
 
 class _Stepwise(_Interpreter):
     """Runs a program on concrete arrays, operation by operation."""
+
+    def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
+        for step in plan.steps:
+            found = self.result(step.equation, [read(atom) for atom in step.inputs])
+            values.update(zip(step.outputs, found, strict=True))
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
         is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names

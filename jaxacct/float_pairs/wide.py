@@ -120,6 +120,11 @@ def negative(x: Wide) -> Wide:
     return Wide(-x.high, -x.low, x.exponent)
 
 
+def turned(x: Wide, sign: Array | np.ndarray) -> Wide:
+    """Returns x times a sign, 1 or -1."""
+    return Wide(x.high * sign, x.low * sign, x.exponent)
+
+
 def subtract(x: Wide, y: Wide) -> Wide:
     """Returns x - y."""
     return add(x, negative(y))
