@@ -8,7 +8,6 @@ be done, and those that have met are one step, of their numbers side by side. Th
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+
+from jaxacct.float_pairs.operations import beside_constant
 
 FLOAT64 = np.dtype(np.float64)
 
@@ -34,17 +35,14 @@ FOLDED: dict[str, Callable[..., Any]] = {
 """Of single numbers of the host, right to a unit of float64."""
 
 COSTS = {
-    "max": 35, "min": 35, "mul": 52, "add": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245,
-    "log1p": 280, "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610,
-    "atan2": 680, "erf": 810, "erfc": 820, "lower_tail": 820,
+    "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280, "expm1": 290, "exp_remainder": 360,
+    "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680, "erf": 810, "erfc": 820,
+    "lower_tail": 820,
 }  # fmt: skip
-"""What is done to many at once, and how many operations it takes, about."""
+"""What is done to many at once, and how many operations it takes, about. Sums and products cost no more than moving."""
 
 SMALL = 64
-"""Numbers up to which shapes do not matter, and from which on only what costs more than moving them is done at once."""
-
-DEAR = 100
-"""Operations from which on something costs more than moving numbers."""
+"""Numbers up to which shapes do not matter: what is longer is done at once with what has its shape."""
 
 
 class Known(NamedTuple):
@@ -101,7 +99,7 @@ class _Planning:
         return next(self.numbers)
 
     def inlined(self, program: Jaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Appends the steps of a program of which the arguments, its constants first, are known; returns its results."""
+        """Appends the steps of a program of known arguments, its constants first; returns its results."""
         values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
 
         def read(atom: Any) -> Any:
@@ -130,9 +128,8 @@ class _Planning:
             with np.errstate(all="ignore"):
                 return [Known(np.asarray(folded(*(atom.value for atom in inputs)), FLOAT64))]
         key = name, str(equation.params), tuple(map(_key, inputs)) if not equation.effects else self.fresh()
-        # Programs within are too long to be told apart by.
-        is_plain = not any(hasattr(value, "jaxpr") or isinstance(value, tuple) and any(
-            hasattr(one, "jaxpr") for one in value) for value in equation.params.values()) or name in COSTS  # fmt: skip
+        # Loops and branches are too long to be told apart.
+        is_plain = name in COSTS or equation.primitive.name not in (*CALLS, "scan", "while", "cond")
         if is_plain and key in self.done:
             return self.done[key]
         outputs = tuple(self.fresh() for _ in equation.outvars)
@@ -203,18 +200,31 @@ def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[An
     return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
 
 
+def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
+    """Returns what a step of two operands does with the one that is no constant, and that one, where that is known."""
+    if len(step.inputs) != 2 or step.equation.invars[0].aval.dtype != FLOAT64:
+        return None
+    for place, atom in enumerate(step.inputs):
+        other = step.inputs[1 - place]
+        if isinstance(atom, Known) and atom.value.size == 1 and not isinstance(other, Known):
+            done = beside_constant(step.name, float(atom.value.reshape(())), place == 1)
+            is_whole = step.equation.invars[1 - place].aval.shape == step.equation.outvars[0].aval.shape
+            if done is not None and is_whole:
+                return done, other
+    return None
+
+
 def kind_of(step: Step) -> Any:
     """Returns what steps that can be done at once have in common, None where a step is done by itself."""
     name, avals = step.name, [var.aval for var in step.equation.invars]
-    cost = COSTS.get("add" if name == "sub" else name)
-    if cost is None or any(getattr(aval, "dtype", None) != FLOAT64 for aval in avals):
+    if name not in COSTS or any(getattr(aval, "dtype", None) != FLOAT64 for aval in avals):
         return None
     shape = step.equation.outvars[0].aval.shape
     size = int(np.prod(shape))
-    if not size or (size > SMALL and cost < DEAR):
+    if not size or constant_of(step) is not None:
         return None
     of_calls = "" if step.equation.primitive.name in CALLS else str(step.equation.params)
-    return "add" if name == "sub" else name, of_calls, () if size <= SMALL else shape
+    return name, of_calls, () if size <= SMALL else shape
 
 
 def in_turn(plan: Plan) -> Any:
@@ -259,9 +269,3 @@ def in_turn(plan: Plan) -> Any:
             left[kind] -= len(chosen)
             yield kind, [plan.steps[i] for i in chosen]
         after(chosen)
-
-
-@functools.cache
-def fewest(name: str) -> int:
-    """Returns how many of a kind are worth doing at once."""
-    return 2 if COSTS[name] >= DEAR else 3
