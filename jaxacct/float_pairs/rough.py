@@ -142,7 +142,9 @@ def expm1(x: Rough) -> Rough:
 
 
 def lower_tail(z: Rough) -> Rough:
-    """Returns Phi(z) for z <= 0, to three digits: e^(-z^2/2) times a rational function of z (Abramowitz, 26.2.16)."""
+    """Returns Phi(z) for z <= 0, e^(-z^2/2) times a rational function of z: to 1e-5 (Abramowitz and Stegun, 26.2.16),
+    and far out to a third of itself.
+    """
     size = -plain(z, -60, 20)
     t = 1 / (1 + np.float32(0.33267) * size)
     factor = t * (np.float32(0.4361836) + t * (np.float32(-0.1201676) + t * np.float32(0.9372980)))

@@ -234,12 +234,15 @@ def _fit(both: LossLattice, remaining: Array, most: Array, log_tail: Array, copi
     tails = log_tail + jnp.log((copies * factors).astype(jnp.float64))
     # So many of the power make each of the two, (2, bits), beside what has been accumulated.
     counts = jnp.stack([factors, digits]).astype(jnp.float64)
-    kappas = jnp.stack([jnp.zeros_like(of_power), of_accumulated])[:, None] + counts[..., None, None] * of_power
+    kappas = (
+        jnp.stack([jnp.zeros_like(of_power), of_accumulated])[:, None] + counts[..., None, None] * of_power[None, None]
+    )
     low, high = reach(kappas, jnp.broadcast_to(tails[None, :, None], kappas.shape[:-1]))
     low, high = jnp.min(low, axis=2), jnp.max(high, axis=2)
     # Once all bits are in, the power is no longer needed.
-    fits = (high - low <= room).at[0].set((high[0] - low[0] <= room) | (factors > remaining))
-    best = jnp.max(jnp.where(fits[0] & fits[1] & (bits <= most), bits, 0))
+    power_fits, accumulated_fits = high - low <= jnp.stack([room, room])
+    fits = (power_fits | (factors > remaining)) & accumulated_fits & (bits <= most)
+    best = jnp.max(jnp.where(fits, bits, 0))
     first = counts[:, best] * power.start[0] + jnp.stack([jnp.zeros_like(length), accumulated.start[0]])
     return best, first + length * ((low[:, best] + high[:, best]) / 2 - 0.5)
 

@@ -145,7 +145,8 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     below_p, below_q = jnp.concatenate([zero, p[:-1]]), jnp.concatenate([zero, q[:-1]])
     # P - e^y Q rounded down, y the point lowered by what it may be off: of each bin, and of the whole next one, and of
     # the whole one below, were they here.
-    value, rounding = surplus(jnp.stack([p, next_p, below_p]), jnp.stack([q, next_q, below_q]), points)
+    each = jnp.stack([p, next_p, below_p]), jnp.stack([q, next_q, below_q])
+    value, rounding = jax.vmap(surplus, in_axes=(0, 0, None))(*each, points)
     excess, payment, below = value - rounding
     # Down: mass of the next bin needed by this one, at most half of it, and the share of the need that it covers.
     need = jnp.maximum(-excess, 0.0)
