@@ -163,11 +163,12 @@ class SubsampledGaussianPair(DominatingPair):
         a = order + 1
         # A part errs by 4u of itself; (x - a)/s by 3u of (|x| + a)/s, which a tail multiplies by that again.
         margin = 16 * roundoff() * (1 + a * jnp.abs(loss) + a * jnp.abs(x) / s**2 + (a / s) ** 2 + (x / s) ** 2)
-        steepest = a * loss - a * x / s**2 + a**2 / (2 * s**2) + log_upper_tail((x - a) / s) + margin
+        of_steepest, of_linear, of_flat = log_upper_tail(jnp.stack([x - a, -(x + order), -x]) / s)
+        steepest = a * loss - a * x / s**2 + a**2 / (2 * s**2) + of_steepest + margin
         removed = jnp.fmin(steepest, self._tail_by_chords(a, x))
-        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + log_upper_tail(-(x + order) / s) + margin
+        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + of_linear + margin
         level = -order * log_complement(q) * (1 + 16 * roundoff()) + 16 * roundoff() * (1 + (x / s) ** 2)
-        flat = jnp.where(q == 1, jnp.inf, level + log_upper_tail(-x / s))
+        flat = jnp.where(q == 1, jnp.inf, level + of_flat)
         bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
         return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
 
@@ -190,7 +191,7 @@ class SubsampledGaussianPair(DominatingPair):
         nearest = jnp.maximum(jnp.maximum(left, -right), 0.0)
         widths = jnp.concatenate([jnp.diff(points) / s, jnp.full(1, jnp.inf)])  # right - left would cancel
         filled = jnp.log(widths) - 0.5 * nearest**2 - 0.5 * jnp.log(2 * jnp.pi)
-        mass = jnp.minimum(jnp.minimum(log_upper_tail(left), log_upper_tail(-right)), filled)
+        mass = jnp.minimum(jnp.min(log_upper_tail(jnp.stack([left, -right])), axis=0), filled)
         terms = a * (log_r - slopes * points) + (a * s * slopes) ** 2 / 2 + mass
         # Each part errs by a few units of its own magnitude. A slope as computed is that of some line through the left
         # end: it passes the right one at a distance of some units of log r at both, and integrates exactly. log r errs

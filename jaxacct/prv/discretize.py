@@ -140,17 +140,16 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     q = _moved(bins.q, bins.q_error, 1.0)
     points = losses - relaxed
 
-    def at_least(p: Array, q: Array) -> Array:
-        """Returns P - e^y Q rounded down, y the point lowered by what it may be off."""
-        value, rounding = surplus(p, q, points)
-        return value - rounding
-
-    excess = at_least(p, q)
     zero = jnp.zeros(1)
     next_p, next_q = jnp.concatenate([p[1:], zero]), jnp.concatenate([q[1:], zero])
+    below_p, below_q = jnp.concatenate([zero, p[:-1]]), jnp.concatenate([zero, q[:-1]])
+    # P - e^y Q rounded down, y the point lowered by what it may be off: of each bin, and of the whole next one, and of
+    # the whole one below, were they here.
+    each = jnp.stack([p, next_p, below_p]), jnp.stack([q, next_q, below_q])
+    value, rounding = jax.vmap(surplus, in_axes=(0, 0, None))(*each, points)
+    excess, payment, below = value - rounding
     # Down: mass of the next bin needed by this one, at most half of it, and the share of the need that it covers.
     need = jnp.maximum(-excess, 0.0)
-    payment = at_least(next_p, next_q)  # of the whole next bin, were it here
     half_paid = 0.5 * jnp.maximum(payment, 0.0)
     share = jnp.clip(_finite(half_paid / need), 0.0, 1.0) * (1 - 4 * roundoff())
     covered = jnp.where(need > 0, share, 1.0)
@@ -160,8 +159,7 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
 
     # Up: mass of the bin below that this one's surplus can lift; what leaves this bin takes its surplus along.
     spare = jnp.maximum(excess, 0.0)
-    below_p, below_q = jnp.concatenate([zero, p[:-1]]), jnp.concatenate([zero, q[:-1]])
-    cost = jnp.maximum(-at_least(below_p, below_q), 0.0)  # of the whole bin below, were it here
+    cost = jnp.maximum(-below, 0.0)
 
     def lifted(spare: Array) -> Array:
         return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * roundoff()), 0.0, 0.5)

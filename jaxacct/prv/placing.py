@@ -52,7 +52,7 @@ class Placed(NamedTuple):
     outermost: Float[Array, " 2"]
     """Index of the bin next above the infimum of the loss, and of the one next below its supremum."""
     edges: Float[Array, " 2"]
-    """Edges at which these balance; see :func:`_settled`."""
+    """Edges at which these balance; see :func:`_laid`."""
     inside: Bool[Array, " 2"]
     """Whether there are such bins within the mesh."""
 
@@ -64,7 +64,7 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     The loss is cut at the mesh point next above ``high``, though the mesh may have room for more: sums of what little
     lies beyond would need much wider windows.
     """
-    start = _started(pair, low, h)
+    start, outermost, edges, inside = _laid(pair, low, h, points)
     # One point more: an atom at the end may have been rounded to the other side of it.
     last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 1)
     top = start + h * last
@@ -75,7 +75,6 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     orders = jnp.concatenate([jnp.broadcast_to(order, thin.shape), jnp.zeros(len(CUTS))])
     tails = jax.vmap(pair.log_tail)(orders, jnp.concatenate([thin, ends]) - shift)
     log_thin, log_above = tails[: len(THIN)] + order * shift, tails[len(THIN) :]
-    outermost, edges, inside = _settled(pair, start, h, points)
     return Placed(
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
         log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,
@@ -83,81 +82,66 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     )  # fmt: skip
 
 
-def _started(pair: DominatingPair, low: Array, h: Array) -> Array:
-    """Returns the start, near ``low``, of a lattice of mesh h that has a point where the bulk balances.
+def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Array, Array, Array, Array]:
+    """Returns the start, near ``low``, of a lattice of mesh h that has a point where the bulk balances, and further
+    the indices of the outermost bins, the edges at which these balance, and whether there are such.
 
     With a small sampling rate nearly all mass lies within a few cells of a loss that is never passed. The bin next to
     that end has no neighbour beyond to balance it, so the lattice is laid such that it balances by itself: its point is
     at log P/Q of the bin, and the mass is represented without first-order loss, from above as from below. Where there
-    is no such end the bin about the bulk is balanced, and losses with atoms get a point at an atom.
+    is no such end the bin about the bulk is balanced, and losses with atoms get a point at an atom. Every other bin is
+    balanced by flows, wherever its edges are, but for the outermost ones, of which the inner edge is moved.
+
+    One after the other by the same bisection, for the point, for the edge of the bin above the infimum and for that of
+    the bin below the supremum: masses are most of what there is to compile.
     """
     center = pair.central_loss()
     infimum, supremum = pair.loss_range()
     far = jnp.full_like(h, jnp.inf)
 
-    def excess(point: Array, below: Array, above: Array) -> Array:
-        bin_ = pair.cell_masses(jnp.stack([below, above]))
-        return jnp.log(bin_.p[0]) - jnp.log(bin_.q[0]) - point
-
-    def balanced(low: Array, high: Array, below: Array, above: Array) -> Array:
-        """Bisects for the point that balances its bin, whose ends are the point plus ``below`` and ``above``."""
-
-        def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            middle = (ends[0] + ends[1]) / 2
-            is_low = excess(middle, middle + below, middle + above) > 0
-            return jnp.where(is_low, middle, ends[0]), jnp.where(is_low, ends[1], middle)
-
-        # To the last digit, and to the side of a surplus: what the bulk of a rare loss lacks no neighbour could pay.
-        return jax.lax.fori_loop(0, BALANCE, halve, (low, high))[0]
-
     from_below, from_above = jnp.isfinite(infimum), jnp.isfinite(supremum)
     is_lower = from_below & (~from_above | (center - infimum <= supremum - center))
     is_upper = from_above & ~is_lower
-    point = balanced(
+    anchor = pair.anchors()[0]
+    # Ends between which to look, and those of the bin beside them.
+    around = (
         jnp.where(is_lower, infimum, jnp.where(is_upper, supremum - h, center - h / 2)),
         jnp.where(is_lower, infimum + h, jnp.where(is_upper, supremum, center + h / 2)),
         jnp.where(is_lower, -far, -h / 2),
         jnp.where(is_upper, far, h / 2),
     )
-    anchor = pair.anchors()[0]
-    point = jnp.where(jnp.isfinite(anchor), anchor, point)
-    # An even number of points above the start, so that it stays when the mesh doubles.
-    return point - 2 * jnp.ceil((point - low) / (2 * h)) * h
 
+    def found(ends: tuple[Array, ...], own_point: Array, point: Array) -> tuple[Array, Array]:
+        first, last, below, above = ends
 
-def _settled(pair: DominatingPair, start: Array, h: Array, points: Array) -> tuple[Array, Array, Array]:
-    """Returns the indices of the outermost bins, the edges at which these balance, and whether there are such.
+        def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            middle = (ends[0] + ends[1]) / 2
+            bin_ = pair.cell_masses(jnp.stack([middle + below, middle + above]))
+            (p,), (q,) = bin_.p, bin_.q
+            # The surplus falls with the point, and rises with an edge of either kind.
+            is_low = jnp.where(own_point, jnp.log(p) - jnp.log(q) > middle, ~(p - jnp.exp(point) * q >= 0))
+            return jnp.where(is_low, middle, ends[0]), jnp.where(is_low, ends[1], middle)
 
-    Next to a loss that is never passed there is no further bin to share a surplus with, and with a small sampling rate
-    nearly all mass is there. Every other bin is balanced by flows, wherever its edges are.
-    """
-    infimum, supremum = pair.loss_range()
-    lowest = jnp.ceil((infimum - start) / h - scaled(1e-9))
-    highest = jnp.floor((supremum - start) / h + scaled(1e-9))
+        # To the last digit, and to the side of a surplus: what the bulk of a rare loss lacks no neighbour could pay.
+        return jax.lax.fori_loop(0, BALANCE, halve, (first, last))
 
-    def found(index: Array, side: Array) -> Array:
-        """Bisects for the edge ``side`` (1 above, -1 below) of bin ``index``, whose other edge is beyond all losses."""
+    def one(start: Array, i: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        lowest = jnp.ceil((infimum - start) / h - scaled(1e-9))
+        highest = jnp.floor((supremum - start) / h + scaled(1e-9))
+        index, side = jnp.where(i == 1, lowest, highest), jnp.where(i == 1, 1.0, -1.0)
+        inside = (index >= 0) & (index < points)
+        index = jnp.where(inside, index, 0.0)
         point = start + index * h
-
-        def surplus(edge: Array) -> Array:
-            below, above = jnp.where(side > 0, -jnp.inf, edge), jnp.where(side > 0, edge, jnp.inf)
-            bin_ = pair.cell_masses(jnp.stack([below, above]))
-            return bin_.p[0] - jnp.exp(point) * bin_.q[0]
-
-        def halve(_, interval: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = interval
-            middle = (low + high) / 2
-            # A higher edge, of either kind, makes the bin's loss higher.
-            enough = surplus(middle) >= 0
-            return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
-
         # Right up to the points: an atom may sit on the outermost one.
-        reach = h / 2 * (1 - 1e-8)
-        low, high = jax.lax.fori_loop(0, 32, halve, (point + side * h / 2 - reach, point + side * h / 2 + reach))
-        return (low + high) / 2
+        reach, middle = h / 2 * (1 - 1e-8), point + side * h / 2
+        zero = jnp.zeros_like(h)
+        about = middle - reach, middle + reach, jnp.where(i == 1, -far, zero), jnp.where(i == 1, zero, far)
+        ends = tuple(jnp.where(i == 0, a, b) for a, b in zip(around, about, strict=True))
+        least, most = found(ends, i == 0, point)
+        point = jnp.where(jnp.isfinite(anchor), anchor, least)
+        # An even number of points above the start, so that it stays when the mesh doubles.
+        laid = point - 2 * jnp.ceil((point - low) / (2 * h)) * h
+        return jnp.where(i == 0, laid, start), (index, (least + most) / 2, inside)
 
-    # The bin above the infimum, and the one below the supremum, where there are such within the mesh.
-    bins, sides = jnp.stack([lowest, highest]), jnp.array([1.0, -1.0])
-    inside = (bins >= 0) & (bins < points)
-    bins = jnp.where(inside, bins, 0.0)
-    return bins, jax.vmap(found)(bins, sides), inside
+    start, rows = jax.lax.scan(one, jnp.zeros_like(h), jnp.arange(3))
+    return start, *(row[1:] for row in rows)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments
 from jaxacct.precision import first_index
@@ -181,15 +181,21 @@ def rungs_for(
     largest = largest_order(parts)
     ladder = jnp.asarray(LADDER, largest.dtype)
 
+    def looked(search: Search, found: Moments, order: Array) -> tuple[Search, Array, Array]:
+        """Returns the search after a look at an order, and the eps and log delta that Laplace's method has there."""
+        at, reached, bend = log_normal_delta(found, order)
+        value, slope = excess(found, order, epsilon)
+        value, slope = jnp.where(by_delta, reached - log_delta, value), jnp.where(by_delta, -(order**2) * bend, slope)
+        return search.advanced(value, slope), at, reached
+
     def step(state: tuple[Search, Array, Rungs]) -> tuple[Search, Array, Rungs]:
         search, filled, rungs = state
         climbs = search.is_over
         order = jnp.where(climbs, jnp.minimum(search.order * ladder[filled], largest), search.order)
         found, error, of_rows = total_and_error(parts, scans, order)
-        at, reached, bend = log_normal_delta(found, order)
-        value, slope = excess(found, order, epsilon)
-        value, slope = jnp.where(by_delta, reached - log_delta, value), jnp.where(by_delta, -(order**2) * bend, slope)
-        search = jax.tree.map(lambda a, b: jnp.where(climbs, a, b), search, search.advanced(value, slope))
+        # Any order is right, wherever a search of so many steps ends.
+        ahead, at, reached = roughly(looked)(search, found, order)
+        search = jax.tree.map(lambda a, b: jnp.where(climbs, a, b), search, ahead)
         # While it is sought the first rung is written, which is overwritten later.
         rung = Rungs(order, found, error, of_rows, (at, reached))
         rungs = jax.tree.map(lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, filled, 0), rungs, rung)
@@ -244,7 +250,8 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
     """
     u = arithmetic().roundoff
     log_moments = rungs.moments.value + rungs.error
-    chosen, length = chosen_line(rungs.orders, log_moments, epsilon, log_delta)
+    # Any line, and any length, is right.
+    chosen, length = roughly(chosen_line)(rungs.orders, log_moments, epsilon, log_delta)
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
     order, here, error_here, of_rows, _ = rungs.at(chosen)
     spacing = 2 * jnp.pi / length

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxacct.dominating_pairs.moments import exp_remainder
+from jaxacct.dominating_pairs.normal import lower_tail
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.float_pairs import kernel_functions, wide
 from jaxacct.float_pairs.interpret import in_pairs
@@ -22,7 +23,9 @@ def exact(number: wide.Wide, i: int) -> mpmath.mpf:
 
 @pytest.mark.parametrize("name", list(kernel_functions.WHOLE))
 def test_pairs_know_what_is_traced(name):
-    function, count = {"exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1)}[name]
+    function, count = {
+        "exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1), "lower_tail": (lower_tail, 1)
+    }[name]  # fmt: skip
     with jax.enable_x64(True):
         args = (np.full(64, 0.1),) * count
         traced = jax.make_jaxpr(in_pairs(function))(*args)
@@ -64,6 +67,16 @@ def test_sine_and_cosine_are_right_to_four_units():
             at = exact(x, i)
             for found, truth in ((sine, mpmath.sin(at)), (cosine, mpmath.cos(at))):
                 assert abs(exact(found, i) - truth) <= 4 * 16 * U**2 * abs(truth), float(at)
+
+
+def test_tails_are_right_to_their_bound():
+    z = wide.constant(-np.concatenate([np.random.default_rng(2).uniform(0, 40, 200), [0.0, 1e-9, 0.5, 40.0]]))
+    (found,) = jax.jit(kernel_functions.lower_tail)(z)
+    with mpmath.workprec(200):
+        for i in range(z.shape[0]):
+            at = exact(z, i)
+            truth = mpmath.erfc(-at / mpmath.sqrt(2)) / 2
+            assert abs(exact(found, i) - truth) <= 75 * (1 + at**2) * U**2 * truth, float(at)
 
 
 def test_a_compiled_product_has_no_dust():

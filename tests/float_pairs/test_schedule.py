@@ -1,0 +1,109 @@
+"""Programs worked off in another order and side by side, and guesses: the numbers are the same, or near enough."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct.arithmetic import PAIR, roughly
+from jaxacct.dominating_pairs.normal import lower_tail
+from jaxacct.float_pairs import interpret, schedule
+from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.prv import kernel
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def mixed(x, y):
+    """Things of one kind that wait for each other: of other shapes, of constants, in a loop, of results."""
+    a, b, c = jnp.exp(x[0]), jnp.exp(y[1]), jnp.exp(jnp.asarray(0.25) * x[:3])
+    first = jnp.log(a + b) + jnp.log(c) / (1 + b)
+    rows = jnp.exp(x) + jnp.exp(-y) * jnp.log1p(x**2)
+    again = jnp.exp(x[0]) - jnp.log(2 * jnp.pi)
+    total = jax.lax.fori_loop(0, 3, lambda i, s: jnp.sqrt(s) + jnp.sqrt(a) / (b + i), first[0])
+    return first, rows / c[0], y[2] / rows, again, total, jnp.exp(first) > rows[:3]
+
+
+def numbers():
+    rng = np.random.default_rng(5)
+    return rng.uniform(-2, 2, 80), rng.uniform(-2, 2, 80)
+
+
+def test_side_by_side_numbers_are_those_of_each_by_itself():
+    x, y = numbers()
+    found = jax.jit(in_pairs(mixed))(x, y)
+    with mock.patch.object(schedule, "COSTS", {}):
+        alone = jax.jit(in_pairs(mixed))(x, y)
+    stepwise = in_pairs(mixed, stepwise=True)(x, y)
+    for one, other, third in zip(found, alone, stepwise, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, third)
+
+
+def test_what_is_done_twice_is_done_once_and_what_waits_is_done_together():
+    x, y = numbers()
+    program = jax.make_jaxpr(mixed)(x, y)
+    plan = schedule.planned(program.jaxpr, interpret.is_whole)
+    groups = [sorted(step.name for step in steps) for kind, steps in schedule.in_turn(plan) if kind is not None]
+    assert sum(len(group) for group in groups if group[0] == "exp") == 6  # of 7, of which two are one
+    assert max(len(group) for group in groups if group[0] == "exp") >= 3
+    assert not any(step.name == "log" and not step.equation.invars[0].aval.shape for step in plan.steps[-1:])
+    done = [out for _, steps in schedule.in_turn(plan) for step in steps for out in step.outputs]
+    assert sorted(done) == sorted(out for step in plan.steps for out in step.outputs)
+
+
+@pytest.mark.parametrize("constant", [0.0, 2.0, -0.5, 1.0, -1.0, 3.0, 1e-200, 2.0**-300])
+def test_beside_a_constant_operations_are_the_same(constant):
+    x = np.array([0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, 1e-30, -1e30, 0.7])
+
+    def every(x):
+        quotient = x / constant if constant else x
+        products = x * constant, constant * x, quotient
+        compared = x < constant, constant < x, x >= constant, x == constant, jnp.maximum(x, constant)
+        return *products, *compared, jnp.minimum(constant, x), x**2
+
+    for found, truth in zip(jax.jit(in_pairs(every))(x), every(x), strict=True):
+        np.testing.assert_allclose(found, truth, rtol=2 * PAIR.roundoff)
+
+
+def test_a_guess_is_right_to_some_digits_over_the_whole_range():
+    x = np.concatenate([-(10.0 ** np.arange(-12.0, 2.5, 0.5)), 10.0 ** np.arange(-12.0, 2.5, 0.5)])
+
+    def guess(x):
+        size = jnp.abs(x)
+        functions = jnp.exp(x), jnp.expm1(x), jnp.log(size), jnp.log1p(size), jnp.sqrt(size), jnp.exp2(x)
+        others = x / (1 + size), size**3, jnp.maximum(x, 0.1), jnp.exp(-1000 * size), jnp.cumsum(size)
+        return *functions, *others, jnp.sum(size), jnp.max(x), jnp.min(x), lower_tail(-jnp.minimum(size, 40.0)), x > 0.5
+
+    truth = guess(x)
+    for found, exact in zip(jax.jit(in_pairs(roughly(guess)))(x), truth, strict=True):
+        np.testing.assert_allclose(found, exact, rtol=0.35 if exact is truth[-2] else 2e-4, atol=1e-300)
+
+
+@pytest.mark.parametrize("absurd", [np.nan, np.inf, 0.0, -1.0, 1e300])
+@pytest.mark.parametrize("field", ["order", "log_tail", "high", "low", "mesh"])
+def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field):
+    planned = kernel._planned
+
+    def wrong(*args):
+        chosen, facts = planned(*args)
+        value = getattr(chosen, field)
+        return chosen._replace(**{field: np.full_like(np.asarray(value), absurd)}), facts
+
+    mechanism, truth = ja.PoissonSubsampledGaussian(1.0, 0.1), ja.saddlepoint.epsilon(
+        ja.PoissonSubsampledGaussian(1.0, 0.1), 100, 1e-5
+    )  # fmt: skip
+    with mock.patch.object(kernel, "_planned", wrong):
+        bounds = ja.prv.epsilon(mechanism, 100, 1e-5, points=1024)
+    assert bounds.lower <= truth.upper
+    assert bounds.upper >= truth.lower
+    assert not np.isnan(bounds.upper)
