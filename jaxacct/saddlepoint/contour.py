@@ -13,18 +13,19 @@ quadrature's and the roundings' errors, each bounded where it arises, that makes
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments
 from jaxacct.precision import first_index
-from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
+from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, frequencies, log_characteristic
 from jaxacct.saddlepoint.search import Search, search_from
 
 LADDER = 1.25 ** np.arange(-11, 6)
@@ -59,9 +60,9 @@ class Line(NamedTuple):
 
     order: Array
     spacing: Array
-    w: Array
     amplitude: Array
     phase: Array
+    """In rows of BLOCK nodes."""
     mass: Array
     """Sum of the amplitudes."""
     rounding: Array
@@ -170,30 +171,20 @@ def saddle_point(parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array) ->
 
 
 def rungs_for(
-    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, by_delta: Array | bool
+    parts: tuple[Part, ...],
+    scans: list[Nodes],
+    epsilon: Array,
+    log_delta: Array,
+    by_delta: Array | bool,
+    wanted: Array | bool = True,
 ) -> tuple[Rungs, Array]:
     """Returns the moments of the sum at the orders of LADDER, and whether the saddle point was found that it is for.
 
-    That for ``epsilon``; where ``by_delta``, for the eps that has ``log_delta`` by Laplace's method instead. Search and
-    ladder are one loop, for moments are most of what there is to compile. One order after the other: their nodes stay
-    in the cache.
+    That for ``epsilon``; where ``by_delta``, for the eps that has ``log_delta`` by Laplace's method instead. Nothing is
+    done where it is not ``wanted``. Search and ladder are one loop, for moments are most of what there is to compile.
+    One order after the other: their nodes stay in the cache.
     """
     largest = largest_order(parts)
-    ladder = jnp.asarray(LADDER, largest.dtype)
-
-    def step(state: tuple[Search, Array, Rungs]) -> tuple[Search, Array, Rungs]:
-        search, filled, rungs = state
-        climbs = search.is_over
-        order = jnp.where(climbs, jnp.minimum(search.order * ladder[filled], largest), search.order)
-        found, error, of_rows = total_and_error(parts, scans, order)
-        at, reached, bend = log_normal_delta(found, order)
-        value, slope = excess(found, order, epsilon)
-        value, slope = jnp.where(by_delta, reached - log_delta, value), jnp.where(by_delta, -(order**2) * bend, slope)
-        search = jax.tree.map(lambda a, b: jnp.where(climbs, a, b), search, search.advanced(value, slope))
-        # While it is sought the first rung is written, which is overwritten later.
-        rung = Rungs(order, found, error, of_rows, (at, reached))
-        rungs = jax.tree.map(lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, filled, 0), rungs, rung)
-        return search, filled + climbs, rungs
 
     def empty(*shape: int) -> Array:
         return jnp.zeros((len(LADDER), *shape), largest.dtype)
@@ -203,10 +194,31 @@ def rungs_for(
 
     of_rows = [no_moments(*steps.shape) for _, steps in parts]
     none = Rungs(empty(), no_moments(), empty(), of_rows, (empty(), empty()))
-    search, _, rungs = jax.lax.while_loop(
-        lambda state: state[1] < len(LADDER), step, (search_from(largest), jnp.int32(0), none)
+    filled = jnp.where(wanted, 0, len(LADDER)).astype(jnp.int32)
+    search, _, rungs = by_work.while_loop(
+        lambda state, _: state[1] < len(LADDER),
+        _climbed,
+        (search_from(largest), filled, none),
+        (parts, scans, epsilon, log_delta, jnp.asarray(by_delta), largest),
     )
     return rungs, search.is_known(largest)
+
+
+def _climbed(state: tuple[Search, Array, Rungs], given: Any) -> tuple[Search, Array, Rungs]:
+    """Returns the search one order farther; once it is over, the ladder by one rung."""
+    (search, filled, rungs), (parts, scans, epsilon, log_delta, by_delta, largest) = state, given
+    climbs = search.is_over
+    ladder = jnp.asarray(LADDER, largest.dtype)
+    order = jnp.where(climbs, jnp.minimum(search.order * ladder[filled], largest), search.order)
+    found, error, of_rows = total_and_error(parts, scans, order)
+    at, reached, bend = log_normal_delta(found, order)
+    value, slope = excess(found, order, epsilon)
+    value, slope = jnp.where(by_delta, reached - log_delta, value), jnp.where(by_delta, -(order**2) * bend, slope)
+    search = jax.tree.map(lambda a, b: jnp.where(climbs, a, b), search, search.advanced(value, slope))
+    # While it is sought the first rung is written, which is overwritten later.
+    rung = Rungs(order, found, error, of_rows, (at, reached))
+    rungs = jax.tree.map(lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, filled, 0), rungs, rung)
+    return search, filled + climbs, rungs
 
 
 def log_factor(order: Array) -> Array:
@@ -252,7 +264,7 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
     tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum)
     amplitude, phase, error, blocks = integrand(parts, scans, of_rows, order, spacing, tiles)
-    w = spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype)
+    w = jax.vmap(frequencies, in_axes=(None, 0))(spacing, jnp.arange(FREQUENCIES // BLOCK))
     # At order 0 the bound is that of delta <= 1.
     orders = jnp.concatenate([rungs.orders, jnp.zeros_like(order)[None]])
     heights = jnp.concatenate([log_moments + log_factor(rungs.orders), jnp.zeros_like(order)[None]])
@@ -260,7 +272,6 @@ def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: 
     return Line(
         order=order,
         spacing=spacing,
-        w=w,
         amplitude=amplitude,
         phase=phase,
         mass=jnp.sum(amplitude),
@@ -289,30 +300,35 @@ def far_enough(
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
     ]
-
-    def envelope(w: Array) -> Array:
-        sums = jnp.zeros_like(w)
-        for (pairs, steps), nodes in zip(parts, rough, strict=True):
-            logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
-            sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
-        return sums
-
-    def is_short(state: tuple[Array, Array]) -> Array:
-        w, log_modulus = state
-        return log_modulus > log_sum + jnp.log(w) - cut
-
-    def farther_out(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        w = state[0] * FARTHER
-        return w, envelope(w)
-
     most = spacing * FREQUENCIES
     start = jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.full_like(order, jnp.inf)
-    w, log_modulus = jax.lax.while_loop(lambda state: is_short(state) & (state[0] < most), farther_out, start)
+    w, log_modulus = by_work.while_loop(
+        lambda state, given: _is_short(state, given[-2]) & (state[0] < given[-1]),
+        _farther_out,
+        start,
+        (parts, rough, order, log_sum, most),
+    )
     # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
-    is_enough = ~is_short((w, log_modulus)) & (w <= most)
+    is_enough = ~_is_short((w, log_modulus), log_sum) & (w <= most)
     tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
     end = spacing * TILE * tiles
     return tiles, jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
+
+
+def _is_short(state: tuple[Array, Array], log_sum: Array) -> Array:
+    """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
+    w, log_modulus = state
+    return log_modulus > log_sum + jnp.log(w) - arithmetic().cut
+
+
+def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
+    """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
+    w, (parts, rough, order, _, _) = state[0] * FARTHER, given
+    sums = jnp.zeros_like(w)
+    for (pairs, steps), nodes in zip(parts, rough, strict=True):
+        logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
+        sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
+    return w, sums
 
 
 def integrand(
@@ -322,23 +338,19 @@ def integrand(
 
     It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
     """
-    log_modulus, phase, error = log_characteristic(parts, scans, of_rows, order, spacing, tiles)
+    sums = log_characteristic(parts, scans, of_rows, order, spacing, tiles)
     blocks = -(-tiles * TILE // BLOCK)
 
-    def block(i: Array, filled: tuple[Array, ...]) -> tuple[Array, ...]:
-        at = BLOCK * i
-        of_sum = (jax.lax.dynamic_slice(values, (at,), (BLOCK,)) for values in (log_modulus, phase, error))
-        logs, turn, off = of_sum
-        index = at + jnp.arange(BLOCK)
-        w = spacing * (1 + index).astype(order.dtype)
+    def block(i: Array, of_sum: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:
+        (logs, turn, off), (order, spacing, tiles) = of_sum, given
+        index = BLOCK * i + jnp.arange(BLOCK)
+        w = frequencies(spacing, i)
         # 1/(z (z + 1)).
         amplitude = jnp.exp(logs) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
         amplitude = jnp.where(index < tiles * TILE, amplitude, 0.0)
-        found = amplitude, turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order), jnp.expm1(off)
-        return tuple(jax.lax.dynamic_update_slice(old, new, (at,)) for old, new in zip(filled, found, strict=True))
+        return amplitude, turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order), jnp.expm1(off)
 
-    nothing = jnp.zeros(FREQUENCIES, order.dtype)
-    amplitude, phase, error = jax.lax.fori_loop(0, blocks, block, (nothing, nothing, nothing))
+    amplitude, phase, error = by_work.map_rows(blocks, block, sums, (order, spacing, tiles))
     return amplitude, phase, error, blocks
 
 
@@ -346,15 +358,14 @@ def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(eps) as the rule has it, and its derivative in eps."""
     at_zero = 1 / (line.order * (1 + line.order))
 
-    def block(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        w, amplitude, phase = (
-            jax.lax.dynamic_slice(a, (BLOCK * i,), (BLOCK,)) for a in (line.w, line.amplitude, line.phase)
-        )
-        angle = phase + w * (line.slope - epsilon)
-        return sums[0] + jnp.sum(amplitude * jnp.cos(angle)), sums[1] + jnp.sum(amplitude * w * jnp.sin(angle))
+    def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> tuple[Array, Array]:
+        (amplitude, phase), (spacing, beyond) = of_line, given
+        w = frequencies(spacing, i)
+        angle = phase + w * beyond
+        return jnp.sum(amplitude * jnp.cos(angle)), jnp.sum(amplitude * w * jnp.sin(angle))
 
-    nothing = jnp.zeros_like(line.order)
-    cosines, sines = jax.lax.fori_loop(0, line.blocks, block, (nothing, nothing))
+    given = line.spacing, line.slope - epsilon
+    cosines, sines = map(jnp.sum, by_work.map_rows(line.blocks, block, (line.amplitude, line.phase), given))
     height, rise = at_zero + 2 * cosines, 2 * sines
     exponent = line.value - line.order * epsilon
     return exponent + jnp.log(line.spacing / (2 * jnp.pi)) + jnp.log(height), -line.order + rise / height

@@ -49,13 +49,15 @@ def scanned(parts: Parts) -> list[Nodes]:
     return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
-def line_for(parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | bool) -> tuple[Line, Array, Array]:
+def line_for(
+    parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | bool, wanted: Array | bool
+) -> tuple[Line, Array, Array]:
     """Returns the line for an eps, that eps, and whether a saddle point was found.
 
-    Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead.
+    Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead. None where it is not ``wanted``.
     """
     scans = scanned(parts)
-    rungs, known = rungs_for(parts, scans, epsilon, log_delta, by_delta)
+    rungs, known = rungs_for(parts, scans, epsilon, log_delta, by_delta, wanted)
     here = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
     at_saddle, reached = here.laplace
     # The saddle point is met roughly, which matters in the second order only.
@@ -91,10 +93,13 @@ def _share() -> float:
 
 
 @compiled
-def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any) -> Opened:
-    """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
+def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any, wanted: Any) -> Opened:
+    """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead.
+
+    Lanes of a batch where it is not ``wanted`` have a line that says nothing, and take no time.
+    """
     facts = facts_of(parts)
-    return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta), facts)
+    return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta, wanted), facts)
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -112,7 +117,7 @@ def bounds_of(parts: Parts, question: Question) -> Bounds:
 
 
 def _delta_bounds(parts: Parts, epsilon: Any) -> Bounds:
-    return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
+    return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_, np.True_), epsilon)
 
 
 _delta_bounds_traced = jax.jit(_delta_bounds)
@@ -155,7 +160,7 @@ def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
         # Not so where somebody else's trace is under way.
         if is_concrete(found):
             while found.is_rough:
-                found = _tried(parts, delta, found.epsilon, found.lines)
+                found = _tried(parts, delta, found.epsilon, found.lines, np.True_)
             return found.bounds
     return _epsilon_bounds_traced(parts, delta)
 
@@ -163,17 +168,19 @@ def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
 @compiled
 def _epsilon_bounds_traced(parts: Parts, delta: Array) -> Bounds:
     zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
-    shapes = jax.eval_shape(_tried, parts, delta, zero, first)
+    shapes = jax.eval_shape(_tried, parts, delta, zero, first, jnp.asarray(True))
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(is_rough=jnp.asarray(True))
     found = jax.lax.while_loop(
-        lambda found: found.is_rough, lambda found: _tried(parts, delta, found.epsilon, found.lines), start
+        lambda found: found.is_rough,
+        lambda found: _tried(parts, delta, found.epsilon, found.lines, found.is_rough),
+        start,
     )
     return found.bounds
 
 
-def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any) -> _Found:
+def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any, wanted: Any) -> _Found:
     """Returns what one line more has to say; the first is that of Laplace's eps."""
-    return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0), delta, lines)
+    return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0, wanted), delta, lines)
 
 
 @compiled
@@ -235,7 +242,7 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
 
 def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    return _log_delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
+    return _log_delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_, np.True_), epsilon)
 
 
 @compiled
