@@ -21,6 +21,9 @@ from jaxtyping import Array
 
 Tree = TypeVar("Tree")
 
+LANES = 16384
+"""Most lanes of a block: one of the exact accountant holds some 150 kB in float64, so that a block takes 2.5 GB."""
+
 FEWEST, MOST, SHARE = 16, 1024, 16
 """Slots of a queue: one for so many lanes (SHARE), within limits. More fill a device better, but the last lanes to be
 done keep all of them busy: at most a lane's most steps, times the slots."""
@@ -71,16 +74,14 @@ def _nothing(entry: Callable[..., Tree], shape: tuple[int, ...], row: Any, given
     return jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), shapes)
 
 
-def where_needed(
-    is_needed: Array, function: Callable[[Any], Tree], otherwise: Tree, given: Any, *, width: int
-) -> Tree:
-    """Returns ``function(given)`` where it is needed, and ``otherwise`` elsewhere.
+def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tree, *given: Any, width: int) -> Tree:
+    """Returns ``function(*given)`` where it is needed, and ``otherwise`` elsewhere.
 
     ``width`` lanes that need it are worked on at a time.
     """
 
-    def alone(is_needed: Array, otherwise: Tree, given: Any) -> Tree:
-        return jax.lax.cond(is_needed, lambda: function(given), lambda: otherwise)
+    def alone(is_needed: Array, otherwise: Tree, given: tuple[Any, ...]) -> Tree:
+        return jax.lax.cond(is_needed, lambda: function(*given), lambda: otherwise)
 
     return _in_lanes(alone, functools.partial(_gathered, function, width))(is_needed, otherwise, given)
 
@@ -95,13 +96,45 @@ def of_all_lanes(count: Array) -> Array:
 def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
     """Returns ``alone(*args)``, of which a batch is ``together(size, is_batched, *args)``."""
     single: Any = custom_vmap(alone)
+    wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
     @single.def_vmap
     def batch(size: int, is_batched: Any, *args: Any) -> tuple[Any, Any]:
-        found = _merging(together, size, is_batched)(*args)
+        with jax.enable_x64(wide):  # which may have been left since
+            found = _merging(together, size, is_batched)(*args)
         return found, jax.tree.map(lambda _: True, found)
 
     return single
+
+
+def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
+    """Returns ``function(*args)`` of each of so many lanes: at most LANES of them side by side, so memory is bounded.
+
+    ``is_batched``: for each leaf of each argument, whether its leading axis is that of the lanes.
+    """
+    found: Tree = _merging(functools.partial(_block_by_block, function), size, is_batched)(*args)
+    return found
+
+
+def _block_by_block(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
+    axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(is_batched))
+    side_by_side = jax.vmap(function, in_axes=axes)
+    if size <= LANES:
+        found: Tree = side_by_side(*args)
+        return found
+    blocks = -(-size // LANES)
+    block = -(-size // blocks)
+    leaves, structure = jax.tree.flatten(args)
+    batched = jax.tree.leaves(is_batched)
+    # The last lane once more where the last block is not full.
+    lane = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)
+
+    def of(lane: Array) -> Tree:
+        own = [leaf[lane] if b else leaf for leaf, b in zip(leaves, batched, strict=True)]
+        found: Tree = side_by_side(*jax.tree.unflatten(structure, own))
+        return found
+
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], jax.lax.map(of, lane))
 
 
 def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callable[..., Any]:
@@ -238,7 +271,7 @@ def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array
 
 
 def _gathered(
-    function: Callable[[Any], Tree],
+    function: Callable[..., Tree],
     width: int,
     size: int,
     is_batched: Any,
@@ -251,14 +284,14 @@ def _gathered(
     is_needed = _every(size, is_needed, is_batched[0])
     queue = jnp.argsort(~is_needed).astype(jnp.int32)
     last = jnp.sum(is_needed, dtype=jnp.int32)
-    compute = jax.vmap(function, in_axes=(lanes.axes,), axis_size=width)
+    compute = jax.vmap(function, in_axes=lanes.axes, axis_size=width)
 
     def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
         begun, found = state
         places = begun + jnp.arange(width, dtype=jnp.int32)
         # Where none is left, the last of the block once more.
         lane = queue[jnp.minimum(places, last - 1)]
-        new = compute(lanes.at(lane))
+        new = compute(*lanes.at(lane))
         return begun + width, jax.tree.map(lambda old, row: old.at[lane].set(row), found, new)
 
     start = jnp.int32(0), _every(size, otherwise, is_batched[1])

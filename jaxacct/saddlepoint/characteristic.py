@@ -48,7 +48,7 @@ def frequencies(spacing: Array, block: Array) -> Array:
 def log_characteristic(
     parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
 ) -> Sums:
-    """Returns, in rows of BLOCK frequencies (1 ... FREQUENCIES) spacing, log modulus and phase of E_t[e^(iw(S - E_t S))].
+    """Returns log modulus and phase of E_t[e^(iw(S - E_t S))] at (1 ... FREQUENCIES) spacing, in rows of BLOCK.
 
     ``of_rows`` has the moments of each row at that order.
     And a bound on the error of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is off by

@@ -156,7 +156,7 @@ def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bound
 
 def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
     if is_concrete(parts, delta):
-        found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0))
+        found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0), np.True_)
         # Not so where somebody else's trace is under way.
         if is_concrete(found):
             while found.is_rough:
