@@ -10,8 +10,9 @@ Functions given to these loops see their arguments alone: a batch is of what is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -101,7 +102,7 @@ def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callab
     @single.def_vmap
     def batch(size: int, is_batched: Any, *args: Any) -> tuple[Any, Any]:
         with jax.enable_x64(wide):  # which may have been left since
-            found = _merging(together, size, is_batched)(*args)
+            found = _merging(together, size, tuple(is_batched))(*args)
         return found, jax.tree.map(lambda _: True, found)
 
     return single
@@ -151,8 +152,9 @@ def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callab
             leaf = leaf if of_lanes else leaf[:, None]
             return jnp.broadcast_to(leaf, (outer, size, *inner)).reshape(outer * size, *inner)
 
+        moves = tuple(moves)
         both = jax.tree.map(lambda a, b: a or b, moves, is_batched)
-        found = _merging(together, outer * size, both)(*jax.tree.map(merged, args, tuple(moves), tuple(is_batched)))
+        found = _merging(together, outer * size, both)(*jax.tree.map(merged, args, moves, is_batched))
         found = jax.tree.map(lambda leaf: leaf.reshape(outer, size, *leaf.shape[1:]), found)
         return found, jax.tree.map(lambda _: True, found)
 
@@ -171,12 +173,25 @@ def _every(size: int, tree: Tree, is_batched: Any) -> Tree:
     )
 
 
-_told: list[Callable[[str, Array], None]] = []
+_told: list[Callable[[str, int, int], None]] = []
 
 
-def _report(function: Callable[..., Any], worked: Array) -> None:
+@contextlib.contextmanager
+def counted(tell: Callable[[str, int, int], None]) -> Iterator[None]:
+    """While it lasts batches are traced so that they tell, each time they are run, how much work they were.
+
+    ``tell(name of the step, steps done for all slots, steps that lanes were in need of)``.
+    """
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
+
+
+def _report(function: Callable[..., Any], done: Array, own: Array) -> None:
     for tell in _told:
-        jax.debug.callback(functools.partial(tell, function.__name__), worked)
+        jax.debug.callback(lambda done, own, tell=tell: tell(function.__name__, int(done), int(own)), done, own)
 
 
 class _Lanes:
@@ -219,7 +234,7 @@ def _queued(
 
     def go(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         lane, busy, begun, current, own, found, worked = carry
-        current, worked = advanced(current, own), worked + jnp.stack([slots, jnp.sum(busy, dtype=jnp.int32)])
+        current, worked = advanced(current, own), (worked[0] + slots, worked[1] + jnp.sum(busy, dtype=jnp.int32))
         done = busy & ~goes_on(current, own)
         at = jnp.where(done, lane, size)
         found = jax.tree.map(lambda all_, new: all_.at[at].set(new, mode="drop"), found, current)
@@ -238,10 +253,10 @@ def _queued(
 
     lane, busy = entered(jnp.arange(slots, dtype=jnp.int32))
     first = jax.tree.map(lambda leaf: leaf[lane], state)
-    carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, jnp.zeros(2, jnp.int32)
+    carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
     found: Tree
     *_, found, worked = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), go, carry)
-    _report(step, worked)
+    _report(step, *worked)
     return found
 
 
@@ -266,7 +281,7 @@ def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array
     nothing = _nothing(entry, (size, most), jax.tree.map(lambda leaf: leaf[0, 0], rows), one)
     found: Tree
     begun, found = jax.lax.while_loop(lambda state: state[0] < ends[-1], go, (jnp.int32(0), nothing))
-    _report(entry, jnp.stack([begun, ends[-1]]))
+    _report(entry, begun, ends[-1])
     return found
 
 
