@@ -213,7 +213,7 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
 
     if is_concrete(enough):
         return both(enough, run)
-    return where_needed(~enough.converged, both, enough, enough, run, width=MESHES)
+    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=MESHES)
 
 
 @compiled

@@ -73,12 +73,13 @@ def _row(
     end = spacing * TILE * tiles
     pieces = law.pieces(order, end, window)
     nothing = jnp.zeros(FREQUENCIES, order.dtype)
+    sums: Sums = jnp.zeros_like(pieces), nothing, nothing, jnp.zeros_like(order)
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
     _, real, imaginary, spread = by_work.while_loop(
-        lambda state, given: state[0] < given[-1],
+        lambda sums, given: sums[0] < given[-1],
         _piece_added,
-        (jnp.zeros_like(pieces), nothing, nothing, jnp.zeros_like(order)),
+        sums,
         (pair, window, pieces, known, order, spacing, tiles, taken),
         longest_first=tiles,
     )
@@ -87,9 +88,9 @@ def _row(
     return by_work.map_rows(-(-tiles * TILE // BLOCK), _to_the_steps, rows, (spacing, spread, missed, steps))
 
 
-def _piece_added(state: tuple[Array, ...], given: Any) -> tuple[Array, ...]:
+def _piece_added(sums: Sums, given: Any) -> Sums:
     """Returns the sums with one piece of the nodes more."""
-    (i, real, imaginary, spread), (pair, window, pieces, known, order, spacing, tiles, _) = state, given
+    (i, real, imaginary, spread), (pair, window, pieces, known, order, spacing, tiles, _) = sums, given
     nodes = law_of(pair).piece(window, i, pieces)
     weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
     deviations = nodes.losses - known.slope
