@@ -137,6 +137,25 @@ def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
     return called
 
 
+def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns ``function`` of pytrees of arrays such that pairs need not do it in pairs: six digits will do.
+
+    For guesses: what decides where, or how finely, something is computed of which a bound holds wherever that is. Not a
+    number, or a wrong one, may only make a bracket wide. For float64 it is as if nothing were said.
+    """
+
+    def roughly_done(*args: Any) -> Result:
+        return function(*args)
+
+    named: Any = jax.jit(roughly_done)
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Result:
+        return named(*args) if arithmetic() == PAIR else function(*args)
+
+    return called
+
+
 def platform() -> str:
     """Returns the name of the platform in use."""
     config: Any = jax.config

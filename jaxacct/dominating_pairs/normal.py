@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from jaxacct.arithmetic import roundoff, scaled
+from jaxacct.arithmetic import PAIR, arithmetic, roundoff, scaled, with_pair_form
 
 ENDS = 16
 """One in so many cells, at either end, is looked at first for wide ones."""
@@ -24,7 +24,7 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     larger, and tell after 10^6 compositions.
 
     Tails cost ten times more than the density. On a fine mesh only the cells at the ends are wide: where that is so,
-    tails are taken there alone.
+    tails are taken there alone; not in pairs, which are for devices that do both for a batch.
     """
     width = jnp.abs(x[1:] - x[:-1]) / scale
     z = (x - center) / scale
@@ -48,7 +48,7 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
 
     wide = (
         everywhere()
-        if cells < 4 * ENDS
+        if cells < 4 * ENDS or arithmetic() == PAIR
         else jax.lax.cond(jnp.all(is_narrow[end : cells - end]), at_the_ends, everywhere)
     )
     mass, error = (jnp.where(is_narrow, a, b) for a, b in zip(narrow, wide, strict=True))
@@ -58,7 +58,7 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
 def _wide_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     """Returns the masses between the points by differences of tails."""
     z = jnp.clip((x - center) / scale, -40.0, 40.0)
-    tail = ndtr(-jnp.abs(z))
+    tail = lower_tail(-jnp.abs(z))
     # The rounding of z, 2u of itself, moves the tail by a relative 2u |z| (|z| + 1) <= 3 (1 + z^2) u, for the density
     # is at most |z| + 1 times it; ndtr errs by 8 (1 + z^2) u (:data:`jaxacct.elementary.ASSUMED`).
     error = 12 * roundoff() * (1 + z**2) * tail
@@ -66,6 +66,12 @@ def _wide_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     same_side = negative[:-1] == negative[1:]
     mass = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
     return mass, error[1:] + error[:-1] + 2 * roundoff() * mass
+
+
+@with_pair_form
+def lower_tail(z: Array) -> Array:
+    """Returns Phi(z) for z <= 0, right to 8 (1 + z^2) units of roundoff (:data:`jaxacct.elementary.ASSUMED`)."""
+    return ndtr(z)
 
 
 def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, DTypeLike
 
 from jaxacct.float_pairs import pair, wide
 from jaxacct.float_pairs.pair import Pair, power_of_two
-from jaxacct.float_pairs.wide import INFINITE, Wide
+from jaxacct.float_pairs.wide import INFINITE, NOTHING, Wide
 
 PIECE = 20
 """Bits of a whole number that are taken at once."""
@@ -19,7 +19,8 @@ def of_array(value: Array) -> Wide:
     """Returns an array of real numbers, exactly; of float64, right to 2^-49, and of more than 60 bits, to 2^-44."""
     value = jnp.asarray(value)
     if jnp.issubdtype(value.dtype, jnp.bool_):
-        value = value.astype(jnp.float32)
+        one = value.astype(jnp.float32)
+        return Wide(one, jnp.zeros_like(one), jnp.where(value, 0, NOTHING))
     if jnp.issubdtype(value.dtype, jnp.integer):
         return _of_whole(value)
     if value.dtype == jnp.float64:
@@ -33,16 +34,19 @@ def single(value: Array) -> Wide:
 
 
 def _of_whole(value: Array) -> Wide:
-    wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
-    value = value.astype(jnp.int64 if wider else jnp.int32)
-    low = single((value & (2**PIECE - 1)).astype(jnp.float32))
-    value = value >> PIECE
-    if not wider:
-        return wide.add(wide.times_power(single(value.astype(jnp.float32)), jnp.int32(PIECE)), low)
-    middle = single((value & (2**PIECE - 1)).astype(jnp.float32))
-    high = single((value >> PIECE).astype(jnp.float32))  # of at most 24 bits
-    upper = wide.add(wide.times_power(high, jnp.int32(PIECE)), middle)
-    return wide.add(wide.times_power(upper, jnp.int32(PIECE)), low)
+    """By pieces of :data:`PIECE` bits, each a float32 number: a sum of two is exact, a third rounds beyond 60 bits."""
+    is_wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
+    value = value.astype(jnp.int64 if is_wider else jnp.int32)
+    pieces = [(value & (2**PIECE - 1)).astype(jnp.float32)]
+    if is_wider:
+        value = value >> PIECE
+        pieces.append((value & (2**PIECE - 1)).astype(jnp.float32) * np.float32(2.0**PIECE))
+    # Of at most 24 bits, with the sign; not below the next piece, or 0.
+    pieces.append((value >> PIECE).astype(jnp.float32) * np.float32(2.0 ** (PIECE * len(pieces))))
+    total = pair.quick_two_sum(pieces[-1], pieces[-2])
+    if is_wider:
+        total = pair.add(total, Pair(pieces[0], jnp.zeros_like(pieces[0])))
+    return wide.normal(total, 0)
 
 
 def _of_float64(value: Array) -> Wide:

@@ -8,18 +8,35 @@ are refused by name: nothing falls back to the device's own float64.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jaxacct import arithmetic
-from jaxacct.float_pairs import checked, conversions, wide
+from jaxacct.float_pairs import checked, conversions, rough, wide
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex
+from jaxacct.float_pairs.rough import ROUGH
+from jaxacct.float_pairs.schedule import (
+    SMALL,
+    Known,
+    Plan,
+    Side,
+    Step,
+    alone,
+    constant_of,
+    in_turn,
+    planned,
+    together,
+)
 from jaxacct.float_pairs.wide import Wide
+
+NUMBERS = (Wide, Complex, rough.Rough)
+ROUGHLY = "roughly_done"
 
 FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
 
@@ -55,7 +72,7 @@ def in_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
 
 def _inward(value: Any) -> Any:
     """Returns an array or constant of the program as what stands for it."""
-    if isinstance(value, (Wide, Complex)):
+    if isinstance(value, NUMBERS):
         return value
     dtype = jnp.result_type(value)
     if dtype == COMPLEX128:
@@ -67,6 +84,12 @@ def _inward(value: Any) -> Any:
     return wide.constant(np.asarray(value, np.float64))
 
 
+def _once(values: list[Any]) -> list[Any]:
+    """Returns numbers that are computed once: a compiler would rather do it anew for each of their uses."""
+    found: list[Any] = jax.lax.optimization_barrier(values)
+    return found
+
+
 def _outward(value: Any) -> Any:
     return conversions.to_float64(value) if isinstance(value, Wide) else value
 
@@ -75,39 +98,110 @@ def _dtype(atom: Any) -> Any:
     return getattr(atom.aval, "dtype", None)  # a token has none
 
 
+def is_whole(equation: JaxprEqn) -> bool:
+    """Returns whether an equation that is a program has a form of its own for pairs."""
+    return (
+        equation.primitive.name in ("jit", "pjit")
+        and equation.params["name"] in WHOLE
+        and all(_dtype(atom) == FLOAT64 for atom in equation.invars)
+    )
+
+
+def is_rough(equation: JaxprEqn) -> bool:
+    """Returns whether an equation is a guess, :func:`jaxacct.arithmetic.roughly`."""
+    return equation.primitive.name in ("jit", "pjit") and equation.params["name"] == ROUGHLY
+
+
 class _Interpreter:
     """Replaces operations within a trace: what comes out is one program."""
 
+    def is_whole(self, equation: JaxprEqn) -> bool:
+        """Returns whether an equation that is a program is an operation here."""
+        return is_rough(equation) or is_whole(equation)
+
+    def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """Returns what a guess comes to."""
+        return [rough.to_wide(value) for value in _Rough().called(program, [rough.of_wide(arg) for arg in args])]
+
+    def __init__(self) -> None:
+        self.plans: dict[int, tuple[Jaxpr, Plan]] = {}
+
     def called(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns what a traced program comes to."""
-        return self.run(program.jaxpr, [_inward(const) for const in program.consts], args)
+        _, plan = self.plans.get(id(program.jaxpr), (None, None))
+        if plan is None:
+            plan = planned(program.jaxpr, self.is_whole)
+            self.plans[id(program.jaxpr)] = program.jaxpr, plan
+        values: dict[int, Any] = {number: self.inward(const) for number, const in plan.constants}
+        values.update(zip(plan.arguments, [*map(self.inward, program.consts), *args], strict=True))
 
-    def run(self, program: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Returns the same of a program and its constants."""
-        values: dict[Var, Any] = {}
+        def read(atom: Any) -> Any:
+            if isinstance(atom, Known):
+                return self.inward(atom.value)
+            value = values[atom]
+            if isinstance(value, Side):
+                value = values[atom] = alone(value)
+            return value
 
-        def read(atom: Var | Literal) -> Any:
-            if not isinstance(atom, Literal):
-                return values[atom]
-            return _inward(atom.val) if _dtype(atom) in (FLOAT64, COMPLEX128) else atom.val
+        self.work_off(plan, values, read)
+        return [read(atom) for atom in plan.results]
 
-        values.update(zip(program.constvars, consts, strict=True))
-        values.update(zip(program.invars, args, strict=True))
-        for equation in program.eqns:
-            found = self.result(equation, [read(atom) for atom in equation.invars])
-            values.update(zip(equation.outvars, found, strict=True))
-        return [read(atom) for atom in program.outvars]
+    def inward(self, value: Any) -> Any:
+        """Returns an array or constant of the program as what stands for it."""
+        return _inward(value)
+
+    def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
+        """Adds the values of all steps."""
+        for kind, steps in in_turn(plan):
+            if len(steps) > 1:
+                self.at_once(kind[0], steps, values)
+                continue
+            found = self.of_step(steps[0], read)
+            values.update(zip(steps[0].outputs, found if kind is None else _once(found), strict=True))
+
+    def of_step(self, step: Step, read: Callable[[Any], Any]) -> list[Any]:
+        """Returns what a step comes to."""
+        known = constant_of(step)
+        if known is None:
+            return self.result(step.equation, [read(atom) for atom in step.inputs])
+        done, other = known
+        return [done(read(other))]
+
+    def at_once(self, name: str, steps: Sequence[Step], values: dict[int, Any]) -> None:
+        """Adds the values of steps of one kind."""
+        shapes = [step.equation.outvars[0].aval.shape for step in steps]
+        is_small = math.prod(shapes[0]) <= SMALL
+        row = () if is_small else shapes[0]
+        rows = [math.prod(shape) if is_small else 1 for shape in shapes]
+
+        def operand(step: Step, place: int) -> Any:
+            atom, shape = step.inputs[place], step.equation.outvars[0].aval.shape
+            value = atom if isinstance(atom, Known) else values[atom]
+            if isinstance(value, Known):
+                return Known(np.broadcast_to(value.value, shape))
+            if step.equation.invars[place].aval.shape == shape:
+                return value
+            value = alone(value) if isinstance(value, Side) else value
+            return jax.tree.map(lambda part: jnp.broadcast_to(part, shape), value)
+
+        columns = [
+            together([operand(step, place) for step in steps], row, _inward) for place in range(len(steps[0].inputs))
+        ]
+        rule = WHOLE[name] if name in WHOLE else functools.partial(REAL[name], steps[0].equation.params)
+        found = rule(*columns)
+        for place, among in enumerate(_once(found if isinstance(found, list) else [found])):
+            first = 0
+            for step, shape, count in zip(steps, shapes, rows, strict=True):
+                values[step.outputs[place]] = Side(among, first, count, shape)
+                first += count
 
     def result(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         """Returns what one operation comes to."""
         name, params = equation.primitive.name, equation.params
-        if name in ("jit", "pjit"):
-            whole = WHOLE.get(params["name"])
-            if whole is not None and all(isinstance(arg, Wide) for arg in args):
-                return self.computed(params["name"], {}, whole, args)
-            return self.called(params["jaxpr"], args)
-        if name in ("custom_jvp_call", "custom_vjp_call", "closed_call", "custom_vmap_call"):
-            return self.called(params["call" if name == "custom_vmap_call" else "call_jaxpr"], args)
+        if is_rough(equation):
+            return self.roughly(params["jaxpr"], args)
+        if is_whole(equation):
+            return self.computed(params["name"], {}, WHOLE[params["name"]], args)
         if name == "scan":
             return self.scan(params, args)
         if name == "while":
@@ -188,8 +282,42 @@ class _Interpreter:
         return list(jax.lax.switch(jnp.asarray(which, jnp.int32), branches, *rest))
 
 
+class _Rough(_Interpreter):
+    """Replaces operations by those of rough numbers, as far as there are some."""
+
+    def is_whole(self, equation: JaxprEqn) -> bool:
+        """Returns the same; a guess within a guess is part of it."""
+        return is_whole(equation)
+
+    def inward(self, value: Any) -> Any:
+        """Returns constants as rough numbers."""
+        return rough.of_wide(_inward(value))
+
+    def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
+        """Each step by itself: they are short."""
+        for step in plan.steps:
+            found = self.result(step.equation, [read(atom) for atom in step.inputs])
+            values.update(zip(step.outputs, map(rough.of_wide, found), strict=True))
+
+    def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
+        """Returns what a rule makes of rough numbers; one of pairs, where there is none for them."""
+        own = ROUGH.get(name)
+        if own is None:
+            return super().computed(name, params, rule, [rough.to_wide(arg) for arg in args])
+        return [own(params, *args)]
+
+
 class _Stepwise(_Interpreter):
     """Runs a program on concrete arrays, operation by operation."""
+
+    def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """In pairs as all else, of which the operations are compiled already."""
+        return self.called(program, args)
+
+    def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
+        for step in plan.steps:
+            found = self.result(step.equation, [read(atom) for atom in step.inputs])
+            values.update(zip(step.outputs, found, strict=True))
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
         is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
@@ -225,11 +353,9 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {}
 
 def _moved(equation: JaxprEqn, args: list[Any]) -> list[Any]:
     """Returns what an operation that only moves numbers about makes of each of their parts."""
-    numbers = [arg for arg in args if isinstance(arg, (Wide, Complex))]
+    numbers = [arg for arg in args if isinstance(arg, NUMBERS)]
     structure: Any = jax.tree.structure(numbers[0])
-    columns = [
-        jax.tree.leaves(arg) if isinstance(arg, (Wide, Complex)) else [arg] * structure.num_leaves for arg in args
-    ]
+    columns = [jax.tree.leaves(arg) if isinstance(arg, NUMBERS) else [arg] * structure.num_leaves for arg in args]
     rows = [equation.primitive.bind(*parts, **equation.params) for parts in zip(*columns, strict=True)]
     if not equation.primitive.multiple_results:
         return [jax.tree.unflatten(structure, rows)]

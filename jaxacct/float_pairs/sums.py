@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from jaxtyping import Array
 from jaxacct.float_pairs import pair, wide
 from jaxacct.float_pairs.pair import Pair, Single
 from jaxacct.float_pairs.wide import Wide
+
+Numbers = TypeVar("Numbers")
 
 BITS = 54
 """Bits below the largest exponent that a sum keeps."""
@@ -159,20 +161,34 @@ def running(x: Wide, axis: int, *, reverse: bool = False) -> Wide:
 
 def product_of_matrices(x: Wide, y: Wide, dimension_numbers: Any) -> Wide:
     """Returns what ``lax.dot_general`` does; by products of all pairs, for small matrices."""
-    ((of_x, of_y), (batch_x, batch_y)) = dimension_numbers
-    free_x = [i for i in range(len(x.shape)) if i not in (*of_x, *batch_x)]
-    free_y = [i for i in range(len(y.shape)) if i not in (*of_y, *batch_y)]
+    return products_summed(x, y, dimension_numbers, wide.multiply, over_axes)
 
-    def laid_out(part: Array, order: Sequence[int], at: int, gaps: int) -> Array:
-        part = lax.transpose(part, tuple(order))
-        return part.reshape(part.shape[:at] + (1,) * gaps + part.shape[at:])
+
+def products_summed(
+    x: Numbers,
+    y: Numbers,
+    dimension_numbers: Any,
+    multiply: Callable[[Numbers, Numbers], Numbers],
+    total: Callable[[Numbers, Sequence[int]], Numbers],
+) -> Numbers:
+    """Returns the same of numbers of several parts, by their product and their sum over some axes."""
+    ((of_x, of_y), (batch_x, batch_y)) = dimension_numbers
+    rank_x, rank_y = (len(jax.tree.leaves(number)[0].shape) for number in (x, y))
+    free_x = [i for i in range(rank_x) if i not in (*of_x, *batch_x)]
+    free_y = [i for i in range(rank_y) if i not in (*of_y, *batch_y)]
+
+    def laid_out(numbers: Numbers, order: Sequence[int], at: int, gaps: int) -> Numbers:
+        def of(part: Array) -> Array:
+            part = lax.transpose(part, tuple(order))
+            return part.reshape(part.shape[:at] + (1,) * gaps + part.shape[at:])
+
+        return jax.tree.map(of, numbers)
 
     batch, ends = len(batch_x), len(batch_x) + len(free_x)
-    left = Wide(*(laid_out(part, [*batch_x, *free_x, *of_x], ends, len(free_y)) for part in x))
-    right = Wide(*(laid_out(part, [*batch_y, *free_y, *of_y], batch, len(free_x)) for part in y))
-    products = wide.multiply(left, right)
-    rank = len(products.shape)
-    return over_axes(products, range(rank - len(of_x), rank))
+    left = laid_out(x, [*batch_x, *free_x, *of_x], ends, len(free_y))
+    right = laid_out(y, [*batch_y, *free_y, *of_y], batch, len(free_x))
+    rank = ends + len(free_y) + len(of_x)
+    return total(multiply(left, right), range(rank - len(of_x), rank))
 
 
 def largest_over(x: Wide, axes: Sequence[int]) -> Wide:

@@ -77,8 +77,11 @@ def in_range(x: Wide, plain: Single | None = None) -> Wide:
 
     ``plain`` is what a single float32 operation gives, where that may be inf or NaN; it has the signs of the numbers.
     """
-    plain = x.high if plain is None else plain
-    over, under = (x.exponent > LARGEST) | jnp.isnan(plain), x.exponent < -LARGEST
+    over, under = x.exponent > LARGEST, x.exponent < -LARGEST
+    if plain is None:
+        plain = x.high
+    else:
+        over = over | jnp.isnan(plain)
     high = jnp.where(over, plain * np.float32(np.inf), jnp.where(under, _ZERO, x.high))
     exponent = jnp.where(over, INFINITE, jnp.where(under, NOTHING, x.exponent))
     return Wide(high, jnp.where(over | under, _ZERO, x.low), exponent)
@@ -134,6 +137,15 @@ def multiply(x: Wide, y: Wide) -> Wide:
     return in_range(Wide(high * factor, _without_dust(low * factor), exponent), x.high * y.high)
 
 
+def square(x: Wide) -> Wide:
+    """Returns x^2, as :func:`multiply`."""
+    high, low = pair.square(x.pair)
+    is_large = high >= 2
+    factor = jnp.where(is_large, jnp.float32(0.5), jnp.float32(1))
+    exponent = 2 * x.exponent + is_large.astype(jnp.int32)
+    return in_range(Wide(high * factor, _without_dust(low * factor), exponent), x.high * x.high)
+
+
 def divide(x: Wide, y: Wide) -> Wide:
     """Returns x / y."""
     high, low = pair.divide(x.pair, y.pair)
@@ -161,9 +173,13 @@ def square_root(x: Wide) -> Wide:
 
 def times_power(x: Wide, exponent: Array) -> Wide:
     """Returns x 2^exponent, exactly; whole exponents."""
-    moved = x.exponent + jnp.clip(exponent, -4 * LARGEST, 4 * LARGEST).astype(jnp.int32)
-    is_number = (x.exponent > NOTHING) & (x.exponent < INFINITE)
-    return in_range(Wide(x.high, x.low, jnp.where(is_number, moved, x.exponent)))
+    return by_power(x, jnp.clip(exponent, -4 * LARGEST, 4 * LARGEST).astype(jnp.int32))
+
+
+def by_power(x: Wide, exponent: Array | np.int32) -> Wide:
+    """Returns x 2^exponent, exactly; whole exponents of at most four times :data:`LARGEST`, to either side."""
+    is_number = jnp.abs(x.exponent) < INFINITE
+    return in_range(Wide(x.high, x.low, jnp.where(is_number, x.exponent + exponent, x.exponent)))
 
 
 def select(which: Bool[Array, " ..."], yes: Wide, no: Wide) -> Wide:

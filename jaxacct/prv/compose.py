@@ -14,18 +14,21 @@ of the next, so that like is merged with like.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxacct.arithmetic import roundoff
+from jaxacct.batching import stack
 from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
 from jaxacct.prv.spectrum import Spectrum, heaviest, invert, multiply, offset_to, transform
 from jaxacct.prv.windows import log_moments, reach
 from jaxacct.pytrees import register_dataclass
+
+Tree = TypeVar("Tree")
 
 METHODS = ("recursive", "two_stage", "fixed")
 
@@ -65,10 +68,9 @@ class _Progress(NamedTuple):
     remaining: Array
     """Steps still to take, in units of ``power``."""
     copies: Array
-    """Losses in ``power``."""
-    power: LossLattice
-    accumulated: LossLattice
-    """The sum of the losses of the bits met, on the mesh of ``power``."""
+    """Losses in the power."""
+    both: LossLattice
+    """The power, and the sum of the losses of the bits met, on one mesh: (2, rows, n)."""
     stages: Stages
 
 
@@ -94,7 +96,7 @@ def self_compose(step: LossLattice, steps: Array, method: Array, log_tail: Array
     empty = jnp.zeros(STAGES)
     stages = Stages(count=jnp.int64(0), mesh=empty, start=empty, copies=empty, slack=empty)
     steps = jnp.maximum(steps, 0).astype(jnp.int64)
-    first = _Progress(steps, jnp.int64(1), step, jax.vmap(identity_like)(step), stages)
+    first = _Progress(steps, jnp.int64(1), stack(step, jax.vmap(identity_like)(step)), stages)
     total_bits = jnp.log2(jnp.maximum(steps, 1).astype(jnp.float64))
 
     def advance(progress: _Progress) -> _Progress:
@@ -102,7 +104,7 @@ def self_compose(step: LossLattice, steps: Array, method: Array, log_tail: Array
         return _stage(progress, wanted, most, log_tail)
 
     final = jax.lax.while_loop(lambda progress: progress.remaining > 0, advance, first)
-    return final.accumulated, final.stages
+    return _of(final.both, 1), final.stages
 
 
 def _bits_of_stage(progress: _Progress, total_bits: Array, method: Array) -> tuple[Array, Array]:
@@ -115,54 +117,68 @@ def _bits_of_stage(progress: _Progress, total_bits: Array, method: Array) -> tup
 
 
 class _Fit(NamedTuple):
-    power: LossLattice
-    accumulated: LossLattice
+    both: LossLattice
     bits: Array
     """Squarings for which all windows hold what they must."""
-    lows: tuple[Array, Array]
-    """Losses where the windows of power and accumulator begin after ``bits`` squarings, the same for all rows."""
+    lows: Array
+    """Losses (2,) where the windows begin after ``bits`` squarings, the same for all rows."""
+    tries: Array
+
+
+def _of(tree: Tree, index: int) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> _Progress:
-    """Squares the power as often as fits, at most ``most`` times, and takes in the bits of the remaining steps."""
+    """Squares the power as often as fits, at most ``most`` times, and takes in the bits of the remaining steps.
+
+    The power and the sum are worked on one after the other, by the same code.
+    """
     remaining, copies = progress.remaining, progress.copies
     left = _bit_length(remaining)
     wanted = jnp.minimum(wanted, left)
 
-    def fit(power: LossLattice, accumulated: LossLattice) -> _Fit:
-        return _fit(power, accumulated, remaining, jnp.minimum(most, left), log_tail, copies)
+    def fit(state: _Fit) -> _Fit:
+        """On the mesh that there is at first, then on ever wider ones."""
+        widened = jax.lax.cond(
+            state.tries > 0, lambda both: jax.lax.map(_on_twice_the_mesh, both), lambda both: both, state.both
+        )
+        bits, lows = _fit(widened, remaining, jnp.minimum(most, left), log_tail, copies)
+        return _Fit(widened, bits, lows, state.tries + 1)
 
-    def widen(state: _Fit) -> _Fit:
-        return fit(_on_twice_the_mesh(state.power), _on_twice_the_mesh(state.accumulated))
-
-    fitted, _ = jax.lax.while_loop(
-        lambda state: (state[0].bits < wanted) & (state[1] < DOUBLINGS),
-        lambda state: (widen(state[0]), state[1] + 1),
-        (fit(progress.power, progress.accumulated), jnp.int64(0)),
+    fitted = jax.lax.while_loop(
+        lambda state: (state.tries == 0) | ((state.bits < wanted) & (state.tries <= DOUBLINGS)),
+        fit,
+        _Fit(progress.both, jnp.int64(0), jnp.zeros(2), jnp.int64(0)),
     )
     bits = jnp.maximum(fitted.bits, wanted)
     unknown = jnp.where(fitted.bits < wanted, jnp.inf, 0.0)
-    power, accumulated = _spectra(fitted.power), _spectra(fitted.accumulated)
 
-    def square(state: tuple[Array, Array, Spectrum, Spectrum]) -> tuple[Array, Array, Spectrum, Spectrum]:
-        done, rest, power, accumulated = state
-        odd = rest % 2 == 1
-        accumulated = jax.lax.cond(odd, lambda a: jax.vmap(multiply)(a, power), lambda a: a, accumulated)
-        rest = rest // 2
-        power = jax.lax.cond(rest > 0, lambda p: jax.vmap(multiply)(p, p), lambda p: p, power)
-        return done + 1, rest, power, accumulated
+    def square(state: tuple[Array, Array, Spectrum]) -> tuple[Array, Array, Spectrum]:
+        done, rest, both = state
+        counts, power = jnp.stack([rest >= 2, rest % 2 == 1]), _of(both, 0)
 
-    _, rest, power, accumulated = jax.lax.while_loop(
-        lambda state: state[0] < bits, square, (jnp.int64(0), remaining, power, accumulated)
+        def times_power(row: tuple[Array, Spectrum]) -> Spectrum:
+            return jax.lax.cond(row[0], lambda one: jax.vmap(multiply)(one, power), lambda one: one, row[1])
+
+        return done + 1, rest // 2, jax.lax.map(times_power, (counts, both))
+
+    _, rest, spectra = jax.lax.while_loop(
+        lambda state: state[0] < bits, square, (jnp.int64(0), remaining, jax.lax.map(_spectra, fitted.both))
     )
     copies = copies * 2 ** jnp.minimum(bits, 62)
     # Twice the tail: both sides. What one power loses is lost as often as there are powers still to be summed.
     tail = 2 * jnp.exp(log_tail)
     lost = tail * copies.astype(jnp.float64) + unknown
     last = rest == 0
-    new_power = jax.lax.cond(last, lambda: fitted.power, lambda: _inverted(power, fitted.lows[0], lost))
-    new_accumulated = _inverted(accumulated, fitted.lows[1], lost)
-    shown = jax.tree.map(lambda a, b: jnp.where(last, a, b)[0], new_accumulated, new_power)
+
+    def inverted(row: tuple[Array, LossLattice, Spectrum, Array]) -> LossLattice:
+        is_over, lattices, spectrum, low = row
+        return jax.lax.cond(is_over, lambda: lattices, lambda: _inverted(spectrum, low, lost))
+
+    over = jnp.stack([last, jnp.asarray(False)])
+    both = jax.lax.map(inverted, (over, fitted.both, spectra, fitted.lows))
+    shown = jax.tree.map(lambda leaf: jnp.where(last, leaf[1, 0], leaf[0, 0]), both)
     stages = progress.stages
     at = jnp.minimum(stages.count, STAGES - 1)
     stages = Stages(
@@ -172,7 +188,7 @@ def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> 
         copies=stages.copies.at[at].set(copies.astype(jnp.float64)),
         slack=stages.slack.at[at].set(shown.slack),
     )
-    return _Progress(rest, copies, new_power, new_accumulated, stages)
+    return _Progress(rest, copies, both, stages)
 
 
 def _on_twice_the_mesh(lattices: LossLattice) -> LossLattice:
@@ -195,10 +211,8 @@ def _bit_length(number: Array) -> Array:
     return jnp.sum(number >= 2 ** jnp.arange(BITS + 1, dtype=jnp.int64))
 
 
-def _fit(
-    power: LossLattice, accumulated: LossLattice, remaining: Array, most: Array, log_tail: Array, copies: Array
-) -> _Fit:
-    """Returns how many squarings fit the windows of all rows, which are one, and where those begin.
+def _fit(both: LossLattice, remaining: Array, most: Array, log_tail: Array, copies: Array) -> tuple[Array, Array]:
+    """Returns how many squarings fit the windows of all rows, which are one, and where those begin, (2,).
 
     After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b
     bits of ``remaining``.
@@ -212,36 +226,22 @@ def _fit(
     bits = jnp.arange(BITS + 1, dtype=jnp.int64)
     factors = 2**bits
     digits = remaining % factors
+    power, accumulated = _of(both, 0), _of(both, 1)
     length = power.mesh[0] * power.points
     starts = 8 * factors.astype(jnp.float64) * jnp.abs(power.start[0]) + 64 * (jnp.abs(accumulated.start[0]) + length)
     room = (power.points - MARGIN) / power.points - 2 * roundoff() * (starts / length)
-    of_power, of_accumulated = jax.vmap(log_moments)(power), jax.vmap(log_moments)(accumulated)
+    of_power, of_accumulated = jax.vmap(jax.vmap(log_moments))(both)
     tails = log_tail + jnp.log((copies * factors).astype(jnp.float64))
-
-    def ranges(row_power: Array, row_accumulated: Array) -> tuple[Array, ...]:
-        def of(factor: Array, digit: Array, tail: Array) -> tuple[Array, ...]:
-            f, d = factor.astype(jnp.float64), digit.astype(jnp.float64)
-            return (*reach(f * row_power, tail), *reach(row_accumulated + d * row_power, tail))
-
-        return jax.vmap(of)(factors, digits, tails)
-
-    low_p, high_p, low_a, high_a = jax.vmap(ranges)(of_power, of_accumulated)
-    low_p, high_p = jnp.min(low_p, axis=0), jnp.max(high_p, axis=0)
-    low_a, high_a = jnp.min(low_a, axis=0), jnp.max(high_a, axis=0)
+    # So many of the power make each of the two, (2, bits), beside what has been accumulated.
+    counts = jnp.stack([factors, digits]).astype(jnp.float64)
+    kappas = jnp.stack([jnp.zeros_like(of_power), of_accumulated])[:, None] + counts[..., None, None] * of_power
+    low, high = reach(kappas, jnp.broadcast_to(tails[None, :, None], kappas.shape[:-1]))
+    low, high = jnp.min(low, axis=2), jnp.max(high, axis=2)
     # Once all bits are in, the power is no longer needed.
-    power_fits = (high_p - low_p <= room) | (factors > remaining)
-    fits = power_fits & (high_a - low_a <= room) & (bits <= most)
-    best = jnp.max(jnp.where(fits, bits, 0))
-
-    def begins(low: Array, high: Array, first: Array) -> Array:
-        return first + length * ((low[best] + high[best]) / 2 - 0.5)
-
-    factor, digit = factors[best].astype(jnp.float64), digits[best].astype(jnp.float64)
-    lows = (
-        begins(low_p, high_p, factor * power.start[0]),
-        begins(low_a, high_a, accumulated.start[0] + digit * power.start[0]),
-    )
-    return _Fit(power, accumulated, best, lows)
+    fits = (high - low <= room).at[0].set((high[0] - low[0] <= room) | (factors > remaining))
+    best = jnp.max(jnp.where(fits[0] & fits[1] & (bits <= most), bits, 0))
+    first = counts[:, best] * power.start[0] + jnp.stack([jnp.zeros_like(length), accumulated.start[0]])
+    return best, first + length * ((low[:, best] + high[:, best]) / 2 - 0.5)
 
 
 @compiled

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import scaled
+from jaxacct.arithmetic import roughly, scaled
 from jaxacct.precision import TINY, first_index
 from jaxacct.prv.compose import MARGIN, METHODS, truncation
 from jaxacct.prv.sketch import Sketch
@@ -90,7 +90,23 @@ def choose(
     """
     firsts = np.cumsum([0, *(len(k) for k in steps)])[:-1]
     sketch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sketches)
-    k = jnp.concatenate(steps)
+    k, rounding = jnp.concatenate(steps), scaled(ROUNDING_PER_STEP)
+    guess = roughly(lambda *args: _guessed(*args, rounding))
+    of_sum, of_each, lengths = guess(sketch._replace(known=None), k, value, is_epsilon, points, method)
+    # To the last digit: atoms lie on the mesh, and a mesh is another's double.
+    meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths, points)
+    if len(meshes) > 1:
+        meshes = _doubles_of_one(meshes, sketch.anchors, firsts)
+    return Plan(*of_sum, *of_each, meshes)
+
+
+def _guessed(
+    sketch: Sketch, k: Array, value: Array, is_epsilon: Array, points: Array, method: Array, rounding: float
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array], Array]:
+    """Returns tilt, weight and tail of a plan, the ends of each window, and the length that each mesh is to have.
+
+    ``rounding`` is what a convolution of one step errs by.
+    """
     copies = jnp.maximum(jnp.sum(k), 1.0)
     log_tail = jnp.log(truncation(points)) - jnp.log(copies)
 
@@ -122,15 +138,11 @@ def choose(
     loss = exponents(candidates, cumulants) - candidates * epsilon
     # Both errors relative to delta, which falls by the factor e^-t for each unit of epsilon, t the best order.
     of_mesh = jnp.sum(k[:, None] * costs, axis=0) * best**2 / (12.0 * points**2)
-    of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (
-        8 * truncation(points) + scaled(ROUNDING_PER_STEP) * copies
-    )
+    of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (8 * truncation(points) + rounding * copies)
     error = of_mesh + of_slack
     chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
-    meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths[:, chosen], points)
-    if len(meshes) > 1:
-        meshes = _doubles_of_one(meshes, sketch.anchors, firsts)
-    return Plan(candidates[chosen], loss[chosen], log_tail, low[:, chosen], high[:, chosen], meshes)
+    of_sum = candidates[chosen], loss[chosen], log_tail
+    return of_sum, (low[:, chosen], high[:, chosen]), lengths[:, chosen]
 
 
 def _doubles_of_one(meshes: Array, anchors: Array, firsts: np.ndarray) -> Array:

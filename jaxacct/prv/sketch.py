@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct.arithmetic import roughly
 from jaxacct.composition import Known, known_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.programs import compiled
@@ -60,18 +61,24 @@ def sketched(pairs: DominatingPair, steps: Array, value: Array, is_epsilon: Arra
         is_epsilon (): whether it is epsilon that is wanted.
         points (): mesh points of the lattices.
     """
-    log_copies = jnp.log(jnp.maximum(steps, 1.0))
 
-    def of(pair: DominatingPair) -> Sketch:
-        log_delta = pair.log_tail(jnp.zeros(()), jnp.where(is_epsilon, 0.0, value)) - 3.0
-        known = jnp.where(is_epsilon, jnp.log(value) - log_copies, log_delta)
-        return _sketch(pair, jnp.clip(known, -2000.0, 0.0) - jnp.log(16.0 * points))
+    def guessed(pairs: DominatingPair, steps: Array, value: Array, points: Array) -> tuple[Array, Array, Array]:
+        log_copies = jnp.log(jnp.maximum(steps, 1.0))
 
-    return jax.vmap(of)(pairs)
+        def of(pair: DominatingPair) -> tuple[Array, Array, Array]:
+            log_delta = pair.log_tail(jnp.zeros(()), jnp.where(is_epsilon, 0.0, value)) - 3.0
+            known = jnp.where(is_epsilon, jnp.log(value) - log_copies, log_delta)
+            return _cells(pair, jnp.clip(known, -2000.0, 0.0) - jnp.log(16.0 * points))
+
+        return jax.vmap(of)(pairs)
+
+    # No bound depends on what the cells hold. Atoms are to lie on the mesh, to the last digit.
+    cells = roughly(guessed)(pairs, steps, value, points)
+    return Sketch(*cells, *jax.vmap(lambda pair: (jnp.stack(pair.anchors()), known_of(pair)))(pairs))
 
 
-def _sketch(pair: DominatingPair, log_cut: Array) -> Sketch:
-    """Returns the sketch of a loss, up to where at most e^log_cut of the probability lies beyond."""
+def _cells(pair: DominatingPair, log_cut: Array) -> tuple[Array, Array, Array]:
+    """Returns edges, masses and mean losses of cells, up to where at most e^log_cut of the probability lies beyond."""
     center = pair.central_loss()
     infimum, supremum = pair.loss_range()
 
@@ -103,4 +110,4 @@ def _sketch(pair: DominatingPair, log_cut: Array) -> Sketch:
     ratio = jnp.log(cells.p) - jnp.log(cells.q)
     middles = (edges[1:] + edges[:-1]) / 2
     losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:-1], edges[1:])
-    return Sketch(edges, cells.p, losses, jnp.stack(pair.anchors()), known_of(pair))
+    return edges, cells.p, losses
