@@ -21,7 +21,7 @@ from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import LADDER, Line, errors, line_at, log_delta, rungs_for
+from jaxacct.saddlepoint.contour import Line, errors, line_at, log_delta, saddle_for
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -57,13 +57,11 @@ def line_for(
     Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead. None where it is not ``wanted``.
     """
     scans = scanned(parts)
-    rungs, known = rungs_for(parts, scans, epsilon, log_delta, by_delta, wanted)
-    here = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
-    at_saddle, reached = here.laplace
+    saddle = saddle_for(parts, scans, epsilon, log_delta, by_delta, wanted)
     # The saddle point is met roughly, which matters in the second order only.
-    reached = reached + here.orders * (at_saddle - epsilon)
-    epsilon, log_delta = jnp.where(by_delta, at_saddle, epsilon), jnp.where(by_delta, log_delta, reached)
-    return line_at(parts, scans, rungs, epsilon, log_delta), epsilon, known
+    reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
+    epsilon, log_delta = jnp.where(by_delta, saddle.epsilon, epsilon), jnp.where(by_delta, log_delta, reached)
+    return line_at(parts, scans, saddle.order, epsilon, log_delta, wanted), epsilon, saddle.is_known
 
 
 class Opened(NamedTuple):
