@@ -22,12 +22,12 @@ from jaxtyping import Array
 
 Tree = TypeVar("Tree")
 
-LANES = 16384
-"""Most lanes of a block: one of the exact accountant holds some 150 kB in float64, so that a block takes 2.5 GB."""
+LANES = 8192
+"""Most lanes of a block: memory is that of a block, and its arrays are to stay near the device's cores."""
 
-FEWEST, MOST, SHARE = 16, 1024, 16
-"""Slots of a queue: one for so many lanes (SHARE), within limits. More fill a device better, but the last lanes to be
-done keep all of them busy: at most a lane's most steps, times the slots."""
+FEWEST, SHARE = 16, 8
+"""Slots of a queue: one for so many lanes (SHARE), and not fewer than so many. More fill a device better, but the last
+lanes to be done keep all of them busy: for a lane's most steps, at most."""
 
 
 def while_loop(
@@ -36,6 +36,7 @@ def while_loop(
     state: Tree,
     given: Any,
     longest_first: Array | int = 0,
+    share: int | None = None,
 ) -> Tree:
     """Returns ``state`` after ``step(state, given)`` for as long as ``condition(state, given)`` holds.
 
@@ -45,12 +46,14 @@ def while_loop(
         state: pytree of arrays.
         given: pytree of arrays, the same at every step.
         longest_first (): lanes for which it is larger come first in the queue: steps that they may take, if known.
+        share: lanes for each slot, SHARE by default. Fewer where a step is of loops that are queues themselves.
     """
 
     def alone(state: Tree, given: Any, _: Any) -> Tree:
         return jax.lax.while_loop(lambda state: condition(state, given), lambda state: step(state, given), state)
 
-    return _in_lanes(alone, functools.partial(_queued, condition, step))(state, given, jnp.asarray(longest_first))
+    together = functools.partial(_queued, condition, step, share or SHARE)
+    return _in_lanes(alone, together)(state, given, jnp.asarray(longest_first))
 
 
 def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, given: Any) -> Tree:
@@ -161,9 +164,9 @@ def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callab
     return lanes
 
 
-def slots_for(size: int) -> int:
+def slots_for(size: int, share: int) -> int:
     """Returns how many of so many lanes are worked on side by side."""
-    return min(size, max(FEWEST, min(MOST, size // SHARE)))
+    return min(size, max(FEWEST, size // share))
 
 
 def _every(size: int, tree: Tree, is_batched: Any) -> Tree:
@@ -213,6 +216,7 @@ class _Lanes:
 def _queued(
     condition: Callable[..., Array],
     step: Callable[..., Tree],
+    share: int,
     size: int,
     is_batched: Any,
     state: Tree,
@@ -221,7 +225,7 @@ def _queued(
 ) -> Tree:
     """Returns the states of all lanes after their loops."""
     lanes, state = _Lanes(given, is_batched[1]), _every(size, state, is_batched[0])
-    begins, slots = lanes.each(condition)(state, given), slots_for(size)
+    begins, slots = lanes.each(condition)(state, given), slots_for(size, share)
     goes_on, advanced = lanes.each(condition), lanes.each(step)
     # Lanes that take no step come last, and are never begun.
     hint = jnp.broadcast_to(work, (size,)).astype(jnp.float32)
@@ -262,7 +266,7 @@ def _queued(
 
 def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, given: Any) -> Tree:
     """Returns the rows of all lanes: those of all lanes are one list, worked off a block at a time."""
-    lanes, width = _Lanes(given, is_batched[2]), slots_for(size)
+    lanes, width = _Lanes(given, is_batched[2]), slots_for(size, SHARE)
     count, rows = _every(size, count, is_batched[0]), _every(size, rows, is_batched[1])
     most = jax.tree.leaves(rows)[0].shape[1]
     ends = jnp.cumsum(count, dtype=jnp.int32)

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
@@ -159,13 +159,14 @@ def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
     return 1 + near - beyond, -beyond - order**2 * found.curvature + near / (1 + order)
 
 
+@roughly
 def saddle_for(
     parts: tuple[Part, ...],
     scans: list[Nodes],
     epsilon: Array,
     log_delta: Array,
     by_delta: Array | bool,
-    wanted: Array | bool = True,
+    wanted: Array | bool,
 ) -> Saddle:
     """Returns the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``log_delta`` by Laplace's method.
 
@@ -210,6 +211,7 @@ def log_factor(order: Array) -> Array:
     return -order * jnp.log1p(1 / order) - jnp.log1p(order)
 
 
+@roughly
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
     """Returns which order makes the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
 
@@ -238,7 +240,7 @@ def line_at(
     saddle: Array,
     epsilon: Array,
     log_delta: Array,
-    wanted: Array | bool = True,
+    wanted: Array | bool,
 ) -> Line:
     """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
 

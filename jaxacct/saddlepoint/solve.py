@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
@@ -39,6 +40,9 @@ NEWTON = 5
 LINES = 3
 """Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
 
+
+LANES_A_SLOT = 4
+"""Of the loop over lines: one is usual, and a step is made of queues."""
 
 MOVED = 0.005
 """Nats of log delta by which eps must have moved for another line to be another line."""
@@ -168,10 +172,12 @@ def _epsilon_bounds_traced(parts: Parts, delta: Array) -> Bounds:
     zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
     shapes = jax.eval_shape(_tried, parts, delta, zero, first, jnp.asarray(True))
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(is_rough=jnp.asarray(True))
-    found = jax.lax.while_loop(
-        lambda found: found.is_rough,
-        lambda found: _tried(parts, delta, found.epsilon, found.lines, found.is_rough),
+    found = by_work.while_loop(
+        lambda found, _: found.is_rough,
+        lambda found, given: _tried(given[0], given[1], found.epsilon, found.lines, found.is_rough),
         start,
+        (parts, delta),
+        share=LANES_A_SLOT,
     )
     return found.bounds
 
