@@ -22,8 +22,8 @@ from jaxtyping import Array
 
 Tree = TypeVar("Tree")
 
-LANES = 8192
-"""Most lanes of a block: memory is that of a block, and its arrays are to stay near the device's cores."""
+LANES = 32768
+"""Most lanes of a block, which memory is that of; enough for a device to be busy with a share of a share of them."""
 
 FEWEST, SHARE = 16, 8
 """Slots of a queue: one for so many lanes (SHARE), and not fewer than so many. More fill a device better, but the last

@@ -7,6 +7,7 @@ tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a the tile's first a
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -54,14 +55,16 @@ def log_characteristic(
     And a bound on the error of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is off by
     e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k. Only the first ``tiles`` tiles are filled.
     """
-    total: Sums = (jnp.zeros((FREQUENCIES // BLOCK, BLOCK), order.dtype),) * 3
+    sums: list[Sums] = []
     for (pairs, steps), scan, known in zip(parts, scans, of_rows, strict=True):
+        run = (pairs, scan, known, steps)
+        if steps.shape[0] == 1:
+            sums.append(_row(*jax.tree.map(lambda leaf: leaf[0], run), order, spacing, tiles))
+            continue
         # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(
-            lambda row: _row(row[0], row[1], row[2], row[3], order, spacing, tiles), (pairs, scan, known, steps)
-        )
-        total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
-    return total
+        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), run)
+        sums.append(tuple(jnp.sum(of_rows, axis=0) for of_rows in rows))
+    return tuple(functools.reduce(jnp.add, each) for each in zip(*sums, strict=True))
 
 
 def _row(
