@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, platform
+from jaxacct.by_work import in_blocks
 from jaxacct.platforms import by_platform
 from jaxacct.precision import is_concrete
 from jaxacct.programs import Program
@@ -87,9 +88,11 @@ def one_by_one(
 
 
 def _side_by_side(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:
-    """Returns a batch's results: entry by entry on a CPU, and all at once on other devices."""
-    axes = jax.tree.unflatten(jax.tree.structure(args), [0 if is_batched else None for is_batched in which])
-    at_once = jax.vmap(functools.partial(function, *static), in_axes=tuple(axes))
+    """Returns a batch's results: entry by entry on a CPU, and in blocks on other devices."""
+    leaves, structure = jax.tree.flatten(args)
+    size = next(leaf.shape[0] for leaf, is_batched in zip(leaves, which, strict=True) if is_batched)
+    is_batched = jax.tree.unflatten(structure, which)
+    at_once = functools.partial(in_blocks, functools.partial(function, *static), size, is_batched)
     return by_platform(lambda *args: _map(function, static, which, args), *args, at_once=at_once)
 
 

@@ -20,6 +20,7 @@ from jaxacct import prv, saddlepoint
 from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
+from jaxacct.by_work import where_needed
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import by_pairs, needs_pairs
@@ -191,21 +192,28 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     return bounds.converged | (bounds.gap <= tolerance)
 
 
+MESHES = 64
+"""Meshes of a batch that are composed side by side."""
+
+
 @in_float64_by_programs
-def with_mesh(exact: Bounds, mesh: Callable[[], Bounds] | None, tolerance: float) -> Bounds:
+def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
     """Returns the exact accountant's brackets, and where they are not settled what the mesh's prove besides.
 
-    Numbers, or concrete arrays of one shape. This is the one place that says when a mesh is asked: once, where anything
-    is open; never where ``mesh`` is None.
+    Numbers, or concrete arrays of one shape. This is the one place that says when a mesh is asked, ``mesh(*run)``:
+    once, where anything is open; never where it is None. In a batch that is traced, for the lanes that are open alone:
+    there ``run`` is all that the mesh depends on.
     """
     enough = outside(_judged(exact, tolerance))
     if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
 
-    def both() -> Bounds:
-        return outside(_judged(enough.intersection(mesh()), tolerance))
+    def both(enough: Bounds, run: tuple[Any, ...]) -> Bounds:
+        return outside(_judged(enough.intersection(mesh(*run)), tolerance))
 
-    return both() if is_concrete(enough) else jax.lax.cond(enough.converged, lambda: enough, both)
+    if is_concrete(enough):
+        return both(enough, run)
+    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=MESHES)
 
 
 @compiled
@@ -241,6 +249,7 @@ def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:
 
 
 def _with_points(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    mechanism, steps, question = asked.arguments(leaves)
-    mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, asked.relation, points=points)
-    return with_mesh(exact, mesh if points else None, question.tolerance)
+    def mesh(leaves: tuple[Any, ...]) -> Bounds:
+        return prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=points)
+
+    return with_mesh(exact, mesh if points else None, asked.arguments(leaves)[-1].tolerance, leaves)

@@ -11,8 +11,8 @@ PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
     *("pytrees", "arithmetic", "float_pairs", "program_cache", "elementary", "programs"),
-    *("processes", "precision", "platforms", "validation", "strict_json", "whole_file", "batching", "bounds"),
-    *("rounded_sum", "binomial"),
+    *("processes", "precision", "platforms", "validation", "strict_json", "whole_file", "by_work", "batching"),
+    *("bounds", "rounded_sum", "binomial"),
     *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
     *("calibrate", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),

@@ -21,7 +21,7 @@ from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array
 
 from jaxacct.composition import Part
-from jaxacct.saddlepoint.contour import largest_order, saddle_point, total
+from jaxacct.saddlepoint.contour import largest_order, saddle_for, total
 from jaxacct.saddlepoint.solve import scanned
 
 STEPS = 24
@@ -185,7 +185,7 @@ def guess_patiently(
     def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
         i, setting, _, _, _ = state
         parts = parts_at(setting)
-        order = saddle_point(parts, scanned(parts), epsilon)
+        order = saddle_for(parts, scanned(parts), epsilon, log_delta, False, True).order
         one = jnp.ones_like(setting)
         value, slope = jax.jvp(lambda u: expansion(parts_at(u), order, epsilon)[0], (setting,), (one,))
         move = (log_delta - value) / slope

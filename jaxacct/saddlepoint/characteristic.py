@@ -7,10 +7,14 @@ tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a the tile's first a
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.arithmetic import arithmetic, roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
@@ -37,65 +41,77 @@ which two are put together, err by up to six units of themselves (:mod:`.turns`)
 Sums = tuple[Array, ...]
 
 
+def frequencies(spacing: Array, block: Array) -> Array:
+    """Returns the frequencies (BLOCK,) of a block."""
+    return spacing * (BLOCK * block + 1 + jnp.arange(BLOCK)).astype(spacing.dtype)
+
+
 def log_characteristic(
     parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
 ) -> Sums:
-    """Returns, at the frequencies (1 ... FREQUENCIES) spacing, the log modulus and the phase of E_t[e^(iw(S - E_t S))].
+    """Returns log modulus and phase of E_t[e^(iw(S - E_t S))] at (1 ... FREQUENCIES) spacing, in rows of BLOCK.
 
     ``of_rows`` has the moments of each row at that order.
     And a bound on the error of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is off by
     e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k. Only the first ``tiles`` tiles are filled.
     """
-    total: Sums = (jnp.zeros(FREQUENCIES, order.dtype),) * 3
+    sums: list[Sums] = []
     for (pairs, steps), scan, known in zip(parts, scans, of_rows, strict=True):
+        run = (pairs, scan, known, steps)
+        if steps.shape[0] == 1:
+            sums.append(_row(*jax.tree.map(lambda leaf: leaf[0], run), order, spacing, tiles))
+            continue
         # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(
-            lambda row: _row(row[0], row[1], row[2], row[3], order, spacing, tiles), (pairs, scan, known, steps)
-        )
-        total = tuple(a + jnp.sum(b, axis=0) for a, b in zip(total, rows, strict=True))
-    return total
+        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), run)
+        sums.append(tuple(jnp.sum(of_rows, axis=0) for of_rows in rows))
+    return tuple(functools.reduce(jnp.add, each) for each in zip(*sums, strict=True))
 
 
 def _row(
     pair: DominatingPair, scan: Nodes, known: Moments, steps: Array, order: Array, spacing: Array, tiles: Array
 ) -> Sums:
     """Returns the sums of one loss, times steps."""
-    law, u = law_of(pair), arithmetic().roundoff
+    law = law_of(pair)
     window = law.window(order, scan)
     end = spacing * TILE * tiles
     # What so many pieces miss is bounded below.
     pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
-
-    def piece(i: Array, sums: Sums) -> Sums:
-        nodes = law.piece(window, i, pieces)
-        weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
-        deviations = nodes.losses - known.slope
-        spread = jnp.sum(weights * (jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)))
-        real, imaginary = _sums(weights, deviations, spacing, tiles, sums[:2])
-        return real, imaginary, sums[2] + spread
-
     nothing = jnp.zeros(FREQUENCIES, order.dtype)
+    sums: Sums = jnp.zeros_like(pieces), nothing, nothing, jnp.zeros_like(order)
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
-    real, imaginary, spread = jax.lax.fori_loop(0, taken, piece, (nothing, nothing, jnp.zeros_like(order)))
+    _, real, imaginary, spread = by_work.while_loop(
+        lambda sums, given: sums[0] < given[-1],
+        _piece_added,
+        sums,
+        (pair, window, pieces, known, order, spacing, tiles, taken),
+        longest_first=tiles,
+    )
     missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
+    rows = tuple(values.reshape(-1, BLOCK) for values in (real, imaginary))
+    return by_work.map_rows(-(-tiles * TILE // BLOCK), _to_the_steps, rows, (spacing, spread, missed, steps))
 
-    def block(i: Array, filled: Sums) -> Sums:
-        def part(values: Array) -> Array:
-            return jax.lax.dynamic_slice(values, (BLOCK * i,), (BLOCK,))
 
-        x, y = part(real), part(imaginary)
-        # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
-        excess, square = 2 * x + x**2 + y**2, jnp.maximum((1 + x) ** 2 + y**2, u**2)
-        log_modulus = 0.5 * jnp.where(excess > -0.5, log_complement(-jnp.maximum(excess, -0.5)), jnp.log(square))
-        w = spacing * (BLOCK * i + 1 + jnp.arange(BLOCK)).astype(order.dtype)
-        # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
-        error = jnp.log1p((NODE_ROUNDING * u * w * spread + missed) * jnp.exp(-log_modulus))
-        once = log_modulus, jnp.arctan2(y, 1 + x), error
-        found = [jnp.where(steps > 0, steps * part, 0.0) for part in once]
-        return tuple(jax.lax.dynamic_update_slice(a, f, (BLOCK * i,)) for a, f in zip(filled, found, strict=True))
+def _piece_added(sums: Sums, given: Any) -> Sums:
+    """Returns the sums with one piece of the nodes more."""
+    (i, real, imaginary, spread), (pair, window, pieces, known, order, spacing, tiles, _) = sums, given
+    nodes = law_of(pair).piece(window, i, pieces)
+    weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
+    deviations = nodes.losses - known.slope
+    spread = spread + jnp.sum(weights * (jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)))
+    return i + 1, *_sums(weights, deviations, spacing, tiles, (real, imaginary)), spread
 
-    return jax.lax.fori_loop(0, -(-tiles * TILE // BLOCK), block, (nothing, nothing, nothing))
+
+def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
+    """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
+    (x, y), (spacing, spread, missed, steps), u = sums, given, arithmetic().roundoff
+    # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
+    excess, square = 2 * x + x**2 + y**2, jnp.maximum((1 + x) ** 2 + y**2, u**2)
+    log_modulus = 0.5 * jnp.where(excess > -0.5, log_complement(-jnp.maximum(excess, -0.5)), jnp.log(square))
+    # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
+    error = jnp.log1p((NODE_ROUNDING * u * frequencies(spacing, i) * spread + missed) * jnp.exp(-log_modulus))
+    once = log_modulus, jnp.arctan2(y, 1 + x), error
+    return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in once)
 
 
 def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: Sums) -> Sums:
@@ -117,7 +133,7 @@ def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums:
         new = (a + b for a, b in zip(old, added, strict=True))
         return tuple(jax.lax.dynamic_update_slice(a, b, (TILE * i,)) for a, b in zip(sums, new, strict=True))
 
-    return jax.lax.fori_loop(0, tiles, tile, sums)
+    return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)
 
 
 def _product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:

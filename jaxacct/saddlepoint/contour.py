@@ -13,18 +13,20 @@ quadrature's and the roundings' errors, each bounded where it arises, that makes
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.arithmetic import arithmetic, roughly
 from jaxacct.composition import Part
-from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
 from jaxacct.precision import first_index
-from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, log_characteristic
+from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, frequencies, log_characteristic
 from jaxacct.saddlepoint.search import Search, search_from
 
 LADDER = 1.25 ** np.arange(-11, 6)
@@ -54,27 +56,32 @@ are sums of positive terms, taken directly where they are above 1/4 only.
 Tree = TypeVar("Tree")
 
 
-class Line(NamedTuple):
-    """The integrand on the line, for all eps: at node m, amplitude[m] e^(i (phase[m] + w[m] (slope - eps)))."""
+class Integrand(NamedTuple):
+    """At node m, for all eps, amplitude[m] e^(i (phase[m] + w[m] (slope - eps))); in blocks, with their sums."""
 
-    order: Array
-    spacing: Array
-    w: Array
     amplitude: Array
     phase: Array
     mass: Array
-    """Sum of the amplitudes."""
+    """Sum of the amplitudes of each block."""
     rounding: Array
     """Sum of the amplitudes times the error of each node, as a complex number, and of its phase's rounding."""
     lever: Array
     """Sum of the amplitudes times w."""
+
+
+class Line(NamedTuple):
+    """The integrand on the line, and what it leaves out."""
+
+    order: Array
+    spacing: Array
+    integrand: Integrand
+    blocks: Array
+    """Blocks of BLOCK nodes that are not empty."""
     value: Array
     """K(t) of the sum."""
     slope: Array
     common_error: Array
     """Relative error of all nodes alike."""
-    blocks: Array
-    """Blocks of BLOCK nodes that are not empty."""
     log_tail: Array
     """Log of the nodes left out, in units of the sum over the nodes."""
     orders: Array
@@ -82,22 +89,16 @@ class Line(NamedTuple):
     """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
 
 
-class Rungs(NamedTuple):
-    """Orders (n,), and what is known there."""
+class Saddle(NamedTuple):
+    """Where the saddle point is, roughly."""
 
-    orders: Array
-    moments: Moments
-    """Of the sum."""
-    error: Array
-    """Bounds on the errors of their values."""
-    of_rows: list[Moments]
-    """Of each row (n, rows) of each part, once."""
-    laplace: tuple[Array, Array]
-    """The eps whose saddle point it is, and log delta there by Laplace's method."""
-
-    def at(self, index: Array | int) -> Rungs:
-        """Returns those of one order."""
-        return jax.tree.map(lambda values: values[index], self)
+    order: Array
+    epsilon: Array
+    """The eps whose saddle point this order is."""
+    log_delta: Array
+    """There, by Laplace's method."""
+    is_known: Array
+    """Whether it was found."""
 
 
 def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
@@ -113,9 +114,7 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     of_rows, each = [], []
     for (pairs, _), rows in zip(parts, nodes, strict=True):
         found = jax.vmap(moments, in_axes=(0, None))(rows, order)
-        missed = jax.vmap(lambda p, n: law_of(p).log_quadrature_error(order, jnp.zeros_like(order), _step(n)))(
-            pairs, rows
-        )
+        missed = jax.vmap(log_moment_error, in_axes=(0, 0, None))(pairs, rows, order)
         of_rows.append(found)
         each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
     return *_summed(parts, each), of_rows
@@ -130,8 +129,9 @@ def _summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
     return jax.tree.map(summed, *each)
 
 
-def _step(nodes: Nodes) -> Array:
-    return nodes.places[1] - nodes.places[0]
+def log_moment_error(pair: DominatingPair, scan: Nodes, order: Array) -> Array:
+    """Returns a bound on the log of the relative error of a moment by quadrature."""
+    return law_of(pair).log_quadrature_error(order, jnp.zeros_like(order), scan.places[1] - scan.places[0])
 
 
 def largest_order(parts: tuple[Part, ...]) -> Array:
@@ -159,60 +159,51 @@ def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
     return 1 + near - beyond, -beyond - order**2 * found.curvature + near / (1 + order)
 
 
-def saddle_point(parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array) -> Array:
-    """Returns an order near the saddle point for ``epsilon``."""
+@roughly
+def saddle_for(
+    parts: tuple[Part, ...],
+    scans: list[Nodes],
+    epsilon: Array,
+    log_delta: Array,
+    by_delta: Array | bool,
+    wanted: Array | bool,
+) -> Saddle:
+    """Returns the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``log_delta`` by Laplace's method.
 
-    def step(search: Search) -> Search:
-        return search.advanced(*excess(total(parts, scans, search.order), search.order, epsilon))
-
-    search = search_from(largest_order(parts))
-    return jax.lax.while_loop(lambda search: ~search.is_over, step, search).order
-
-
-def rungs_for(
-    parts: tuple[Part, ...], scans: list[Nodes], epsilon: Array, log_delta: Array, by_delta: Array | bool
-) -> tuple[Rungs, Array]:
-    """Returns the moments of the sum at the orders of LADDER, and whether the saddle point was found that it is for.
-
-    That for ``epsilon``; where ``by_delta``, for the eps that has ``log_delta`` by Laplace's method instead. Search and
-    ladder are one loop, for moments are most of what there is to compile. One order after the other: their nodes stay
-    in the cache.
+    A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``.
     """
-    largest = largest_order(parts)
-    ladder = jnp.asarray(LADDER, largest.dtype)
-
-    def looked(search: Search, found: Moments, order: Array) -> tuple[Search, Array, Array]:
-        """Returns the search after a look at an order, and the eps and log delta that Laplace's method has there."""
-        at, reached, bend = log_normal_delta(found, order)
-        value, slope = excess(found, order, epsilon)
-        value, slope = jnp.where(by_delta, reached - log_delta, value), jnp.where(by_delta, -(order**2) * bend, slope)
-        return search.advanced(value, slope), at, reached
-
-    def step(state: tuple[Search, Array, Rungs]) -> tuple[Search, Array, Rungs]:
-        search, filled, rungs = state
-        climbs = search.is_over
-        order = jnp.where(climbs, jnp.minimum(search.order * ladder[filled], largest), search.order)
-        found, error, of_rows = total_and_error(parts, scans, order)
-        # Any order is right, wherever a search of so many steps ends.
-        ahead, at, reached = roughly(looked)(search, found, order)
-        search = jax.tree.map(lambda a, b: jnp.where(climbs, a, b), search, ahead)
-        # While it is sought the first rung is written, which is overwritten later.
-        rung = Rungs(order, found, error, of_rows, (at, reached))
-        rungs = jax.tree.map(lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, filled, 0), rungs, rung)
-        return search, filled + climbs, rungs
-
-    def empty(*shape: int) -> Array:
-        return jnp.zeros((len(LADDER), *shape), largest.dtype)
-
-    def no_moments(*shape: int) -> Moments:
-        return Moments(empty(*shape), empty(*shape), empty(*shape))
-
-    of_rows = [no_moments(*steps.shape) for _, steps in parts]
-    none = Rungs(empty(), no_moments(), empty(), of_rows, (empty(), empty()))
-    search, _, rungs = jax.lax.while_loop(
-        lambda state: state[1] < len(LADDER), step, (search_from(largest), jnp.int32(0), none)
+    given = parts, scans, epsilon, log_delta, jnp.asarray(by_delta)
+    largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
+    search, at, reached = by_work.while_loop(
+        lambda state, _: ~state[0].is_over, _one_look, (search_from(largest, wanted), nothing, nothing), given
     )
-    return rungs, search.is_known(largest)
+    return Saddle(search.order, at, reached, search.is_known(largest))
+
+
+def _one_look(state: tuple[Search, Array, Array], given: Any) -> tuple[Search, Array, Array]:
+    """Returns the search after a look at its order, and what Laplace's method says there."""
+    (search, *_), (parts, scans, epsilon, log_delta, by_delta) = state, given
+    found = total(parts, scans, search.order)
+    at, reached, bend = log_normal_delta(found, search.order)
+    value, slope = excess(found, search.order, epsilon)
+    value = jnp.where(by_delta, reached - log_delta, value)
+    slope = jnp.where(by_delta, -(search.order**2) * bend, slope)
+    return search.advanced(value, slope), at, reached
+
+
+def cumulants_above(parts: tuple[Part, ...], scans: list[Nodes], orders: Array, wanted: Array | bool) -> Array:
+    """Returns upper bounds on the sum's K at several orders; zeros where they are not ``wanted``."""
+
+    def one(_: Array, order: Array, given: Any) -> Array:
+        parts, scans = given
+        each = [
+            jax.vmap(lambda p, n: cumulant_above(n, order) + jnp.exp(log_moment_error(p, n, order)))(pairs, rows)
+            for (pairs, _), rows in zip(parts, scans, strict=True)
+        ]
+        above: Array = _summed(parts, each)
+        return above
+
+    return by_work.map_rows(jnp.where(wanted, orders.shape[0], 0), one, orders, (parts, scans))
 
 
 def log_factor(order: Array) -> Array:
@@ -220,6 +211,7 @@ def log_factor(order: Array) -> Array:
     return -order * jnp.log1p(1 / order) - jnp.log1p(order)
 
 
+@roughly
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
     """Returns which order makes the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
 
@@ -242,49 +234,57 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     return best, lengths[best]
 
 
-def line_at(parts: tuple[Part, ...], scans: list[Nodes], rungs: Rungs, epsilon: Array, log_delta: Array) -> Line:
+def line_at(
+    parts: tuple[Part, ...],
+    scans: list[Nodes],
+    saddle: Array,
+    epsilon: Array,
+    log_delta: Array,
+    wanted: Array | bool,
+) -> Line:
     """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
 
     Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
-    the integrand at the nodes up to there.
+    the integrand at the nodes up to there. Where it is not ``wanted`` there are none.
     """
     u = arithmetic().roundoff
-    log_moments = rungs.moments.value + rungs.error
-    # Any line, and any length, is right.
-    chosen, length = roughly(chosen_line)(rungs.orders, log_moments, epsilon, log_delta)
+    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
+    above = cumulants_above(parts, scans, orders, wanted)
+    chosen, length = chosen_line(orders, above, epsilon, log_delta)
+    order = orders[chosen]
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
-    order, here, error_here, of_rows, _ = rungs.at(chosen)
+    here, error_here, of_rows = total_and_error(parts, scans, order)
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
-    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum)
-    amplitude, phase, error, blocks = integrand(parts, scans, of_rows, order, spacing, tiles)
-    w = spacing * (1 + jnp.arange(FREQUENCIES)).astype(order.dtype)
+    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum, wanted)
+    found = integrand(parts, scans, of_rows, order, spacing, tiles)
     # At order 0 the bound is that of delta <= 1.
-    orders = jnp.concatenate([rungs.orders, jnp.zeros_like(order)[None]])
-    heights = jnp.concatenate([log_moments + log_factor(rungs.orders), jnp.zeros_like(order)[None]])
-    fall = -jnp.abs(order - orders) * length
+    none = jnp.zeros_like(order)[None]
+    fall = -jnp.abs(order - jnp.concatenate([orders, none])) * length
+    heights = jnp.concatenate([above + log_factor(orders), none])
     return Line(
         order=order,
         spacing=spacing,
-        w=w,
-        amplitude=amplitude,
-        phase=phase,
-        mass=jnp.sum(amplitude),
-        rounding=jnp.sum(amplitude * (error + u * (16 + 4 * jnp.abs(phase)))),
-        lever=jnp.sum(amplitude * w),
-        blocks=blocks,
+        integrand=found,
+        blocks=-(-tiles * TILE // BLOCK),
         value=here.value,
         slope=here.slope,
         common_error=error_here + 4 * u,
         log_tail=log_tail,
-        orders=orders,
+        orders=jnp.concatenate([orders, none]),
         log_beside=heights + fall - jnp.log(-jnp.expm1(fall)),
     )
 
 
 def far_enough(
-    parts: tuple[Part, ...], scans: list[Nodes], order: Array, spacing: Array, curvature: Array, log_sum: Array
+    parts: tuple[Part, ...],
+    scans: list[Nodes],
+    order: Array,
+    spacing: Array,
+    curvature: Array,
+    log_sum: Array,
+    wanted: Array | bool,
 ) -> tuple[Array, Array]:
     """Returns how many tiles of nodes leave out nothing that counts, and the log of a bound on what they leave out.
 
@@ -296,72 +296,73 @@ def far_enough(
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
     ]
-
-    def envelope(w: Array) -> Array:
-        sums = jnp.zeros_like(w)
-        for (pairs, steps), nodes in zip(parts, rough, strict=True):
-            logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
-            sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
-        return sums
-
-    def is_short(state: tuple[Array, Array]) -> Array:
-        w, log_modulus = state
-        return log_modulus > log_sum + jnp.log(w) - cut
-
-    def farther_out(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        w = state[0] * FARTHER
-        return w, envelope(w)
-
     most = spacing * FREQUENCIES
-    start = jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.full_like(order, jnp.inf)
-    w, log_modulus = jax.lax.while_loop(lambda state: is_short(state) & (state[0] < most), farther_out, start)
+    start = jnp.where(wanted, jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.inf), jnp.full_like(order, jnp.inf)
+    w, log_modulus = by_work.while_loop(
+        lambda state, given: _is_short(state, given[-2]) & (state[0] < given[-1]),
+        _farther_out,
+        start,
+        (parts, rough, order, log_sum, most),
+    )
     # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
-    is_enough = ~is_short((w, log_modulus)) & (w <= most)
+    is_enough = ~_is_short((w, log_modulus), log_sum) & (w <= most)
     tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
+    tiles = jnp.where(wanted, tiles, 0)
     end = spacing * TILE * tiles
     return tiles, jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
 
 
+def _is_short(state: tuple[Array, Array], log_sum: Array) -> Array:
+    """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
+    w, log_modulus = state
+    return log_modulus > log_sum + jnp.log(w) - arithmetic().cut
+
+
+def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
+    """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
+    w, (parts, rough, order, _, _) = state[0] * FARTHER, given
+    sums = jnp.zeros_like(w)
+    for (pairs, steps), nodes in zip(parts, rough, strict=True):
+        logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
+        sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
+    return w, sums
+
+
 def integrand(
     parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Returns modulus, phase and relative error of the integrand at the nodes, and how many blocks of them count.
+) -> Integrand:
+    """Returns the integrand at the nodes of so many tiles; beyond it is zero.
 
     It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
     """
-    log_modulus, phase, error = log_characteristic(parts, scans, of_rows, order, spacing, tiles)
-    blocks = -(-tiles * TILE // BLOCK)
+    sums = log_characteristic(parts, scans, of_rows, order, spacing, tiles)
 
-    def block(i: Array, filled: tuple[Array, ...]) -> tuple[Array, ...]:
-        at = BLOCK * i
-        of_sum = (jax.lax.dynamic_slice(values, (at,), (BLOCK,)) for values in (log_modulus, phase, error))
-        logs, turn, off = of_sum
-        index = at + jnp.arange(BLOCK)
-        w = spacing * (1 + index).astype(order.dtype)
+    def block(i: Array, of_sum: tuple[Array, ...], given: tuple[Array, ...]) -> Integrand:
+        (logs, turn, off), (order, spacing, tiles), u = of_sum, given, arithmetic().roundoff
+        w = frequencies(spacing, i)
         # 1/(z (z + 1)).
         amplitude = jnp.exp(logs) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
-        amplitude = jnp.where(index < tiles * TILE, amplitude, 0.0)
-        found = amplitude, turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order), jnp.expm1(off)
-        return tuple(jax.lax.dynamic_update_slice(old, new, (at,)) for old, new in zip(filled, found, strict=True))
+        amplitude = jnp.where(BLOCK * i + jnp.arange(BLOCK) < tiles * TILE, amplitude, 0.0)
+        phase = turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order)
+        rounding = amplitude * (jnp.expm1(off) + u * (16 + 4 * jnp.abs(phase)))
+        return Integrand(amplitude, phase, jnp.sum(amplitude), jnp.sum(rounding), jnp.sum(amplitude * w))
 
-    nothing = jnp.zeros(FREQUENCIES, order.dtype)
-    amplitude, phase, error = jax.lax.fori_loop(0, blocks, block, (nothing, nothing, nothing))
-    return amplitude, phase, error, blocks
+    return by_work.map_rows(-(-tiles * TILE // BLOCK), block, sums, (order, spacing, tiles))
 
 
 def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(eps) as the rule has it, and its derivative in eps."""
     at_zero = 1 / (line.order * (1 + line.order))
 
-    def block(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        w, amplitude, phase = (
-            jax.lax.dynamic_slice(a, (BLOCK * i,), (BLOCK,)) for a in (line.w, line.amplitude, line.phase)
-        )
-        angle = phase + w * (line.slope - epsilon)
-        return sums[0] + jnp.sum(amplitude * jnp.cos(angle)), sums[1] + jnp.sum(amplitude * w * jnp.sin(angle))
+    def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> tuple[Array, Array]:
+        (amplitude, phase), (spacing, beyond) = of_line, given
+        w = frequencies(spacing, i)
+        angle = phase + w * beyond
+        return jnp.sum(amplitude * jnp.cos(angle)), jnp.sum(amplitude * w * jnp.sin(angle))
 
-    nothing = jnp.zeros_like(line.order)
-    cosines, sines = jax.lax.fori_loop(0, line.blocks, block, (nothing, nothing))
+    given = line.spacing, line.slope - epsilon
+    nodes = line.integrand.amplitude, line.integrand.phase
+    cosines, sines = map(jnp.sum, by_work.map_rows(line.blocks, block, nodes, given))
     height, rise = at_zero + 2 * cosines, 2 * sines
     exponent = line.value - line.order * epsilon
     return exponent + jnp.log(line.spacing / (2 * jnp.pi)) + jnp.log(height), -line.order + rise / height
@@ -374,9 +375,10 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     """
     u, size = arithmetic().roundoff, jnp.abs(epsilon)
     at_zero = 1 / (line.order * (1 + line.order))
-    rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * line.mass))
+    mass, of_nodes, lever = map(jnp.sum, line.integrand[2:])
+    rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * mass))
     # A node's angle is right to 4 u of its phase, and of w times slope and eps.
-    rounding = rounding + 2 * (line.rounding + 4 * u * (jnp.abs(line.slope) + size) * line.lever)
+    rounding = rounding + 2 * (of_nodes + 4 * u * (jnp.abs(line.slope) + size) * lever)
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
     relative = both * jnp.exp(-log_height) + line.common_error

@@ -52,7 +52,7 @@ class Search(NamedTuple):
         return (self.met | between) & (largest > 0) & jnp.isfinite(largest)
 
 
-def search_from(largest: Array) -> Search:
-    """Returns the beginning of a search for the saddle point below an order."""
+def search_from(largest: Array, wanted: Array | bool) -> Search:
+    """Returns the beginning of a search for the saddle point below an order; its end, where none is wanted."""
     least = largest * LEAST
-    return Search(jnp.asarray(0), least, largest, jnp.sqrt(least * largest), jnp.asarray(False))
+    return Search(jnp.where(wanted, 0, STEPS), least, largest, jnp.sqrt(least * largest), jnp.asarray(False))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
@@ -21,7 +22,7 @@ from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import LADDER, Line, errors, line_at, log_delta, rungs_for
+from jaxacct.saddlepoint.contour import Line, errors, line_at, log_delta, saddle_for
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -40,6 +41,9 @@ LINES = 3
 """Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
 
 
+LANES_A_SLOT = 4
+"""Of the loop over lines: one is usual, and a step is made of queues."""
+
 MOVED = 0.005
 """Nats of log delta by which eps must have moved for another line to be another line."""
 
@@ -49,19 +53,19 @@ def scanned(parts: Parts) -> list[Nodes]:
     return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
-def line_for(parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | bool) -> tuple[Line, Array, Array]:
+def line_for(
+    parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | bool, wanted: Array | bool
+) -> tuple[Line, Array, Array]:
     """Returns the line for an eps, that eps, and whether a saddle point was found.
 
-    Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead.
+    Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead. None where it is not ``wanted``.
     """
     scans = scanned(parts)
-    rungs, known = rungs_for(parts, scans, epsilon, log_delta, by_delta)
-    here = rungs.at(int(np.flatnonzero(LADDER == 1)[0]))
-    at_saddle, reached = here.laplace
+    saddle = saddle_for(parts, scans, epsilon, log_delta, by_delta, wanted)
     # The saddle point is met roughly, which matters in the second order only.
-    reached = reached + here.orders * (at_saddle - epsilon)
-    epsilon, log_delta = jnp.where(by_delta, at_saddle, epsilon), jnp.where(by_delta, log_delta, reached)
-    return line_at(parts, scans, rungs, epsilon, log_delta), epsilon, known
+    reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
+    epsilon, log_delta = jnp.where(by_delta, saddle.epsilon, epsilon), jnp.where(by_delta, log_delta, reached)
+    return line_at(parts, scans, saddle.order, epsilon, log_delta, wanted), epsilon, saddle.is_known
 
 
 class Opened(NamedTuple):
@@ -91,10 +95,13 @@ def _share() -> float:
 
 
 @compiled
-def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any) -> Opened:
-    """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead."""
+def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any, wanted: Any) -> Opened:
+    """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead.
+
+    Lanes of a batch where it is not ``wanted`` have a line that says nothing, and take no time.
+    """
     facts = facts_of(parts)
-    return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta), facts)
+    return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta, wanted), facts)
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -112,7 +119,7 @@ def bounds_of(parts: Parts, question: Question) -> Bounds:
 
 
 def _delta_bounds(parts: Parts, epsilon: Any) -> Bounds:
-    return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
+    return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_, np.True_), epsilon)
 
 
 _delta_bounds_traced = jax.jit(_delta_bounds)
@@ -151,11 +158,11 @@ def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bound
 
 def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
     if is_concrete(parts, delta):
-        found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0))
+        found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0), np.True_)
         # Not so where somebody else's trace is under way.
         if is_concrete(found):
             while found.is_rough:
-                found = _tried(parts, delta, found.epsilon, found.lines)
+                found = _tried(parts, delta, found.epsilon, found.lines, np.True_)
             return found.bounds
     return _epsilon_bounds_traced(parts, delta)
 
@@ -163,17 +170,21 @@ def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
 @compiled
 def _epsilon_bounds_traced(parts: Parts, delta: Array) -> Bounds:
     zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
-    shapes = jax.eval_shape(_tried, parts, delta, zero, first)
+    shapes = jax.eval_shape(_tried, parts, delta, zero, first, jnp.asarray(True))
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(is_rough=jnp.asarray(True))
-    found = jax.lax.while_loop(
-        lambda found: found.is_rough, lambda found: _tried(parts, delta, found.epsilon, found.lines), start
+    found = by_work.while_loop(
+        lambda found, _: found.is_rough,
+        lambda found, given: _tried(given[0], given[1], found.epsilon, found.lines, found.is_rough),
+        start,
+        (parts, delta),
+        share=LANES_A_SLOT,
     )
     return found.bounds
 
 
-def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any) -> _Found:
+def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any, wanted: Any) -> _Found:
     """Returns what one line more has to say; the first is that of Laplace's eps."""
-    return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0), delta, lines)
+    return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0, wanted), delta, lines)
 
 
 @compiled
@@ -235,7 +246,7 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
 
 def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    return _log_delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_), epsilon)
+    return _log_delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_, np.True_), epsilon)
 
 
 @compiled

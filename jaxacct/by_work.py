@@ -1,0 +1,318 @@
+"""Loops whose batches cost the sum of their lanes' work, not their number times the longest.
+
+Under ``jax.vmap`` a loop of ``jax.lax`` goes on for every lane until the last one is done, and ``jax.lax.cond`` takes
+both branches. Here a batch is a queue. A loop has a fixed number of slots; a lane that is done leaves its slot to the
+next in the queue. What only some lanes need is done for these, gathered into dense blocks. Alone, each is what
+``jax.lax`` has; nested batches are one queue.
+
+Functions given to these loops see their arguments alone: a batch is of what is handed over, not of what is closed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array
+
+Tree = TypeVar("Tree")
+
+LANES = 32768
+"""Most lanes of a block, which memory is that of; enough for a device to be busy with a share of a share of them."""
+
+FEWEST, SHARE = 16, 8
+"""Slots of a queue: one for so many lanes (SHARE), and not fewer than so many. More fill a device better, but the last
+lanes to be done keep all of them busy: for a lane's most steps, at most."""
+
+
+def while_loop(
+    condition: Callable[[Tree, Any], Array],
+    step: Callable[[Tree, Any], Tree],
+    state: Tree,
+    given: Any,
+    longest_first: Array | int = 0,
+    share: int | None = None,
+) -> Tree:
+    """Returns ``state`` after ``step(state, given)`` for as long as ``condition(state, given)`` holds.
+
+    Args:
+        condition: of one lane.
+        step: likewise.
+        state: pytree of arrays.
+        given: pytree of arrays, the same at every step.
+        longest_first (): lanes for which it is larger come first in the queue: steps that they may take, if known.
+        share: lanes for each slot, SHARE by default. Fewer where a step is of loops that are queues themselves.
+    """
+
+    def alone(state: Tree, given: Any, _: Any) -> Tree:
+        return jax.lax.while_loop(lambda state: condition(state, given), lambda state: step(state, given), state)
+
+    together = functools.partial(_queued, condition, step, share or SHARE)
+    return _in_lanes(alone, together)(state, given, jnp.asarray(longest_first))
+
+
+def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, given: Any) -> Tree:
+    """Returns ``entry(i, row i of rows, given)`` for the rows i below ``count``, stacked; for the others it is zero."""
+
+    def alone(count: Array, rows: Any, given: Any) -> Tree:
+        def put(i: Array, found: Tree) -> Tree:
+            row = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), rows)
+            return jax.tree.map(
+                lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, i, 0), found, entry(i, row, given)
+            )
+
+        row = jax.tree.map(lambda leaf: leaf[0], rows)
+        return jax.lax.fori_loop(0, count, put, _nothing(entry, (len(jax.tree.leaves(rows)[0]),), row, given))
+
+    return _in_lanes(alone, functools.partial(_mapped, entry))(jnp.asarray(count, jnp.int32), rows, given)
+
+
+def _nothing(entry: Callable[..., Tree], shape: tuple[int, ...], row: Any, given: Any) -> Tree:
+    """Returns zeros for so many entries."""
+    shapes = jax.eval_shape(entry, jnp.int32(0), row, given)
+    return jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), shapes)
+
+
+def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tree, *given: Any, width: int) -> Tree:
+    """Returns ``function(*given)`` where it is needed, and ``otherwise`` elsewhere.
+
+    ``width`` lanes that need it are worked on at a time.
+    """
+
+    def alone(is_needed: Array, otherwise: Tree, given: tuple[Any, ...]) -> Tree:
+        return jax.lax.cond(is_needed, lambda: function(*given), lambda: otherwise)
+
+    return _in_lanes(alone, functools.partial(_gathered, function, width))(is_needed, otherwise, given)
+
+
+def of_all_lanes(count: Array) -> Array:
+    """Returns the largest of the lanes' counts, for all alike: loops up to it need not tell the lanes apart."""
+    largest = custom_vmap(lambda count: count)
+    largest.def_vmap(lambda size, is_batched, count: (jnp.max(count), False))
+    return largest(count)
+
+
+def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``alone(*args)``, of which a batch is ``together(size, is_batched, *args)``."""
+    single: Any = custom_vmap(alone)
+    wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
+
+    @single.def_vmap
+    def batch(size: int, is_batched: Any, *args: Any) -> tuple[Any, Any]:
+        with jax.enable_x64(wide):  # which may have been left since
+            found = _merging(together, size, tuple(is_batched))(*args)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return single
+
+
+def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
+    """Returns ``function(*args)`` of each of so many lanes: at most LANES of them side by side, so memory is bounded.
+
+    ``is_batched``: for each leaf of each argument, whether its leading axis is that of the lanes.
+    """
+    found: Tree = _merging(functools.partial(_block_by_block, function), size, is_batched)(*args)
+    return found
+
+
+def _block_by_block(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
+    axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(is_batched))
+    side_by_side = jax.vmap(function, in_axes=axes)
+    if size <= LANES:
+        found: Tree = side_by_side(*args)
+        return found
+    blocks = -(-size // LANES)
+    block = -(-size // blocks)
+    leaves, structure = jax.tree.flatten(args)
+    batched = jax.tree.leaves(is_batched)
+    # The last lane once more where the last block is not full.
+    lane = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)
+
+    def of(lane: Array) -> Tree:
+        own = [leaf[lane] if b else leaf for leaf, b in zip(leaves, batched, strict=True)]
+        found: Tree = side_by_side(*jax.tree.unflatten(structure, own))
+        return found
+
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], jax.lax.map(of, lane))
+
+
+def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callable[..., Any]:
+    """Returns a batch of lanes as a function whose batches are one larger batch."""
+    lanes: Any = custom_vmap(lambda *args: together(size, is_batched, *args))
+
+    @lanes.def_vmap
+    def batch(outer: int, moves: Any, *args: Any) -> tuple[Any, Any]:
+        def merged(leaf: Array, of_outer: bool, of_lanes: bool) -> Array:
+            if not (of_outer or of_lanes):
+                return leaf
+            inner = leaf.shape[of_outer + of_lanes :]
+            leaf = leaf if of_outer else leaf[None]
+            leaf = leaf if of_lanes else leaf[:, None]
+            return jnp.broadcast_to(leaf, (outer, size, *inner)).reshape(outer * size, *inner)
+
+        moves = tuple(moves)
+        both = jax.tree.map(lambda a, b: a or b, moves, is_batched)
+        found = _merging(together, outer * size, both)(*jax.tree.map(merged, args, moves, is_batched))
+        found = jax.tree.map(lambda leaf: leaf.reshape(outer, size, *leaf.shape[1:]), found)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return lanes
+
+
+def slots_for(size: int, share: int) -> int:
+    """Returns how many of so many lanes are worked on side by side."""
+    return min(size, max(FEWEST, size // share))
+
+
+def _every(size: int, tree: Tree, is_batched: Any) -> Tree:
+    """Returns a pytree with an axis for the lanes at every leaf."""
+    return jax.tree.map(
+        lambda leaf, batched: leaf if batched else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), tree, is_batched
+    )
+
+
+_told: list[Callable[[str, int, int], None]] = []
+
+
+@contextlib.contextmanager
+def counted(tell: Callable[[str, int, int], None]) -> Iterator[None]:
+    """While it lasts batches are traced so that they tell, each time they are run, how much work they were.
+
+    ``tell(name of the step, steps done for all slots, steps that lanes were in need of)``.
+    """
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
+
+
+def _report(function: Callable[..., Any], done: Array, own: Array) -> None:
+    for tell in _told:
+        jax.debug.callback(lambda done, own, tell=tell: tell(function.__name__, int(done), int(own)), done, own)
+
+
+class _Lanes:
+    """What lanes are given; what they share is kept once."""
+
+    def __init__(self, given: Any, is_batched: Any) -> None:
+        self.given, self.is_batched = given, is_batched
+        self.axes = jax.tree.map(lambda batched: 0 if batched else None, is_batched)
+
+    def at(self, lanes: Array) -> Any:
+        """Returns what some of them are given."""
+        return jax.tree.map(lambda leaf, batched: leaf[lanes] if batched else leaf, self.given, self.is_batched)
+
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of (state, given) for several lanes."""
+        return jax.vmap(function, in_axes=(0, self.axes))
+
+
+def _queued(
+    condition: Callable[..., Array],
+    step: Callable[..., Tree],
+    share: int,
+    size: int,
+    is_batched: Any,
+    state: Tree,
+    given: Any,
+    work: Array,
+) -> Tree:
+    """Returns the states of all lanes after their loops."""
+    lanes, state = _Lanes(given, is_batched[1]), _every(size, state, is_batched[0])
+    begins, slots = lanes.each(condition)(state, given), slots_for(size, share)
+    goes_on, advanced = lanes.each(condition), lanes.each(step)
+    # Lanes that take no step come last, and are never begun.
+    hint = jnp.broadcast_to(work, (size,)).astype(jnp.float32)
+    queue = jnp.argsort(jnp.where(begins, -hint, jnp.inf)).astype(jnp.int32)
+    last = jnp.sum(begins, dtype=jnp.int32)
+
+    def entered(places: Array) -> tuple[Array, Array]:
+        """Returns the lanes at places of the queue, and which of the places have one."""
+        return queue[jnp.minimum(places, size - 1)], places < last
+
+    def go(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        lane, busy, begun, current, own, found, worked = carry
+        current, worked = advanced(current, own), (worked[0] + slots, worked[1] + jnp.sum(busy, dtype=jnp.int32))
+        done = busy & ~goes_on(current, own)
+        at = jnp.where(done, lane, size)
+        found = jax.tree.map(lambda all_, new: all_.at[at].set(new, mode="drop"), found, current)
+        following, there = entered(begun + jnp.cumsum(done, dtype=jnp.int32) - 1)
+        enters = done & there
+        lane, busy = jnp.where(enters, following, lane), busy & (enters | ~done)
+
+        def taken(new: Array, old: Array) -> Array:
+            return jnp.where(enters.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        current = jax.tree.map(lambda all_, old: taken(all_[following], old), state, current)
+        own = jax.tree.map(
+            lambda new, old, batched: taken(new, old) if batched else old, lanes.at(following), own, is_batched[1]
+        )
+        return lane, busy, begun + jnp.sum(done, dtype=jnp.int32), current, own, found, worked
+
+    lane, busy = entered(jnp.arange(slots, dtype=jnp.int32))
+    first = jax.tree.map(lambda leaf: leaf[lane], state)
+    carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
+    found: Tree
+    *_, found, worked = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), go, carry)
+    _report(step, *worked)
+    return found
+
+
+def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, given: Any) -> Tree:
+    """Returns the rows of all lanes: those of all lanes are one list, worked off a block at a time."""
+    lanes, width = _Lanes(given, is_batched[2]), slots_for(size, SHARE)
+    count, rows = _every(size, count, is_batched[0]), _every(size, rows, is_batched[1])
+    most = jax.tree.leaves(rows)[0].shape[1]
+    ends = jnp.cumsum(count, dtype=jnp.int32)
+    entries = jax.vmap(entry, in_axes=(0, 0, lanes.axes))
+
+    def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
+        begun, found = state
+        item = begun + jnp.arange(width, dtype=jnp.int32)
+        lane = jnp.minimum(jnp.searchsorted(ends, item, side="right"), size - 1).astype(jnp.int32)
+        index = jnp.clip(item - (ends[lane] - count[lane]), 0, most - 1)
+        new = entries(index, jax.tree.map(lambda leaf: leaf[lane, index], rows), lanes.at(lane))
+        at = jnp.where(item < ends[-1], lane, size)
+        return begun + width, jax.tree.map(lambda old, leaf: old.at[at, index].set(leaf, mode="drop"), found, new)
+
+    one = jax.tree.map(lambda leaf, batched: leaf[0] if batched else leaf, given, is_batched[2])
+    nothing = _nothing(entry, (size, most), jax.tree.map(lambda leaf: leaf[0, 0], rows), one)
+    found: Tree
+    begun, found = jax.lax.while_loop(lambda state: state[0] < ends[-1], go, (jnp.int32(0), nothing))
+    _report(entry, begun, ends[-1])
+    return found
+
+
+def _gathered(
+    function: Callable[..., Tree],
+    width: int,
+    size: int,
+    is_batched: Any,
+    is_needed: Array,
+    otherwise: Tree,
+    given: Any,
+) -> Tree:
+    """Returns what lanes need of a function, and otherwise what they have."""
+    lanes, width = _Lanes(given, is_batched[2]), min(width, size)
+    is_needed = _every(size, is_needed, is_batched[0])
+    queue = jnp.argsort(~is_needed).astype(jnp.int32)
+    last = jnp.sum(is_needed, dtype=jnp.int32)
+    compute = jax.vmap(function, in_axes=lanes.axes, axis_size=width)
+
+    def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
+        begun, found = state
+        places = begun + jnp.arange(width, dtype=jnp.int32)
+        # Where none is left, the last of the block once more.
+        lane = queue[jnp.minimum(places, last - 1)]
+        new = compute(*lanes.at(lane))
+        return begun + width, jax.tree.map(lambda old, row: old.at[lane].set(row), found, new)
+
+    start = jnp.int32(0), _every(size, otherwise, is_batched[1])
+    found: Tree = jax.lax.while_loop(lambda state: state[0] < last, go, start)[1]
+    return found
