@@ -10,8 +10,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("pytrees", "arithmetic", "float_pairs", "program_cache", "elementary", "programs"),
-    *("processes", "precision", "platforms", "validation", "strict_json", "whole_file", "batching", "bounds"),
+    *("pytrees", "arithmetic", "float_pairs", "later", "platforms", "program_cache", "elementary", "programs"),
+    *("processes", "precision", "validation", "strict_json", "whole_file", "batching", "bounds"),
     *("rounded_sum", "binomial"),
     *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
