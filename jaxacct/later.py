@@ -71,9 +71,7 @@ def _derived(primals: Any, tangents: Any, *, function: Function, results: Any, p
     given = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
     of_reals = tuple(result for result in results if _is_real(result))
     found = iter(later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, pairs=pairs))
-    return values, [
-        next(found) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results
-    ]
+    return values, [next(found) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
 
 
 def _cotangents(function: Function, is_linear: tuple[bool, ...], types: Any, *args: Any) -> tuple[Any, ...]:

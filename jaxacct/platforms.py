@@ -115,6 +115,11 @@ def lowered(value: Any) -> Any:
     return -raised(-value) if value.dtype == jnp.float64 else value
 
 
+def as_it_is(found: Any) -> Any:
+    """Returns results that are no bounds."""
+    return found
+
+
 def outward(found: Any) -> Any:
     """Returns a tree of results with every number moved to its safe side: up, where its node does not say otherwise."""
 

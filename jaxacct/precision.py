@@ -16,7 +16,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import elementary, programs
 from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
-from jaxacct.platforms import by_platform
+from jaxacct.platforms import by_platform, outward
 from jaxacct.processes import note_computing
 from jaxacct.pytrees import is_concrete as is_concrete
 
@@ -114,12 +114,17 @@ def _at_rest(*, x64: bool) -> Iterator[None]:
         yield
 
 
+@overload
+def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]: ...
+
+
+@overload
 def in_float64(
-    function: Callable[..., Any] | None = None,
-    *,
-    by_programs: bool = False,
-    safe: Callable[[Any], Any] | None = None,
-) -> Callable[..., Any]:
+    function: None = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
+
+
+def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
 
     What is traced is made for the platform that it is lowered for (:func:`.platforms.by_platform`), once for all that
@@ -159,7 +164,7 @@ class _Known:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        if isinstance(value, (np.ndarray, np.generic, jax.Array)) and not jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        if isinstance(getattr(value, "dtype", None), np.dtype):  # not a key's
             bits = np.asarray(value)
             self.key: Any = type(value), bits.shape, bits.dtype, bits.tobytes()
         else:
@@ -184,9 +189,10 @@ class _Call(NamedTuple):
     structure: Any
     moves: tuple[bool, ...]
     known: tuple[_Known, ...]
-    safe: Callable[[Any], Any] | None
+    safe: Callable[[Any], Any]
 
-    def __call__(self, moving: list[Any]) -> Any:
+    def run(self, moving: list[Any]) -> Any:
+        """Returns what the function gives."""
         traced, known = iter(moving), iter(self.known)
         leaves = [next(traced) if move else next(known).value for move in self.moves]
         args, kwargs = jax.tree.unflatten(self.structure, leaves)
@@ -195,7 +201,8 @@ class _Call(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def _called(call: _Call, moving: list[Any]) -> Any:
-    return by_platform(call, moving, safe=call.safe)
+    function: Callable[..., Any] = call.run
+    return by_platform(function, moving, safe=call.safe)
 
 
 def on_host() -> contextlib.AbstractContextManager[Any]:
@@ -205,15 +212,20 @@ def on_host() -> contextlib.AbstractContextManager[Any]:
     return jax.default_device(jax.local_devices(backend="cpu")[0])
 
 
-def in_float64_by_programs(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns ``function`` in the :func:`scope` where it is called, ``by_programs``: it sees to platforms itself."""
+def within_scope(function: Callable[Params, Result], *, by_programs: bool = False) -> Callable[Params, Result]:
+    """Returns ``function`` in the :func:`scope` where it is called: what it is a part of sees to platforms."""
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        with scope(by_programs=True):
+        with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 
     return scoped
+
+
+def in_float64_by_programs(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Returns the same for a function that computes ``by_programs``, as :func:`scope` has it."""
+    return within_scope(function, by_programs=True)
 
 
 def as_float64(value) -> jax.Array:
@@ -283,6 +295,11 @@ def outside(tree: Tree) -> Tree:
     float32 first, to the wrong side half the time.
     """
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf)[()], tree)
+
+
+def representable(value: jax.Array) -> jax.Array:
+    """Returns numbers near those given that leave the scope as they are: of float32 where float64 is made of pairs."""
+    return value if arithmetic() == FLOAT64 else jax.lax.reduce_precision(value, 8, 23)
 
 
 def log_complement(probability: jax.Array) -> jax.Array:
