@@ -149,8 +149,8 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         known = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
-        # Out here, where the derivative of a Python number has the type that its tracer says.
-        moving = [jnp.asarray(leaf) for leaf, move in zip(leaves, moves, strict=True) if move]
+        # Out here, where numbers of Python and NumPy that JAX maps or differentiates become what their tracers say.
+        moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
         with context:

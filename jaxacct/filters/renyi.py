@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.orders import Orders
 from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
@@ -237,4 +237,6 @@ def _remaining(state: _State, curve: ArrayLike) -> Array:
 @in_float64
 @jax.jit
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
-    return jnp.minimum(jnp.exp(-log_inverse_delta.value()) * as_float64(total) * (1 + 8 * rounding()), 1.0)
+    # What is kept has been rounded up, by 2^-47 where it was stored.
+    least = log_inverse_delta.value() * (1 - 2.0**-46 - 2 * arithmetic().function)
+    return jnp.minimum(jnp.exp(-least) * as_float64(total) * (1 + 8 * rounding()), 1.0)
