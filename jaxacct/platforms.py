@@ -105,8 +105,9 @@ def raised(value: Any) -> Any:
     """
     if value.dtype != jnp.float64:
         return value
-    moved = value + 4 * roundoff() * jnp.abs(value)
+    moved = jnp.where(jnp.isinf(value), value, value + 4 * roundoff() * jnp.abs(value))
     moved = jnp.where((value > 0) & (moved < LEAST), LEAST, jnp.where(moved > LARGEST, jnp.inf, moved))
+    moved = jnp.where((value < 0) & (moved > -LEAST), 0.0, moved)
     return jnp.where((value > -jnp.inf) & (moved < -LARGEST), -LARGEST, moved)
 
 

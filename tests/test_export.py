@@ -31,28 +31,6 @@ def mesh(noise_multiplier, sampling_rate, steps):
     return ja.prv.epsilon(mechanism, steps, 1e-5, relation="remove", points=128)
 
 
-def renyi_curve(noise_multiplier, sampling_rate):
-    return ja.rdp.curve(ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate), (2.0, 8.0), relation="remove")
-
-
-def renyi_filter(ledger, noise_multiplier):
-    return ledger.spend(ja.Gaussian(noise_multiplier))
-
-
-def gaussian_filter(ledger, noise_multiplier):
-    return ledger.spend(ja.Gaussian(noise_multiplier))
-
-
-def ville_odometer(ledger, noise_multiplier):
-    _, ledger = ledger.spend(ja.Gaussian(noise_multiplier))
-    return ledger.epsilon()
-
-
-def mixture_odometer(ledger, noise_multiplier):
-    _, ledger = ledger.spend(ja.Gaussian(noise_multiplier))
-    return ledger.epsilon()
-
-
 def private_gradient(key, weights, examples, mask):
     total, unclipped = clip_and_sum(
         lambda w, x: jnp.sum(jnp.tanh(x @ w) ** 2), weights, examples, mask, rule=Flat(1.0), ghost=True
@@ -71,11 +49,6 @@ KERNELS = {
     "saddlepoint": (saddlepoint, lambda: (SCALAR,) * 3),
     "saddlepoint in float32": (saddlepoint_float32, lambda: (SCALAR,) * 3),
     "mesh": (mesh, lambda: (SCALAR,) * 3),
-    "Rényi curve": (renyi_curve, lambda: (SCALAR,) * 2),
-    "Rényi filter": (renyi_filter, lambda: (ja.filters.RenyiFilter(3.0, 1e-5, orders=(2.0, 8.0)), 5.0)),
-    "Gaussian filter": (gaussian_filter, lambda: (ja.filters.GDPFilter(3.0, 1e-5), 5.0)),
-    "Ville odometer": (ville_odometer, lambda: (ja.odometers.VilleOdometer(1e-5, orders=(2.0, 8.0)), 5.0)),
-    "mixture odometer": (mixture_odometer, lambda: (ja.odometers.MixtureOdometer(1e-5), 5.0)),
     "private gradient": (private_gradient, lambda: GRADIENT),
 }
 
