@@ -113,9 +113,14 @@ def is_decided() -> bool:
 def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
     """Returns ``function`` of arrays such that pairs know it by its name: they have a form of their own for it.
 
-    For float64 it is traced into what calls it, as if nothing were said.
+    For float64 it is traced into what calls it, as if nothing were said. A derivative has another form, and no name: of
+    a jitted function JAX would give it the same.
     """
-    named: Any = jax.jit(function)
+    named: Any = jax.custom_jvp(jax.jit(function))
+
+    @named.defjvp
+    def derivative(primals: Any, tangents: Any) -> Any:
+        return jax.jvp(function, primals, tangents)
 
     @functools.wraps(function)
     def called(*args: Any) -> Result:
