@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -101,34 +100,27 @@ def in_pairs() -> contextlib.AbstractContextManager[Any]:
     return _traced_for("pair")
 
 
-@contextlib.contextmanager
-def float64_elsewhere() -> Iterator[None]:
+def float64_elsewhere() -> contextlib.AbstractContextManager[Any]:
     """Says that what is traced within for float64 is run on a device that has it, or not at all."""
-    _elsewhere.depth += 1
-    try:
-        yield
-    finally:
-        _elsewhere.depth -= 1
+    return _traced_for("float64")
 
 
-def in_other_arithmetic() -> bool:
-    """Returns whether the device in use is not asked for float64 here."""
-    return _elsewhere.depth > 0 or _traced_for.value == "pair"
-
-
-class _Elsewhere(threading.local):
-    depth = 0
-
-
-_elsewhere = _Elsewhere()
+def is_decided() -> bool:
+    """Returns whether it is settled here which arithmetic is traced for: not float64 on a device that has none."""
+    return _traced_for.value is not None
 
 
 def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
     """Returns ``function`` of arrays such that pairs know it by its name: they have a form of their own for it.
 
-    For float64 it is traced into what calls it, as if nothing were said.
+    For float64 it is traced into what calls it, as if nothing were said. A derivative has another form, and no name: of
+    a jitted function JAX would give it the same.
     """
-    named: Any = jax.jit(function)
+    named: Any = jax.custom_jvp(jax.jit(function))
+
+    @named.defjvp
+    def derivative(primals: Any, tangents: Any) -> Any:
+        return jax.jvp(function, primals, tangents)
 
     @functools.wraps(function)
     def called(*args: Any) -> Result:

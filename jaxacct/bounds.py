@@ -5,13 +5,14 @@ from __future__ import annotations
 import decimal
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from jaxacct.platforms import OUTWARD, lowered, raised
 from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.pytrees import register_dataclass
@@ -154,3 +155,10 @@ def _outward_float32(bounds: Bounds) -> Bounds:
         upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
         converged=bounds.converged,
     )
+
+
+def _outward(bounds: Bounds) -> Bounds:
+    return replace(bounds, lower=lowered(jnp.asarray(bounds.lower)), upper=raised(jnp.asarray(bounds.upper)))
+
+
+OUTWARD[Bounds] = _outward

@@ -24,7 +24,7 @@ from jaxacct.by_work import where_needed
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import by_pairs, needs_pairs
-from jaxacct.precision import in_float64_by_programs, is_concrete, outside
+from jaxacct.precision import in_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 from jaxacct.saddlepoint.accountant import Asked, unchecked
@@ -100,7 +100,7 @@ def delta(
     return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points, arithmetic)
 
 
-@in_float64_by_programs
+@in_float64(by_programs=True)
 def curve(
     mechanism: Mechanisms,
     steps: Steps,

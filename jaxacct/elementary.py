@@ -26,7 +26,7 @@ from jax.scipy.special import erf, ndtr
 from jaxtyping import Array
 
 from jaxacct import program_cache
-from jaxacct.arithmetic import UnsoundBackendError, in_other_arithmetic, platform
+from jaxacct.arithmetic import UnsoundBackendError, is_decided, platform
 
 FAST: dict[str, str | bool] = {
     "xla_cpu_use_fusion_emitters": False,
@@ -261,7 +261,7 @@ def check(*, fast: bool = False, anew: bool = False) -> None:
         UnsoundBackendError: the backend breaks an assumption.
     """
     name = platform()
-    if name == "tpu" and in_other_arithmetic():
+    if name == "tpu" and is_decided():
         return
     generator = f"{name}, compiling fast" if fast else name
     if _sound.get(generator, False) or (not anew and generator in _sound):

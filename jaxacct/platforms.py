@@ -13,15 +13,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive, jaxpr_as_fun, unmapped_aval
-from jax.interpreters import batching, mlir
+from jax.extend.core import jaxpr_as_fun
 
-from jaxacct.arithmetic import FLOAT64, PAIR, Chosen, arithmetic, float64_elsewhere, platform
+from jaxacct.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere, is_decided, platform, roundoff
 from jaxacct.float_pairs.interpret import in_pairs
-from jaxacct.precision import is_concrete
+from jaxacct.later import later
+from jaxacct.pytrees import is_concrete
 
 
-def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[..., Any] | None = None) -> Any:
+def by_platform(
+    function: Callable[..., Any],
+    *args: Any,
+    at_once: Callable[..., Any] | None = None,
+    safe: Callable[[Any], Any] | None = None,
+) -> Any:
     """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere. Inside the float64 scope.
 
     Where a program is traced for another arithmetic already, it is that.
@@ -30,12 +35,13 @@ def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[...,
         function: of pytrees of arrays, to one.
         args: those.
         at_once: the same function in another form, for devices other than CPUs.
+        safe: moves results to their safe side where they leave as a float64 that is none; :func:`outward` by default.
     """
-    if arithmetic() != FLOAT64:
+    if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
     with float64_elsewhere():
         closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    leaves, types = jax.tree.leaves(args), tuple(closed.out_avals)
+    given, types = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)], tuple(closed.out_avals)
 
     def native(*leaves: Any) -> tuple[Any, ...]:
         return tuple(jaxpr_as_fun(closed)(*leaves))
@@ -44,10 +50,17 @@ def by_platform(function: Callable[..., Any], *args: Any, at_once: Callable[...,
         return native(*leaves) if at_once is None else tuple(later(_flat(at_once, args), types, *leaves))
 
     def pairs(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(later(_flat(in_pairs(at_once or function), args), types, *leaves))
+        def moved(*args: Any) -> Any:
+            return (safe or outward)((at_once or function)(*args))
 
-    given = [jnp.asarray(leaf) for leaf in leaves]
-    found = jax.lax.platform_dependent(*given, cpu=native, tpu=pairs, default=elsewhere)
+        return tuple(later(_flat(moved, args), types, *leaves, pairs=True))
+
+    if is_decided():  # for float64, of which the form is still open
+        found = jax.lax.platform_dependent(*given, cpu=native, default=elsewhere)
+    elif at_once is None:
+        found = jax.lax.platform_dependent(*given, tpu=pairs, default=native)
+    else:
+        found = jax.lax.platform_dependent(*given, cpu=native, tpu=pairs, default=elsewhere)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 
@@ -56,19 +69,19 @@ def needs_pairs(chosen: Chosen, *args: Any) -> bool:
 
     A program that is traced needs no look at the device: :func:`by_platform`.
     """
-    return chosen == "pair" or (platform() == "tpu" and is_concrete(args) and arithmetic() != PAIR)
+    return chosen == "pair" or (platform() == "tpu" and is_concrete(args) and not is_decided())
 
 
 def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
     """Returns ``function(*args)`` in pairs of float32, on whatever device. Inside the float64 scope.
 
-    Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered. That has no
-    derivatives.
+    Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered.
     """
     if is_concrete(args):
         return in_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    found = later(_flat(in_pairs(function), args), tuple(types.out_avals), *map(jnp.asarray, jax.tree.leaves(args)))
+    given = map(jnp.asarray, jax.tree.leaves(args))
+    found = later(_flat(function, args), tuple(types.out_avals), *given, pairs=True)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 
@@ -78,36 +91,40 @@ def _flat(function: Callable[..., Any], args: Any) -> Callable[..., tuple[Any, .
     return lambda *leaves: tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
 
 
-_later_p = Primitive("later")
-_later_p.multiple_results = True
+LEAST, LARGEST = 2.0**-100, 2.0**120
+"""What float64 holds for certain where a device makes it of two float32 numbers."""
+
+OUTWARD: dict[type, Callable[[Any], Any]] = {}
+"""Nodes whose numbers have a side of their own, and what moves each to its side."""
 
 
-def later(function: Callable[..., Any], results: tuple[Any, ...], *args: Any) -> list[Any]:
-    """Returns the arrays that ``function`` gives of arrays, of known types; it is traced where it is lowered.
+def raised(value: Any) -> Any:
+    """Returns upper bounds that stay some when they leave a program as such a float64, of 48 bits and little range.
 
-    With float64 enabled, and not at all for platforms that the program is not lowered for.
+    Inside the float64 scope. Reading and writing them errs by less than 4 units of roundoff of a pair, 2^-42.
     """
-    found: list[Any] = _later_p.bind(*args, function=function, results=results)
+    if value.dtype != jnp.float64:
+        return value
+    moved = jnp.where(jnp.isinf(value), value, value + 4 * roundoff() * jnp.abs(value))
+    moved = jnp.where((value > 0) & (moved < LEAST), LEAST, jnp.where(moved > LARGEST, jnp.inf, moved))
+    moved = jnp.where((value < 0) & (moved > -LEAST), 0.0, moved)
+    return jnp.where((value > -jnp.inf) & (moved < -LARGEST), -LARGEST, moved)
+
+
+def lowered(value: Any) -> Any:
+    """Returns lower bounds likewise."""
+    return -raised(-value) if value.dtype == jnp.float64 else value
+
+
+def as_it_is(found: Any) -> Any:
+    """Returns results that are no bounds."""
     return found
 
 
-def _run(*args: Any, function: Callable[..., Any], results: Any) -> list[Any]:
-    with jax.enable_x64(True):
-        return list(function(*args))
+def outward(found: Any) -> Any:
+    """Returns a tree of results with every number moved to its safe side: up, where its node does not say otherwise."""
 
+    def moved(node: Any) -> Any:
+        return OUTWARD[type(node)](node) if type(node) in OUTWARD else raised(jnp.asarray(node))
 
-def _batched(args: Any, dims: Any, *, function: Callable[..., Any], results: Any) -> tuple[Any, Any]:
-    axes = tuple(dim if dim is None else int(dim) for dim in dims)
-    (size, *_) = {arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None}
-    wider = tuple(unmapped_aval(size, 0, result) for result in results)
-    return later(jax.vmap(function, in_axes=axes), wider, *args), [0] * len(wider)
-
-
-@_later_p.def_abstract_eval
-def _types_of(*args: Any, function: Any, results: tuple[Any, ...]) -> list[Any]:
-    return list(results)
-
-
-_later_p.def_impl(jax.jit(_run, static_argnames=("function", "results")))
-batching.primitive_batchers[_later_p] = _batched
-mlir.register_lowering(_later_p, mlir.lower_fun(_run, multiple_results=True))
+    return jax.tree.map(moved, found, is_leaf=lambda node: type(node) in OUTWARD)

@@ -16,7 +16,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,10 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import elementary, programs
-from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic
+from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
+from jaxacct.platforms import by_platform, outward
 from jaxacct.processes import note_computing
+from jaxacct.pytrees import is_concrete as is_concrete
 
 UNIT_ROUNDOFF = FLOAT64.roundoff
 """Half the distance from 1 to the next float64: the relative error of one operation on the host. What is traced asks
@@ -112,12 +114,110 @@ def _at_rest(*, x64: bool) -> Iterator[None]:
         yield
 
 
-def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent."""
+@overload
+def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]: ...
+
+
+@overload
+def in_float64(
+    function: None = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
+
+
+def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward) -> Any:
+    """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
+
+    What is traced is made for the platform that it is lowered for (:func:`.platforms.by_platform`), once for all that
+    is called within. Numbers on a device without float64 are left to the CPU beside it.
+
+    Args:
+        function: of pytrees and of what is static, to a pytree of arrays.
+        by_programs: as of :func:`scope`.
+        safe: as of :func:`.platforms.by_platform`.
+    """
+    if function is None:
+        return functools.partial(in_float64, by_programs=by_programs, safe=safe)
+
+    @functools.wraps(function)
+    def scoped(*args: Any, **kwargs: Any) -> Any:
+        if is_decided():
+            with scope(by_programs=by_programs):
+                return function(*args, **kwargs)
+        if is_concrete(args, kwargs):
+            with on_host(), scope(by_programs=by_programs):
+                return function(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        known = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
+        # Out here, where numbers of Python and NumPy that JAX maps or differentiates become what their tracers say.
+        moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
+        with float64_elsewhere():
+            context = scope(by_programs=by_programs)
+        with context:
+            return _called(_Call(function, structure, moves, known, safe), moving)
+
+    return scoped
+
+
+class _Known:
+    """A value that a program is made for: two of one type, shape and bits are the same."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        if isinstance(getattr(value, "dtype", None), np.dtype):  # not a key's
+            bits = np.asarray(value)
+            self.key: Any = type(value), bits.shape, bits.dtype, bits.tobytes()
+        else:
+            self.key = type(value), value.hex() if isinstance(value, float) else value
+        try:
+            self.hash = hash(self.key)
+        except TypeError:
+            self.key = type(value), id(value)
+            self.hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and self.key == other.key
+
+
+class _Call(NamedTuple):
+    """A call, but for those of its numbers that are traced."""
+
+    function: Callable[..., Any]
+    structure: Any
+    moves: tuple[bool, ...]
+    known: tuple[_Known, ...]
+    safe: Callable[[Any], Any]
+
+    def run(self, moving: list[Any]) -> Any:
+        """Returns what the function gives."""
+        traced, known = iter(moving), iter(self.known)
+        leaves = [next(traced) if move else next(known).value for move in self.moves]
+        args, kwargs = jax.tree.unflatten(self.structure, leaves)
+        return self.function(*args, **kwargs)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _called(call: _Call, moving: list[Any]) -> Any:
+    function: Callable[..., Any] = call.run
+    return by_platform(function, moving, safe=call.safe)
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which numbers are computed by a device that has float64."""
+    if platform() != "tpu":
+        return contextlib.nullcontext()
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
+
+
+def within_scope(function: Callable[Params, Result], *, by_programs: bool = False) -> Callable[Params, Result]:
+    """Returns ``function`` in the :func:`scope` where it is called: what it is a part of sees to platforms."""
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        with scope():
+        with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 
     return scoped
@@ -125,13 +225,7 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]:
 
 def in_float64_by_programs(function: Callable[Params, Result]) -> Callable[Params, Result]:
     """Returns the same for a function that computes ``by_programs``, as :func:`scope` has it."""
-
-    @functools.wraps(function)
-    def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-        with scope(by_programs=True):
-            return function(*args, **kwargs)
-
-    return scoped
+    return within_scope(function, by_programs=True)
 
 
 def as_float64(value) -> jax.Array:
@@ -203,6 +297,11 @@ def outside(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf)[()], tree)
 
 
+def representable(value: jax.Array) -> jax.Array:
+    """Returns numbers near those given that leave the scope as they are: of float32 where float64 is made of pairs."""
+    return value if arithmetic() == FLOAT64 else jax.lax.reduce_precision(value, 8, 23)
+
+
 def log_complement(probability: jax.Array) -> jax.Array:
     """Returns log(1 - p), right to a few units of roundoff for every p in [0, 1].
 
@@ -220,8 +319,3 @@ def first_index(condition: jax.Array) -> jax.Array:
     """
     size = condition.shape[-1]
     return jnp.min(jnp.where(condition, jnp.arange(size), size), axis=-1)
-
-
-def is_concrete(*trees) -> bool:
-    """Returns whether no leaf of ``trees`` is a tracer, so that Python may look at the values."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))

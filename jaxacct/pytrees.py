@@ -79,3 +79,8 @@ def _is_told_apart(cls: type) -> bool:
             object.__setattr__(made, name, 0)
     structures: list[Any] = [jax.tree.structure(blank), jax.tree.structure(another)]
     return bool(structures[0] != structures[1])
+
+
+def is_concrete(*trees) -> bool:
+    """Returns whether no leaf of ``trees`` is a tracer, so that Python may look at the values."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))

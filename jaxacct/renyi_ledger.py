@@ -33,6 +33,7 @@ class RenyiLedger(Ledger):
         """Returns whether ``steps`` runs of that curve are granted, and the total after them."""
         raise NotImplementedError
 
+    @in_float64
     def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
         """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_curve`.
 
@@ -40,12 +41,14 @@ class RenyiLedger(Ledger):
         """
         return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
 
+    @in_float64
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
         steps = validation.exact_steps(steps)
         return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), np.float64(1))
 
+    @in_float64
     def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxacct.precision import exact_float64, in_float64, is_zero
+from jaxacct.precision import exact_float64, is_zero, within_scope
 
 MOST_COUNT = 2**31 - 1
 """The most of anything that programs count in 32-bit integers, as they do by default."""
@@ -126,7 +126,7 @@ def exact_steps(value: object, name: str = "steps") -> Any:
     return np.asarray(value, np.float64)
 
 
-@in_float64
+@within_scope
 def _traced_steps(value: Array) -> Array:
     steps = exact_float64(value)
     wide = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize == 8

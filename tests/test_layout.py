@@ -10,9 +10,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("pytrees", "arithmetic", "float_pairs", "program_cache", "elementary", "programs"),
-    *("processes", "precision", "platforms", "validation", "strict_json", "whole_file", "by_work", "batching"),
-    *("bounds", "rounded_sum", "binomial"),
+    *("pytrees", "arithmetic", "float_pairs", "later", "platforms", "program_cache", "elementary", "programs"),
+    *("processes", "precision", "validation", "strict_json", "whole_file", "by_work", "batching", "bounds"),
+    *("rounded_sum", "binomial"),
     *("dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "certified", "rdp", "tradeoff", "gdp", "iteration"),
     *("calibrate", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),

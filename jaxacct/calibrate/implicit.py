@@ -19,7 +19,7 @@ from jaxacct.batching import one_by_one
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.solve import Config, Given, calibrated, composition
-from jaxacct.precision import as_float64, in_float64, is_concrete
+from jaxacct.precision import as_float64, is_concrete, within_scope
 from jaxacct.saddlepoint.accountant import answer
 
 Answer = tuple[Calibrated, Array]
@@ -44,7 +44,7 @@ def _traced(config: Config, given: Given) -> Answer:
 
 
 @_traced.defjvp
-@in_float64
+@within_scope
 def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, Answer]:
     (given,), (moves,) = primals, tangents
     given = Given(*map(as_float64, given))

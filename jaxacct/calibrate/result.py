@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxacct.bounds import Bounds
+from jaxacct.platforms import OUTWARD, outward
 from jaxacct.pytrees import register_dataclass
 
 
@@ -57,3 +58,7 @@ class Calibrated:
     def satisfied(self) -> Array | np.ndarray | bool:
         """Whether ``value`` was certified to satisfy the budget."""
         return self.status < Status.INFEASIBLE
+
+
+# The setting is one that leaves as it is (:func:`.precision.representable`).
+OUTWARD[Calibrated] = lambda found: replace(found, reached=outward(found.reached))

@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct.arithmetic import scaled
 from jaxacct.bounds import Bounds
-from jaxacct.precision import is_concrete, outside
+from jaxacct.precision import is_concrete, outside, representable
 from jaxacct.programs import compiled
 
 ROUNDS = 20
@@ -87,7 +87,9 @@ class Aim(NamedTuple):
     def value(self, setting: Array) -> Array:
         """Returns the value of a setting, which is what is evaluated and returned."""
         falling = jnp.exp(-setting)
-        return jnp.where(self.rises, jnp.exp(setting), jnp.where(self.whole, jnp.round(falling), falling))
+        value = jnp.where(self.rises, jnp.exp(setting), jnp.where(self.whole, jnp.round(falling), falling))
+        # Evaluated as it will be read. Whole numbers are exact in any case, where they are not too large.
+        return jnp.where(self.whole & (value < 2.0**46), value, representable(value))
 
 
 class State(NamedTuple):

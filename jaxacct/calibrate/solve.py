@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess, guess_at_once, guess_patiently
 from jaxacct.calibrate.result import Calibrated, Status
@@ -18,7 +18,16 @@ from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
 from jaxacct.composition import directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import TINY, as_float64, in_float64_by_programs, is_concrete, log_complement, outside
+from jaxacct.precision import (
+    TINY,
+    as_float64,
+    in_float64,
+    in_float64_by_programs,
+    is_concrete,
+    log_complement,
+    outside,
+    representable,
+)
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
@@ -94,7 +103,7 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     )
 
 
-@in_float64_by_programs
+@in_float64(by_programs=True)
 def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     """Returns the result of one target, and the setting u that was guessed.
 
@@ -241,7 +250,8 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
         share = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - roundoff()))) * (1 + 8 * arithmetic().function)
         return jnp.where(k == 0, 0.0, jnp.where(q < 1, share, 1.0))
 
-    rate = jnp.where(k > 0, -jnp.expm1(uncovered * (1 - 32 * arithmetic().function) / k), 1.0)
+    least = -jnp.expm1(uncovered * (1 - 32 * arithmetic().function) / k)
+    rate = jnp.where(k > 0, representable(least * (1 - (0.0 if arithmetic() == FLOAT64 else 2.0**-23))), 1.0)
     count = uncovered * (1 + 64 * arithmetic().function) / log_complement(jnp.minimum(q, 1 - roundoff()))
     count = jnp.floor(jnp.minimum(count, MOST_STEPS))
     count = count - (sampled_at_most(q, count) > given.delta)
@@ -268,7 +278,7 @@ def _with_covered(budget: Kind, unknown: Array, given: Given, result: Calibrated
     return jax.tree.map(lambda new, old: jnp.where(covered, new, old), better, result)
 
 
-@in_float64_by_programs
+@in_float64(by_programs=True)
 @compiled(static=("config", "make"))
 def scaled(
     config: Config, make: Callable[[Array], Any], given: Given, steps: Any, ends: tuple[Array, Array]

@@ -16,6 +16,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.orders import Divergences, Orders, checked_divergences, checked_orders, least_between
 from jaxacct.convert.renyi import METHODS, Conversion, ToDelta, ToEpsilon
+from jaxacct.platforms import lowered, raised
 from jaxacct.precision import as_float64
 
 NARROWEST, WIDEST = 1 / 32, 2.0
@@ -172,7 +173,11 @@ def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     return jnp.where(known, rho * orders * (1 + margin()), jnp.inf)
 
 
-@kernel
+def _largest_rho(found: tuple[Array, Array]) -> tuple[Array, Array]:
+    return raised(found[0]), lowered(found[1])
+
+
+@kernel(safe=_largest_rho)
 def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     rdp, orders = as_float64(rdp), as_float64(orders)
     x = jnp.concatenate([jnp.zeros(1), orders - 1])

@@ -19,6 +19,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.orders import Orders, by_order, checked_orders
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, solve_epsilon, solve_mu
+from jaxacct.platforms import lowered
 from jaxacct.precision import as_float64, in_float64, outside, scope
 
 
@@ -83,7 +84,7 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     """
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
-    return _exact("mu", epsilon, delta)
+    return _exact_below("mu", epsilon, delta)
 
 
 def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
@@ -137,6 +138,11 @@ _QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # Entered before the derivative's rule, which would take NumPy's float64 for float32.
     return outside(_answer(quantity, first, second))
+
+
+@in_float64(safe=lowered)
+def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
+    return _exact(quantity, first, second)
 
 
 @functools.partial(jax.jit, static_argnums=0)

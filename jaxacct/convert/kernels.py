@@ -9,22 +9,26 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxacct.platforms import outward
 from jaxacct.precision import exact_float64, in_float64, outside
 
 
-def kernel(function: Callable[..., Any] | None = None, *, static: int = 0) -> Callable[..., Any]:
+def kernel(
+    function: Callable[..., Any] | None = None, *, static: int = 0, safe: Callable[[Any], Any] = outward
+) -> Callable[..., Any]:
     """Returns ``function`` compiled once for all values of one shape, and entered in float64.
 
     Numbers of every type come in as float64, lest an int and a float be compiled apart; concrete results leave as NumPy
-    arrays. Arguments are positional; the last ``static`` of them are hashable and part of the program.
+    arrays. Arguments are positional; the last ``static`` of them are hashable and part of the program. ``safe`` is that
+    of :func:`.precision.in_float64`.
     """
     if function is None:
-        return functools.partial(kernel, static=static)
+        return functools.partial(kernel, static=static, safe=safe)
     count = function.__code__.co_argcount
     compiled = jax.jit(function, static_argnums=tuple(range(count - static, count)))
 
     @functools.wraps(function)
-    @in_float64
+    @in_float64(safe=safe)
     def run(*args: Any) -> Any:
         arrays, rest = args[: count - static], args[count - static :]
         return outside(compiled(*jax.tree.map(_float64_leaf, arrays), *rest))

@@ -27,7 +27,7 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
-from jaxacct.precision import TINY, as_float64, is_zero, kept_positive
+from jaxacct.precision import TINY, as_float64, in_float64, is_zero, kept_positive
 from jaxacct.rounded_sum import LEAST_COST
 
 
@@ -36,6 +36,7 @@ def margin() -> float:
     return 8 * arithmetic().function
 
 
+@in_float64
 def mechanism_to_dp(
     mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
@@ -64,6 +65,7 @@ def mechanism_to_dp(
     return _dp(_PURE[type(mechanism)](mechanism, _shift(relation)), delta)
 
 
+@in_float64
 def mechanism_to_zcdp(
     mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
@@ -90,6 +92,7 @@ def mechanism_to_zcdp(
     return pure_to_zcdp(epsilon), delta
 
 
+@in_float64
 def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " ..."]:
     """Returns mu: one run is mu-GDP; float64, of the mechanism's batch shape.
 

@@ -18,6 +18,7 @@ from jaxacct.convert import closed, optimal
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import log_below
 from jaxacct.convert.orders import Divergences, Orders, by_order, checked_divergences, checked_orders, least_between
+from jaxacct.platforms import lowered
 from jaxacct.precision import TINY, as_float64, first_index, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
@@ -282,7 +283,7 @@ def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> A
     return jax.vmap(lambda row, value: to.least(row, orders, value))(rows, numbers).reshape(batch)
 
 
-@kernel(static=1)
+@kernel(static=1, safe=lowered)
 def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     epsilon, delta = jnp.broadcast_arrays(epsilon, delta)
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)

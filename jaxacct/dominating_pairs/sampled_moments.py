@@ -36,7 +36,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.batching import one_by_one
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, excess, exp_remainder
 from jaxacct.dominating_pairs.pair import OrderKinds
-from jaxacct.precision import as_float64, in_float64, log_complement
+from jaxacct.precision import as_float64, log_complement, within_scope
 
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
@@ -226,7 +226,7 @@ def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array, ki
     return one_by_one(_together, kinds)(noise_multiplier, sampling_rate, orders)
 
 
-@in_float64
+@within_scope
 def _together(kinds: OrderKinds, s: Array, q: Array, orders: Array) -> Array:
     return _log_moments(s, q, orders, kinds)
 

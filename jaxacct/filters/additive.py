@@ -19,7 +19,7 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, listed
 from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.pytrees import register_dataclass
-from jaxacct.rounded_sum import LEAST_COST, RoundedSum, rounding, runs_within
+from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding, runs_within
 
 Cost = tuple[Array, ...]
 """The numbers that one run of a mechanism adds; the last is its failure probability."""
@@ -59,6 +59,7 @@ class AdditiveFilter(Ledger):
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         raise NotImplementedError
 
+    @in_float64
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
@@ -66,6 +67,7 @@ class AdditiveFilter(Ledger):
         granted, total, delta_total = _spend(self.state, cost, delta)
         return granted, self._with(replace(self.state, total=total, delta_total=delta_total))
 
+    @in_float64
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
@@ -123,13 +125,12 @@ def open_state(
     budget: Float[Array, ""], delta: Float[Array, ""], delta_budget: Float[Array, ""], valid: Bool[Array, ""]
 ) -> AdditiveState:
     """Returns the state before the first release. Inside the float64 scope; where not ``valid`` it grants nothing."""
-    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + rounding()), jnp.inf)
     return AdditiveState(
         RoundedSum.below(jnp.where(valid, jnp.maximum(budget, 0.0), 0.0)),
         RoundedSum.above(0.0),
         RoundedSum.below(jnp.where(valid, delta_budget, 0.0)),
         RoundedSum.above(0.0),
-        RoundedSum.above(log_inverse),
+        RoundedSum.above(log_inverse_above(delta)),
     )
 
 

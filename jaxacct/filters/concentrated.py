@@ -28,7 +28,7 @@ from jaxacct.convert import METHODS
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.rounded_sum import rounding
+from jaxacct.rounded_sum import log_inverse_above, rounding
 
 NARROWEST, WIDEST, TRIED = 1 / 64, 4.0, 64
 """Factors of Mironov's best order - 1 that are tried for the largest budget, and how many: the optimum is flat."""
@@ -177,7 +177,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     At one order a, a divergence below the least one that any mechanism beyond (epsilon, delta) has is enough; rho is
     that over a. Every order tried is a proof; the best of a grid around Mironov's counts.
     """
-    log_inverse = -jnp.log(delta) * (1 + rounding())
+    log_inverse = log_inverse_above(delta)
     # (sqrt(l + eps) - sqrt(l))^2, without its cancellation.
     mironov = (epsilon / (jnp.sqrt(log_inverse + epsilon) + jnp.sqrt(log_inverse))) ** 2 * (1 - 16 * roundoff())
     if conversion == "mironov":

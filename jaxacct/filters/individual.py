@@ -68,6 +68,7 @@ class IndividualRenyiFilter:
         one = RenyiFilter(epsilon, delta, orders, conversion)
         return cls(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (examples, *jnp.shape(leaf))), one))
 
+    @in_float64
     def spend(
         self,
         mechanism: Mechanism,
@@ -87,6 +88,7 @@ class IndividualRenyiFilter:
         """
         return self.spend_curves(self._curves(mechanism, relation), steps)
 
+    @in_float64
     def spend_curves(
         self, curves: Float[Array, "examples orders"], steps: Int[ArrayLike, " examples"] | int = 1
     ) -> tuple[Bool[Array, " examples"], IndividualRenyiFilter]:
@@ -108,6 +110,7 @@ class IndividualRenyiFilter:
         """Returns which examples :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
+    @in_float64
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, " examples"]:
         """Returns how many more runs of its mechanism each example would be granted; int32."""
         self._check(mechanism)
@@ -115,6 +118,7 @@ class IndividualRenyiFilter:
             self.filters, _spread(mechanism, self._shape)
         )
 
+    @in_float64
     def epsilon(self) -> Float[Array, " examples"]:
         """Returns the epsilon that each example has spent; not to be released, for it depends on the data."""
         return jax.vmap(RenyiFilter.epsilon)(self.filters)

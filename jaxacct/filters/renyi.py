@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.orders import Orders
 from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
@@ -39,7 +39,7 @@ from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
-from jaxacct.rounded_sum import RoundedSum, precise, rounding, runs_within
+from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise, rounding, runs_within
 
 FILTER_ORDERS: tuple[float, ...] = tuple(round(1 + 1.4 * 1.3**j, 3) for j in range(26))
 """Orders of a filter unless others are given: 2.4 to 988, few enough for the sum of c(a) to stay below 1.
@@ -154,6 +154,7 @@ class RenyiFilter(RenyiLedger):
         """
         return outside(_epsilon(self.state, self.orders, self.conversion))
 
+    @in_float64
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
@@ -196,9 +197,8 @@ def _open(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: s
 
 
 def _state(budget: Array, delta: Array) -> _State:
-    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + rounding()), jnp.inf)
     nothing = RoundedSum.above(jnp.zeros(budget.shape))
-    return _State(RoundedSum.below(jnp.maximum(budget, 0.0)), nothing, RoundedSum.above(log_inverse))
+    return _State(RoundedSum.below(jnp.maximum(budget, 0.0)), nothing, RoundedSum.above(log_inverse_above(delta)))
 
 
 @in_float64
@@ -237,4 +237,6 @@ def _remaining(state: _State, curve: ArrayLike) -> Array:
 @in_float64
 @jax.jit
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
-    return jnp.minimum(jnp.exp(-log_inverse_delta.value()) * as_float64(total) * (1 + 8 * rounding()), 1.0)
+    # What is kept has been rounded up, by 2^-47 where it was stored.
+    least = log_inverse_delta.value() * (1 - 2.0**-46 - 2 * arithmetic().function)
+    return jnp.minimum(jnp.exp(-least) * as_float64(total) * (1 + 8 * rounding()), 1.0)

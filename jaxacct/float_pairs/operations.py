@@ -20,7 +20,7 @@ MOVING = frozenset(
     {
         *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "dynamic_slice"),
         *("dynamic_update_slice", "concatenate", "pad", "gather", "select_n", "copy", "copy_p", "stop_gradient"),
-        *("optimization_barrier", "reshard", "stack", "unstack", "split", "tile", "scatter"),
+        *("optimization_barrier", "reshard", "stack", "unstack", "split", "tile", "scatter", "pvary"),
     }
 )
 """Operations that move numbers about and do not look at them: done to each part by itself."""

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
 from jaxacct.precision import TINY, first_index
@@ -72,7 +72,8 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
     least = jnp.minimum(least, most)
     above, below = _excess(most, profile, lines)
     above = jnp.where(jnp.isnan(above), 1.0, above)
-    highest = jnp.where(known, jnp.clip(jnp.max(above), 0.0, 1.0), 1.0)
+    # Reading mu may move it up by 4 u, and its profile by less.
+    highest = jnp.where(known, jnp.clip(jnp.max(above) + 4 * roundoff() * most, 0.0, 1.0), 1.0)
     lowest = jnp.clip(jnp.max(below), 0.0, highest)
     some = most < jnp.inf
     summary = GaussianSummary(
@@ -96,8 +97,9 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     covered = jnp.arange(len(length)) < last
 
     left, right = upper[:-1], upper[1:]
+    wide = _lengths_rounding(length)
     slope = (left - right) / jnp.expm1(length)  # times -x_0
-    top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + 4 * arithmetic().function)
+    top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + wide)
     tangent = slope * jnp.exp(-epsilon[:-1])
     by_chord = _distance(top, tangent, 1.0)
 
@@ -114,7 +116,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     most = jnp.maximum(jnp.maximum(jnp.max(needed), at_rate), 0.0)
 
     # f touches its tangent of slope -x at a rate of at least the chord ahead: where that is a0, G_mu is to be below f.
-    ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - 4 * arithmetic().function) >= rate * x[:-1]
+    ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - wide) >= rate * x[:-1]
     attained = jnp.max(jnp.where(ahead & (lower[:-1] < 1), (mus - errors)[count:-1], 0.0))
     # 1 - f(a0) is at least the least of delta + x a0.
     below = jnp.concatenate(
@@ -124,7 +126,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
             lines.highest_crossing() + x[:-1] * (1 + lines.crossing * jnp.expm1(length)) * rate,
         ]
     )
-    reached = jnp.min(below) * (1 - 4 * arithmetic().function)
+    reached = jnp.min(below) * (1 - wide)
     # Where G_mu(a0) < a0 there is nothing left to cover.
     least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
     # Where the last segment decides a0, so does its refinement.
@@ -142,6 +144,13 @@ def _distance(high: Array, low: Array, side: float) -> Array:
     return jnp.where(inside, rounded, side * jnp.inf)
 
 
+def _lengths_rounding(length: Array) -> Array:
+    """Returns the rounding of a few products, e^length and e^length - 1 among them: a length rounds relative to itself,
+    which counts in those as many times as it is long.
+    """
+    return 4 * arithmetic().function + 4 * roundoff() * jnp.max(length)
+
+
 def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     """Returns how far G_mu's profile is above the true one over 1 + e^eps: at most, by segment, and at least, by
     place.
@@ -149,9 +158,10 @@ def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     epsilon, _, upper = profile
     low, high = jax.vmap(delta_bounds, in_axes=(None, 0))(mu, epsilon)
     x = jnp.exp(epsilon)
+    wide = _lengths_rounding(jnp.diff(epsilon))
 
     def over(delta: Array, line: Array, x: Array) -> Array:
-        return (delta - line + arithmetic().function * delta) / (1 + x) * (1 + 4 * arithmetic().function)
+        return (delta - line + arithmetic().function * delta) / (1 + x) * (1 + wide)
 
     share = lines.crossing
     by_segment = [

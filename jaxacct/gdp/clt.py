@@ -30,6 +30,7 @@ Shevtsova (2010), "An improvement of convergence rate estimates in the Lyapunov 
 """
 
 
+@in_float64
 def mu(
     mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove", method: str | None = None
 ) -> Float[Array, ""]:
@@ -73,6 +74,7 @@ def mu(
     return _estimates(mechanism, steps, relation, method)[0]
 
 
+@in_float64
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -96,6 +98,7 @@ def epsilon(
     return gaussian_epsilon(mu(mechanism, steps, relation=relation, method=method), delta)
 
 
+@in_float64
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -119,6 +122,7 @@ def delta(
     return gaussian_delta(mu(mechanism, steps, relation=relation, method=method), epsilon)
 
 
+@in_float64
 def clt_error(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove") -> Float[Array, ""]:
     """Returns about how far the composed trade-off function f may be from G_mu, mu by the functionals; float64 ().
 
@@ -145,7 +149,6 @@ def clt_error(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_
     return _estimates(mechanism, steps, relation, "functionals")[1]
 
 
-@in_float64
 def _estimates(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> tuple[Any, Any]:
     """Returns mu and the error of Berry and Esseen, each of the direction where it is largest."""
     leaves = jax.tree.map(_as_float64_leaf, (mechanism, steps))

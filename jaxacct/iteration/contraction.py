@@ -31,6 +31,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.dominating_pairs.gaussian_profile import point
+from jaxacct.platforms import outward
 from jaxacct.precision import TINY, as_float64, in_float64, outside
 
 LEAST_LOG = -1e300
@@ -39,18 +40,21 @@ LEAST_LOG = -1e300
 METHODS = ("recursive", "linear")
 
 
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def kernel(function: Callable[..., Any] | None = None, *, safe: Callable[[Any], Any] = outward) -> Callable[..., Any]:
     """Returns ``function(*trees, **static)`` compiled, run in float64, on leaves of one shape.
 
     Numbers come in as float64 arrays, broadcast against one another; concrete results leave as NumPy values. Keyword
-    arguments are static: one compilation serves all values of one shape.
+    arguments are static: one compilation serves all values of one shape. ``safe`` is as of
+    :func:`.precision.in_float64`.
     """
+    if function is None:
+        return functools.partial(kernel, safe=safe)
     parameters = inspect.signature(function).parameters.values()
     static = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
     compiled = jax.jit(function, static_argnames=static)
 
     @functools.wraps(function)
-    @in_float64
+    @in_float64(safe=safe)
     def run(*trees: Any, **options: Any) -> Any:
         leaves, structure = jax.tree.flatten(trees)
         shape = np.broadcast_shapes(*(np.shape(leaf) for leaf in leaves))

@@ -33,6 +33,7 @@ from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, check_not_negative, kernel
+from jaxacct.precision import in_float64
 
 
 def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike) -> Float[Array, ""]:
@@ -70,6 +71,7 @@ def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: Ar
     return _amplified_mu(shifts, noise)
 
 
+@in_float64
 def amplified_rdp(
     orders: Orders, shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike
 ) -> Float[Array, " orders"]:

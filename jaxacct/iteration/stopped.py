@@ -46,6 +46,7 @@ from jaxacct.iteration.sgd import (
     next_log_delta,
     order_grid,
 )
+from jaxacct.platforms import lowered
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
@@ -304,6 +305,6 @@ def _stopped_rdp(sgd: Any, orders: Array, *, method: str) -> Array:
     return jnp.where(known, value, jnp.inf)
 
 
-@kernel
+@kernel(safe=lowered)
 def _highest_order(lipschitz: Array, noise: Array) -> Array:
     return _order_limit(lipschitz, noise)

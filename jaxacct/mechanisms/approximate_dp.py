@@ -14,7 +14,7 @@ from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
-from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
+from jaxacct.precision import exact_float64, kept_positive, outside, within_scope
 from jaxacct.pytrees import register_dataclass
 
 ROUNDING_UNITS = 16
@@ -50,7 +50,7 @@ class PureDP(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon)
 
-    @in_float64
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of binary randomized response."""
         directions(self, relation)
@@ -98,7 +98,7 @@ class ApproximateDP(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon) & is_none(self.delta)
 
-    @in_float64
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
         directions(self, relation)

@@ -16,7 +16,7 @@ from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
-from jaxacct.precision import as_float64, in_float64, outside
+from jaxacct.precision import as_float64, outside, within_scope
 from jaxacct.pytrees import register_dataclass
 
 LARGEST_SENSITIVITY = 2**16
@@ -65,7 +65,7 @@ class DiscreteLaplace(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.scale)
 
-    @in_float64
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity D against the noise itself.
 

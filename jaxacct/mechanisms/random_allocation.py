@@ -13,7 +13,7 @@ from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.random_allocation import MOST_BATCHES, allocation_pairs
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
-from jaxacct.precision import in_float64, is_concrete, outside
+from jaxacct.precision import is_concrete, outside, within_scope
 from jaxacct.pytrees import register_dataclass
 
 
@@ -91,7 +91,7 @@ class RandomAllocation(Mechanism):
             return [gaussian, several]
         return [gaussian] if np.all(single) else [gaussian, several] if np.any(single) else [(self, steps)]
 
-    @in_float64
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses."""
         asked = directions(self, relation)

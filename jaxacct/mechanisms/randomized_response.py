@@ -13,7 +13,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
-from jaxacct.precision import exact_float64, in_float64, kept_positive, outside
+from jaxacct.precision import exact_float64, kept_positive, outside, within_scope
 from jaxacct.pytrees import register_dataclass
 
 
@@ -53,7 +53,7 @@ class RandomizedResponse(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon)
 
-    @in_float64
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the law of the report for two different true values."""
         directions(self, relation)

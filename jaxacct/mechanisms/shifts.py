@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct.dominating_pairs import ShiftedNoisePair
-from jaxacct.precision import as_float64, in_float64, is_concrete, scope
+from jaxacct.precision import as_float64, is_concrete, scope, within_scope
 
 
-@in_float64
+@within_scope
 def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
     """Returns noise around ``shift`` against noise around 0."""
     s = as_float64(scale)
@@ -41,7 +41,7 @@ def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str)
     return ShiftedNoisePair(s, locations, p, q_weights, noise)
 
 
-@in_float64
+@within_scope
 def mixture_pair(
     scale: ArrayLike,
     sensitivities: ArrayLike | Sequence[float],

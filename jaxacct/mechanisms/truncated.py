@@ -18,7 +18,7 @@ from jaxacct.binomial import binomial_tail
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.public_coin import PublicCoinPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, in_float64, outside
+from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, outside, within_scope
 from jaxacct.pytrees import register_dataclass
 
 
@@ -137,7 +137,7 @@ class TruncatedPoissonGaussian(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
-    @in_float64
+    @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the mixed pairs of (mixture, base) for "remove" and of (base, mixture) for "add"."""
         s, q, most, least, r, slack = (as_float64(v) for v in jax.tree.leaves(self))

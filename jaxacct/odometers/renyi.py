@@ -26,13 +26,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.odometers.search import most_steps, rounding_of_reading
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
-from jaxacct.rounded_sum import RoundedSum, precise, rounding
+from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
 
 LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
 """1.25 to 10 by 0.25, 16 and 32: section 4.5 of the paper. Its authors' code and figures start at 2.25."""
@@ -74,6 +75,7 @@ class _RenyiOdometer(RenyiLedger):
     def _decide(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RoundedSum]:
         return _spend(self.state.total, curve, steps)
 
+    @in_float64
     def remaining(
         self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
@@ -213,7 +215,8 @@ class VilleOdometer(_RenyiOdometer):
 
         found = jax.lax.fori_loop(0, NEWTON, advance, jnp.where(start < jnp.inf, start, 1.0))
         reading = found + rounding_of_reading() * (found + (1 + target) / powers[0])
-        enough = log_mixture(reading)[0] >= target * (1 + 8 * rounding())
+        # Of the mixture's log a weight's, a share's and the sum's logarithms, and exponents up to target's size.
+        enough = log_mixture(reading)[0] >= target + 64 * roundoff() * (1 + target)
         return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
 
 
@@ -223,8 +226,7 @@ def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
 
 
 def _open_traced(delta: Array, count: int) -> RenyiTotals:
-    log_inverse = jnp.where((delta > 0) & (delta < 1), -jnp.log(delta) * (1 + rounding()), jnp.inf)
-    return RenyiTotals(RoundedSum.above(jnp.zeros(count)), RoundedSum.above(log_inverse))
+    return RenyiTotals(RoundedSum.above(jnp.zeros(count)), RoundedSum.above(log_inverse_above(delta)))
 
 
 _open = jax.jit(_open_traced, static_argnums=1)

@@ -53,7 +53,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.odometers.search import most_steps, rounding_of_reading
 from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.pytrees import register_dataclass
-from jaxacct.rounded_sum import LEAST_COST, RoundedSum, rounding
+from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding
 
 
 @register_dataclass
@@ -97,6 +97,7 @@ class _TimeUniformOdometer(Ledger):
         rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
         return *_doubled(rho), delta
 
+    @in_float64
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
@@ -105,6 +106,7 @@ class _TimeUniformOdometer(Ledger):
         granted, state = _spend(self.state, cost, self._cost(first, relation)[0])
         return granted, self._with(state)
 
+    @in_float64
     def remaining(
         self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
@@ -316,7 +318,7 @@ def _open(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
     delta, own = as_float64(delta), as_float64(own)
     left = jnp.where(own == 0, delta, (delta - own) * (1 - rounding()))
     valid = (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
-    log_inverse = jnp.where(valid, -jnp.log(jnp.where(valid, left, 0.5)) * (1 + rounding()), jnp.inf)
+    log_inverse = log_inverse_above(jnp.where(valid, left, 0.0))
     nothing = RoundedSum.above(0.0)
     kept = RoundedSum.below(jnp.where(valid, own, 0.0))
     return TimeUniformState(nothing, nothing, nothing, kept, RoundedSum.above(log_inverse), jnp.zeros((), jnp.float32))

@@ -152,13 +152,18 @@ def answer(
     validation.check_one_of(method, "method", METHODS)
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)
-    directions = directed_parts(mechanism, steps, relation)
-    if concrete and runs_nothing(directions) and not return_diagnostics:
-        return zero()
     if not concrete:
-        traced = functools.partial(refine.traced, points=points or DEFAULT_POINTS, method=method)
-        found = by_platform(traced, directions, question.at(as_float64(question.value)))
+
+        def traced(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
+            directions = directed_parts(mechanism, steps, relation)
+            question = question.at(as_float64(question.value))
+            return refine.traced(directions, question, points=points or DEFAULT_POINTS, method=method)
+
+        found = by_platform(traced, mechanism, steps, question)
     else:
+        directions = directed_parts(mechanism, steps, relation)
+        if runs_nothing(directions) and not return_diagnostics:
+            return zero()
         question = question.at(np.asarray(question.value, np.float64))
         if points is None:
             found = refine.within(directions, question, tolerance or question.tolerance, method)

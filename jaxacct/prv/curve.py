@@ -16,6 +16,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, check, directed_parts
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.platforms import OUTWARD, outward
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.prv import accountant
@@ -37,6 +38,10 @@ class Curve:
 
     epsilon: Float[Array, " n"]
     delta: Bounds
+
+
+# A bound holds at its epsilon, which leaves as it came.
+OUTWARD[Curve] = lambda found: replace(found, delta=outward(found.delta))
 
 
 @in_float64

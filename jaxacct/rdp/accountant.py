@@ -12,13 +12,14 @@ from jaxacct.convert.orders import Orders, checked_orders
 from jaxacct.convert.renyi import Conversion, ToDelta, ToEpsilon, check_delta_or_none, least_implied
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_count, check_mechanism, directions, listed
-from jaxacct.precision import is_concrete
+from jaxacct.precision import in_float64, is_concrete
 from jaxacct.rdp.divergence import composed, largest_losses, total
 from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of, tried_orders
 
 CONVERSIONS = convert.METHODS
 
 
+@in_float64
 def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
@@ -51,6 +52,7 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     return composed(mechanism, 1, orders, relation, kinds_of(tried_orders(orders)))
 
 
+@in_float64
 def composed_curve(
     mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
@@ -76,6 +78,7 @@ def composed_curve(
     return composed(mechanism, steps, orders, relation, kinds_of(tried_orders(orders)))
 
 
+@in_float64
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -122,6 +125,7 @@ def epsilon(
     return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
+@in_float64
 def delta(
     mechanism: Mechanisms,
     steps: Steps,

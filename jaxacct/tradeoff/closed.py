@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.gaussian import check_mu
+from jaxacct.platforms import lowered
 from jaxacct.precision import as_float64, in_float64, outside
 
 
@@ -89,7 +90,7 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
     return rates
 
 
-@in_float64
+@in_float64(safe=lowered)
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
     return outside(_clipped(function, *(as_float64(argument) for argument in arguments)))
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.precision import as_float64, in_float64, is_concrete, outside
+from jaxacct.precision import as_float64, in_float64, is_concrete, log_complement, outside
 from jaxacct.tradeoff.closed import checked_rates
 from jaxacct.tradeoff.profile import BATCH, Profile, certified, infinite_share, largest_epsilon, lines_below
 
@@ -138,7 +138,7 @@ def true_positive_rate(
     True
     """
     found = curve(mechanism, steps, fpr, relation=relation, accountant=accountant)
-    rounding = roundoff()
+    rounding = 2 * roundoff()
     lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
     upper = jnp.minimum(1 - as_float64(found.lower) + rounding, 1.0)
     return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=found.converged))
@@ -180,11 +180,11 @@ def bayes_risk(
     chance = as_float64(prior)
     rarer = jnp.minimum(chance, 1 - chance)
     # The rounding of the odds moves delta by less than that of epsilon itself: delta has slope at least -1.
-    odds = jnp.abs(jnp.log(chance) - jnp.log1p(-chance))
-    error = 8 * roundoff() * (1 + jnp.abs(jnp.log(rarer)))
+    odds = jnp.abs(jnp.log(chance) - log_complement(chance))
+    error = 16 * roundoff() * (1 + jnp.abs(jnp.log(rarer)))
     places = odds + error * jnp.arange(-1.0, 2.0)
     places = jnp.maximum(places, jnp.arange(3.0) * 1e-300)
-    found = certified(mechanism, steps, np.asarray(places) if is_concrete(prior) else places, relation, accountant)
+    found = certified(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation, accountant)
     lower = jnp.maximum(rarer * (1 - found.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
     upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
@@ -208,7 +208,7 @@ def _both_sides(ahead: Profile, behind: Profile) -> Profile:
 
     def reflected(delta: Array, side: float) -> Array:
         values = -jnp.expm1(-behind.epsilon) + jnp.exp(-behind.epsilon) * delta
-        return jnp.clip(values * (1 + side * 8 * roundoff()), 0.0, 1.0)[:0:-1]
+        return jnp.clip(values * (1 + side * 2 * arithmetic().function), 0.0, 1.0)[:0:-1]
 
     lower, upper = reflected(behind.lower, -1.0), reflected(behind.upper, 1.0)
     return Profile(
@@ -261,13 +261,15 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
 
     def at(rate: Array) -> tuple[Array, Array]:
         margin = 8 * roundoff()
+        # Where lines cross is a sum and a product more, of a length that rounds with the segment's.
+        wider = 4 * arithmetic().function + 4 * roundoff() * jnp.max(jnp.diff(epsilon))
 
         def weighed(x: Array) -> Array:
             """Returns e^eps a: nothing of a = 0, though e^eps may be beyond float64."""
             return jnp.where(rate == 0, 0.0, x * rate)
 
         below = jnp.max(1 - upper - weighed(x) * (1 + margin) - margin)
-        above = jnp.max(1 - deltas - weighed(corners) * (1 - margin) + margin)
+        above = jnp.max(1 - deltas - weighed(corners) * (1 - wider) + margin)
         # Beyond the ends: a steeper line of the least delta; and x below the first, where delta is at least 1 - x.
         beyond = jnp.maximum(1 - (share + weighed(x[-1])) * (1 - margin), x[0] * (1 - rate) * (1 + margin))
         return below, jnp.maximum(above, beyond)

@@ -18,13 +18,14 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms import DiscretePair
+from jaxacct.platforms import as_it_is, lowered
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 
 Curve = tuple[Float[Array, " n"], Float[Array, " n"]]
 """False-positive rates from 0 to 1, increasing, and false-negative rates, falling."""
 
 
-@in_float64
+@in_float64(safe=lowered)
 def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Array, " n"]:
     """Returns the least false-negative rates that are consistent with finitely many (epsilon, delta).
 
@@ -74,7 +75,7 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     return outside(_deltas(a, b, as_float64(_checked(epsilon, "epsilon"))))
 
 
-@in_float64
+@in_float64(safe=lowered)
 def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Float[Array, ...]:
     """Returns p f + (1 - p) Id, the curve of a mechanism on a Poisson sample with rate p; float64, elementwise.
 
@@ -102,7 +103,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
     return outside(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
 
 
-@in_float64
+@in_float64(safe=as_it_is)
 def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns the polygon of the inverse: the two errors exchanged. Of a curve below 1 at 0 it ends there.
 
@@ -119,7 +120,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return outside((b[::-1], a[::-1]))
 
 
-@in_float64
+@in_float64(safe=lowered)
 def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     """Returns the greatest convex function below a polygon, at its vertices: the double conjugate; float64 (n,).
 
@@ -138,7 +139,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     return outside(_lower_hull(a, b))
 
 
-@in_float64
+@in_float64(safe=as_it_is)
 def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns min(f, f^-1)**, the curve for both exchanges of the two data sets: a polygon of 2 n vertices, float64.
 
@@ -161,7 +162,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return outside(_symmetrized(a, b))
 
 
-@in_float64
+@in_float64(safe=as_it_is)
 def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     """Returns a polygon's false-negative rates at ``rates`` (m,); float64 (m,).
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, rdp, validation
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.batching import rows
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
@@ -97,7 +97,7 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
     outside a trace, the largest finite loss if it is near, or else the epsilon at half as much again, by meshes.
     """
     found = as_float64(rdp.epsilon(mechanism, steps, delta, relation=relation))
-    if not is_concrete(mechanism, steps, delta) or np.isfinite(found):
+    if not is_concrete(mechanism, steps, delta, found) or np.isfinite(found):
         return found
     directions = directed_parts(mechanism, steps, relation)
     mass = max(float(facts_of(parts).infinite[1]) for parts in directions)
@@ -136,8 +136,11 @@ class Lines(NamedTuple):
 
     def highest_crossing(self) -> Array:
         """Returns the larger of the two lines where they cross."""
-        at = [first + self.crossing * (last - first) for first, last in (self.from_left, self.from_right)]
-        return jnp.maximum(*at) * (1 - 16 * roundoff())
+        rises = [(first, self.crossing * (last - first)) for first, last in (self.from_left, self.from_right)]
+        # What rounds is the terms, beside which their sum may be small; and where they cross moves by 4 u of itself.
+        return jnp.maximum(
+            *(first + rise - 16 * roundoff() * (jnp.abs(first) + jnp.abs(rise)) for first, rise in rises)
+        )
 
 
 def lines_below(profile: Profile) -> Lines:
@@ -148,11 +151,13 @@ def lines_below(profile: Profile) -> Lines:
     """
     epsilon, lower, upper = profile
     steps = jnp.diff(epsilon)
+    # Of a ratio of two lengths, and what it is multiplied by.
+    margin = 4 * arithmetic().function + 4 * roundoff() * jnp.max(steps)
     # Lengths in x over the value at the left end, and over that at the right one.
     ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
 
     def prolonged(inner: Array, outer: Array, ratio: Array) -> Array:
-        line = inner - (outer - inner) * ratio - 16 * roundoff() * (inner + outer * ratio)
+        line = inner - (outer - inner) * ratio - margin * (inner + outer * ratio)
         # Of a segment longer than e^709 nothing is known but that delta is not negative.
         return jnp.where(jnp.isfinite(line), line, 0.0)
 

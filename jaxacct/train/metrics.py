@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
 from jaxacct import validation
+from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64
 from jaxacct.train.example_loss import check_one_number
 from jaxacct.train.noise import standard_normal
@@ -144,7 +145,7 @@ class Metrics:
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
 
-    @in_float64
+    @in_float64(safe=as_it_is)
     def _means(
         self, found: list[Array], mask: Array, unclipped: ArrayLike, noise: Array, multiplier: float, size: float
     ) -> list[Array]:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float32, Float64, PyTree
 
 from jaxacct import validation
-from jaxacct.precision import in_float64
+from jaxacct.platforms import as_it_is
+from jaxacct.precision import in_float64, within_scope
 
 MOST_ENTRIES = 2**30
 """Values from one key: Threefry's counter has 32 bits for two values' words."""
@@ -34,6 +35,7 @@ COSINE = (
 """The same of cos(x): below (pi/4)^18 / 18! = 2e-18."""
 
 
+@in_float64(safe=as_it_is)
 def privatize(
     key: jax.Array, total: PyTree, *, noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike
 ) -> PyTree:
@@ -68,7 +70,6 @@ def privatize(
     return jax.tree.unflatten(structure, _noisy_mean(leaves, noise, noise_multiplier, clip_norm, expected_batch_size))
 
 
-@in_float64
 def _noisy_mean(
     leaves: list[Array], noise: list[Array], multiplier: ArrayLike, clip_norm: ArrayLike, divisor: ArrayLike
 ) -> list[Array]:
@@ -94,6 +95,7 @@ def deviation_of_mean(
     return (multiplier * clip_norm / divisor).astype(jnp.float32)
 
 
+@in_float64(safe=as_it_is)
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ...]:
     """Returns independent standard normal float64 values, whatever the ambient precision is.
 
@@ -177,12 +179,12 @@ def _threefry(key: Array, pairs: Array, most: int) -> tuple[Array, ...]:
     return left[0], left[1], right[0], right[1]
 
 
-@in_float64
+@within_scope
 def _first(values: Array, size: int, shape: tuple[int, ...]) -> Array:
     return values.reshape(-1)[:size].reshape(shape)
 
 
-@in_float64
+@within_scope
 def _box_muller(words: Sequence[Array]) -> Array:
     """Returns (2, pairs): the cosine's and the sine's values, by polynomials, for XLA's own take ten times as long."""
     words = [word[None] for word in words]

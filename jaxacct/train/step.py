@@ -17,6 +17,7 @@ import optax
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct.filters import MenuFilter, RenyiFilter
+from jaxacct.platforms import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
@@ -332,7 +333,7 @@ def _key(state: TrainState, purpose: int) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
 
 
-@in_float64
+@in_float64(safe=as_it_is)
 def noisy_count(key: jax.Array, parts: Array, deviation: ArrayLike) -> Float64[Array, ""]:
     """Returns a sum of sensitivity 1 with Gaussian noise of standard deviation ``deviation``; float64.
 

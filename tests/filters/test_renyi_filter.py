@@ -57,6 +57,11 @@ def test_stops_exactly_at_the_budget(mechanism, epsilon, delta, conversion):
         assert rdp.epsilon(mechanism, steps + 1, delta, orders=orders, conversion="mironov") > epsilon
 
 
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 3e-7, 1e-5, 0.02, 0.7])
+def test_the_proven_delta_is_not_below_that_which_was_used(delta):
+    assert RenyiFilter(1.0, delta, orders=[7.0]).proven_delta >= delta
+
+
 def test_default_orders_need_no_correction():
     shares = [(1 - 1 / a) ** (a - 1) / a for a in FILTER_ORDERS]
     assert sum(shares) <= 1

@@ -1,12 +1,16 @@
 """Certified trade-off curves of compositions."""
 
+from fractions import Fraction
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 import jaxacct as ja
 from jaxacct import gdp, tradeoff
+from jaxacct.tradeoff.profile import Lines
 
 RATES = np.concatenate([[0, 1e-8, 1e-4], np.linspace(0.01, 0.99, 27), [1 - 1e-6, 1]])
 
@@ -115,3 +119,24 @@ def test_priors_and_relations_are_checked():
         tradeoff.bayes_risk(ja.Gaussian(1.0), 1, 0.0)
     with pytest.raises(ValueError, match="no Bayes risk"):
         tradeoff.bayes_risk(ja.Gaussian(1.0), 1, relation="add")
+
+
+def test_lines_are_below_themselves_where_they_cross():
+    """Each falls over many orders of magnitude, so that what is left of it is rounding for the most part."""
+    random = np.random.default_rng(0)
+    ends = np.exp(random.uniform(-40, 0, (4, 2000)))
+    share = 1 - np.exp(random.uniform(-36, 0, 2000))
+    with jax.enable_x64(True):
+        lines = Lines((jnp.asarray(ends[0]), jnp.asarray(ends[1])), (jnp.asarray(ends[2]), jnp.asarray(ends[3])), share)
+        found = np.asarray(lines.highest_crossing())
+    for low, high, *row in zip(found, share, *ends, strict=True):
+        a, b, c, d = map(Fraction, row)
+        assert Fraction(low) <= max(a + Fraction(high) * (b - a), c + Fraction(high) * (d - c))
+
+
+def test_a_traced_argument_beside_plain_ones():
+    """What is computed of plain numbers within a trace is traced as well."""
+    risk = jax.eval_shape(lambda s: tradeoff.bayes_risk(ja.Gaussian(s), 1), 1.0)
+    rates = jax.eval_shape(lambda a: tradeoff.curve(ja.Gaussian(1.0), 1, a), RATES[:3])
+    assert risk.upper.shape == ()
+    assert rates.lower.shape == (3,)

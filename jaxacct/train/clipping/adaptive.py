@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from jaxacct import validation
+from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64
 from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
@@ -112,7 +113,7 @@ class AdaptiveQuantile(ClippingRule):
         new = self._moved(unclipped, noise, expected_batch_size)
         return dataclasses.replace(self, clip_norm=new.astype(jnp.result_type(self.clip_norm)))
 
-    @in_float64
+    @in_float64(safe=as_it_is)
     def _moved(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
         count = jnp.asarray(unclipped, jnp.float64) + self.count_noise * noise
         share = count / expected_batch_size + COUNT_SENSITIVITY

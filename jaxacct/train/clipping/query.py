@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float64, PyTree
 
-from jaxacct.precision import in_float64, is_concrete
+from jaxacct.precision import is_concrete, within_scope
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stored
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rules import ClippingRule, Flat
@@ -176,7 +176,7 @@ def _over_devices(summed: Summing, sharding: jax.sharding.NamedSharding) -> Summ
         filled = rows if len(places) == len(rows) else rows[np.minimum(places, len(rows) - 1)]
         return filled.reshape(-1, devices, *rows.shape[1:])
 
-    @in_float64
+    @within_scope
     def add_up(sums: PyTree) -> PyTree:
         return jax.lax.psum(sums, axis)
 
@@ -220,12 +220,12 @@ def _one(rows: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype)
 
 
-@in_float64
+@within_scope
 def _zeros(params: PyTree) -> tuple[PyTree, Array]:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float64), params), jnp.zeros((), jnp.float64)
 
 
-@in_float64
+@within_scope
 def _add(
     gradients: GhostLoss | StoredLoss,
     parts: list[Contributions],

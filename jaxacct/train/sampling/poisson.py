@@ -32,6 +32,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
@@ -167,7 +168,7 @@ class PoissonSampler:
             selected = bits.astype(jnp.float64) < threshold
         return pack(selected, self.capacity)
 
-    @in_float64
+    @in_float64(safe=as_it_is)
     def _drawn_at(self, sampling_rate: ArrayLike) -> Array:
         rate = jnp.minimum(jnp.asarray(sampling_rate, jnp.float64), self.sampling_rate)
         return jnp.ceil(rate * RATE_UNIT) / RATE_UNIT
