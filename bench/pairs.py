@@ -202,7 +202,7 @@ def main() -> None:
     console, start, path = Console(width=140), time.monotonic(), arguments.json
     records = json.loads(path.read_text())["batches"] if path and path.exists() else []
     exact = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch)) if arguments.settings else ()
-    mesh = mesh_ones(arguments.mesh, 8, arguments.points) if arguments.mesh else ()
+    mesh = mesh_ones(arguments.mesh, 1, arguments.points) if arguments.mesh else ()
     narrow = narrow_one(arguments.narrow) if arguments.narrow else ()
     for job in itertools.chain(*exact, mesh, narrow):
         if time.monotonic() - start > 60 * arguments.minutes:

@@ -85,7 +85,9 @@ def add_parser(commands: Any) -> None:
         help="part I of N, from 0, which may be anywhere and needs no other: --out NAME becomes NAME-I-of-N",
     )  # fmt: skip
     command.set_defaults(run=run)
-    sweep_folders.add_parsers(command.add_subparsers(metavar="", title="what is done with folders of results"))
+    sweep_folders.add_parsers(
+        command.add_subparsers(metavar="merge | best | export | plot", title="what is done with folders of results")
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ PIECE = 20
 
 
 def of_array(value: Array) -> Wide:
-    """Returns an array of real numbers, exactly; of float64, right to 2^-49, and of more than 60 bits, to 2^-44."""
+    """Returns an array of real numbers, exactly; of float64, right to 2^-49, and of more than 46 bits, to 2^-44."""
     value = jnp.asarray(value)
     if jnp.issubdtype(value.dtype, jnp.bool_):
         one = value.astype(jnp.float32)
@@ -34,7 +34,7 @@ def single(value: Array) -> Wide:
 
 
 def _of_whole(value: Array) -> Wide:
-    """By pieces of :data:`PIECE` bits, each a float32 number: a sum of two is exact, a third rounds beyond 60 bits."""
+    """By pieces of :data:`PIECE` bits, each a float32 number: a sum of two is exact, and one of three up to 46 bits."""
     is_wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
     value = value.astype(jnp.int64 if is_wider else jnp.int32)
     pieces = [(value & (2**PIECE - 1)).astype(jnp.float32)]

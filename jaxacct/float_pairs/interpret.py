@@ -118,6 +118,9 @@ def is_rough(equation: JaxprEqn) -> bool:
 class _Interpreter:
     """Replaces operations within a trace: what comes out is one program."""
 
+    def __init__(self) -> None:
+        self.plans: dict[int, tuple[Jaxpr, Plan]] = {}
+
     def is_whole(self, equation: JaxprEqn) -> bool:
         """Returns whether an equation that is a program is an operation here."""
         return is_rough(equation) or is_whole(equation)
@@ -125,9 +128,6 @@ class _Interpreter:
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns what a guess comes to."""
         return [rough.to_wide(value) for value in _Rough().called(program, [rough.of_wide(arg) for arg in args])]
-
-    def __init__(self) -> None:
-        self.plans: dict[int, tuple[Jaxpr, Plan]] = {}
 
     def called(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns what a traced program comes to."""
@@ -172,17 +172,17 @@ class _Interpreter:
 
     def at_once(self, name: str, steps: Sequence[Step], values: dict[int, Any]) -> None:
         """Adds the values of steps of one kind."""
-        shapes = [step.equation.outvars[0].aval.shape for step in steps]
+        shapes = [step.shape for step in steps]
         is_small = math.prod(shapes[0]) <= SMALL
         row = () if is_small else shapes[0]
         rows = [math.prod(shape) if is_small else 1 for shape in shapes]
 
         def operand(step: Step, place: int) -> Any:
-            atom, shape = step.inputs[place], step.equation.outvars[0].aval.shape
+            atom, shape = step.inputs[place], step.shape
             value = atom if isinstance(atom, Known) else values[atom]
             if isinstance(value, Known):
                 return Known(np.broadcast_to(value.value, shape))
-            if step.equation.invars[place].aval.shape == shape:
+            if step.operands[place].shape == shape:
                 return value
             value = alone(value) if isinstance(value, Side) else value
             return jax.tree.map(lambda part: jnp.broadcast_to(part, shape), value)

@@ -216,7 +216,7 @@ ROUGH: dict[str, Rule] = {
     "gt": lambda params, x, y: less(y, x),
     "ge": lambda params, x, y: less(y, x) | equal(x, y),
     "exp": _plain(exp),
-    "exp2": lambda params, x: exp(multiply(x, normal(np.float32(math.log(2)), 0))),
+    "exp2": lambda params, x: exp(multiply(x, normal(jnp.float32(math.log(2)), 0))),
     "log": _plain(log),
     "log1p": _plain(log1p),
     "expm1": _plain(expm1),

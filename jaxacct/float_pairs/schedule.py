@@ -9,6 +9,7 @@ be done, and those that have met are one step, of their numbers side by side. Th
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -60,6 +61,20 @@ class Step(NamedTuple):
     """Each the number of a value, or :class:`Known`."""
     outputs: tuple[int, ...]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first result."""
+        return _typed(self.equation.outvars[0]).shape
+
+    @property
+    def operands(self) -> list[Any]:
+        """Shapes and types of what the inputs are."""
+        return [_typed(variable) for variable in self.equation.invars]
+
+
+def _typed(variable: Any) -> Any:
+    return variable.aval
+
 
 class Plan(NamedTuple):
     """A program without programs within it, but for loops and branches."""
@@ -92,8 +107,10 @@ def planned(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
 
 class _Planning:
     def __init__(self, whole: Callable[[JaxprEqn], bool]) -> None:
-        self.whole, self.steps, self.constants = whole, [], []
-        self.numbers, self.done = itertools.count(), {}
+        self.whole, self.numbers = whole, itertools.count()
+        self.steps: list[Step] = []
+        self.constants: list[tuple[int, Any]] = []
+        self.done: dict[Any, tuple[int, ...]] = {}
 
     def fresh(self) -> int:
         return next(self.numbers)
@@ -103,7 +120,7 @@ class _Planning:
         values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
 
         def read(atom: Any) -> Any:
-            return Known(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else values[atom]
+            return Known(np.asarray(atom.val, _typed(atom).dtype)) if isinstance(atom, Literal) else values[atom]
 
         for equation in program.eqns:
             inputs = tuple(map(read, equation.invars))
@@ -115,7 +132,7 @@ class _Planning:
                     self.constants.append((constants[-1], const))
                 found = self.inlined(closed.jaxpr, [*constants, *inputs])
             else:
-                found = self.step(equation, inputs)
+                found = list(self.step(equation, inputs))
             values.update(zip(equation.outvars, found, strict=True))
         return [read(atom) for atom in program.outvars]
 
@@ -127,16 +144,24 @@ class _Planning:
         if folded and shape == () and dtype == FLOAT64 and all(isinstance(atom, Known) for atom in inputs):
             with np.errstate(all="ignore"):
                 return [Known(np.asarray(folded(*(atom.value for atom in inputs)), FLOAT64))]
-        key = name, str(equation.params), tuple(map(_key, inputs)) if not equation.effects else self.fresh()
-        # Loops and branches are too long to be told apart.
-        is_plain = name in COSTS or equation.primitive.name not in (*CALLS, "scan", "while", "cond")
-        if is_plain and key in self.done:
+        # Programs, of loops and branches, are told apart by their identity.
+        key = name, tuple(sorted(equation.params.items())), tuple(map(_key, inputs))
+        is_known = not equation.effects and _is_hashable(key)
+        if is_known and key in self.done:
             return self.done[key]
         outputs = tuple(self.fresh() for _ in equation.outvars)
         self.steps.append(Step(equation, name, inputs, outputs))
-        if is_plain:
+        if is_known:
             self.done[key] = outputs
         return outputs
+
+
+def _is_hashable(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
 
 
 def _key(atom: Any) -> Any:
@@ -202,25 +227,23 @@ def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[An
 
 def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
     """Returns what a step of two operands does with the one that is no constant, and that one, where that is known."""
-    if len(step.inputs) != 2 or step.equation.invars[0].aval.dtype != FLOAT64:
+    if len(step.inputs) != 2 or getattr(step.operands[0], "dtype", None) != FLOAT64:
         return None
     for place, atom in enumerate(step.inputs):
         other = step.inputs[1 - place]
         if isinstance(atom, Known) and atom.value.size == 1 and not isinstance(other, Known):
             done = beside_constant(step.name, float(atom.value.reshape(())), place == 1)
-            is_whole = step.equation.invars[1 - place].aval.shape == step.equation.outvars[0].aval.shape
-            if done is not None and is_whole:
+            if done is not None and step.operands[1 - place].shape == step.shape:
                 return done, other
     return None
 
 
 def kind_of(step: Step) -> Any:
     """Returns what steps that can be done at once have in common, None where a step is done by itself."""
-    name, avals = step.name, [var.aval for var in step.equation.invars]
-    if name not in COSTS or any(getattr(aval, "dtype", None) != FLOAT64 for aval in avals):
+    name, shape = step.name, step.shape
+    if name not in COSTS or any(getattr(operand, "dtype", None) != FLOAT64 for operand in step.operands):
         return None
-    shape = step.equation.outvars[0].aval.shape
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     if not size or constant_of(step) is not None:
         return None
     of_calls = "" if step.equation.primitive.name in CALLS else str(step.equation.params)

@@ -8,7 +8,7 @@ as IEEE has them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -187,8 +187,8 @@ def select(which: Bool[Array, " ..."], yes: Wide, no: Wide) -> Wide:
     return Wide(*(jnp.where(which, a, b) for a, b in zip(yes, no, strict=True)))
 
 
-def order(x: Wide) -> Int32[Array, " ..."]:
-    """Returns what numbers are first compared by: exponents, with the sign."""
+def order(x: Any) -> Int32[Array, " ..."]:
+    """Returns what numbers, pairs or not, are first compared by: exponents, with the sign."""
     rank = x.exponent - (NOTHING - 1)
     return jnp.where(x.high > 0, rank, jnp.where(x.high < 0, -rank, 0))
 

@@ -143,5 +143,5 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
         laid = point - 2 * jnp.ceil((point - low) / (2 * h)) * h
         return jnp.where(i == 0, laid, start), (index, (least + most) / 2, inside)
 
-    start, rows = jax.lax.scan(one, jnp.zeros_like(h), jnp.arange(3))
-    return start, *(row[1:] for row in rows)
+    start, (bins, edges, inside) = jax.lax.scan(one, jnp.zeros_like(h), jnp.arange(3))
+    return start, bins[1:], edges[1:], inside[1:]

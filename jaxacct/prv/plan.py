@@ -5,6 +5,7 @@ All are read off a sketch of each loss.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -91,7 +92,7 @@ def choose(
     firsts = np.cumsum([0, *(len(k) for k in steps)])[:-1]
     sketch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sketches)
     k, rounding = jnp.concatenate(steps), scaled(ROUNDING_PER_STEP)
-    guess = roughly(lambda *args: _guessed(*args, rounding))
+    guess = roughly(functools.partial(_guessed, rounding))
     of_sum, of_each, lengths = guess(sketch._replace(known=None), k, value, is_epsilon, points, method)
     # To the last digit: atoms lie on the mesh, and a mesh is another's double.
     meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths, points)
@@ -101,7 +102,7 @@ def choose(
 
 
 def _guessed(
-    sketch: Sketch, k: Array, value: Array, is_epsilon: Array, points: Array, method: Array, rounding: float
+    rounding: float, sketch: Sketch, k: Array, value: Array, is_epsilon: Array, points: Array, method: Array
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array], Array]:
     """Returns tilt, weight and tail of a plan, the ends of each window, and the length that each mesh is to have.
 
