@@ -59,18 +59,17 @@ def log_characteristic(
     for (pairs, steps), scan, known in zip(parts, scans, of_rows, strict=True):
         run = (pairs, scan, known, steps)
         if steps.shape[0] == 1:
-            sums.append(_row(*jax.tree.map(lambda leaf: leaf[0], run), order, spacing, tiles))
+            sums.append(_row(jax.tree.map(lambda leaf: leaf[0], run), order, spacing, tiles))
             continue
         # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(lambda row: _row(*row, order, spacing, tiles), run)
+        rows = jax.lax.map(lambda row: _row(row, order, spacing, tiles), run)
         sums.append(tuple(jnp.sum(of_rows, axis=0) for of_rows in rows))
     return tuple(functools.reduce(jnp.add, each) for each in zip(*sums, strict=True))
 
 
-def _row(
-    pair: DominatingPair, scan: Nodes, known: Moments, steps: Array, order: Array, spacing: Array, tiles: Array
-) -> Sums:
+def _row(run: tuple[DominatingPair, Nodes, Moments, Array], order: Array, spacing: Array, tiles: Array) -> Sums:
     """Returns the sums of one loss, times steps."""
+    pair, scan, known, steps = run
     law = law_of(pair)
     window = law.window(order, scan)
     end = spacing * TILE * tiles
