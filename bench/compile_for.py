@@ -96,7 +96,9 @@ def told_of(name: str, topology: str) -> dict[str, Any]:
 
 
 def _work(name: str, topology: str, pipe: Any) -> None:
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # No chip is looked for, nor kept from others.
+    for variable in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
+        os.environ.setdefault(variable, "1")
     try:
         pipe.send(told_of(name, topology))
     except Exception as error:

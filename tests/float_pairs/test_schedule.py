@@ -71,7 +71,7 @@ def test_beside_a_constant_operations_are_the_same(constant):
         compared = x < constant, constant < x, x >= constant, x == constant, jnp.maximum(x, constant)
         return *products, *compared, jnp.minimum(constant, x), x**2
 
-    for found, truth in zip(jax.jit(in_pairs(every))(x), every(x), strict=True):
+    for found, truth in zip(jax.jit(in_pairs(every))(x), every(jnp.asarray(x)), strict=True):
         np.testing.assert_allclose(found, truth, rtol=2 * PAIR.roundoff)
 
 
