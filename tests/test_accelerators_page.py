@@ -129,6 +129,7 @@ def test_an_export_for_a_tpu_does_no_arithmetic_in_float64(call):
 
 @pytest.mark.tpu_compiler
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.skipif("xla_cpu" in os.environ.get("XLA_FLAGS", ""), reason="libtpu ends a process with flags of CPUs")
 @pytest.mark.parametrize("call", [*lowered_calls()])
 def test_a_tpus_compiler_takes_it(call):
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # no machine is asked what it is
