@@ -83,7 +83,9 @@ def main() -> None:
     """Prints a line for each function."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", type=int, default=200)
-    count = parser.parse_args().settings
+    parser.add_argument("--only", default="", help="a part of the names of functions")
+    options = parser.parse_args()
+    count, only = options.settings, options.only
     of_ledgers()
     random = np.random.default_rng(0)
     given = {
@@ -93,6 +95,8 @@ def main() -> None:
     print(f"{'':32}{'wrong':>12}{'median off':>12}{'most':>10}{'CPU s':>8}")
     for side, functions in ((1, ABOVE), (-1, BELOW)):
         for name, (fields, function) in functions.items():
+            if only not in name:
+                continue
             batch, arguments = jax.vmap(function), [given[field] for field in fields.split()]
             native = jax.tree.leaves(jax.jit(batch)(*arguments))
             start = time.process_time()
