@@ -4,8 +4,8 @@ Run: python -m bench accelerator [--most 1000000] [--seconds 60] [--out DIR] [--
 
 On whatever device JAX has, in the arithmetic that is sound there: float64 on CPUs and GPUs, pairs of float32 on a TPU.
 Random settings (noise, rate, steps as of bench.saddlepoint) at delta 1e-5. Each kernel is run over batches of 1, 10 ...
-settings, one call of jax.vmap each, until the next would take longer than --seconds. Widths and agreement are those of the
-first settings beside float64 on the host's CPU, whose speed, entry by entry on one core, is a row of its own; and
+settings, one call of jax.vmap each, until the next would take longer than --seconds. Widths and agreement are those of
+the first settings beside float64 on the host's CPU, whose speed, entry by entry on one core, is a row of its own; and
 dp-accounting's, one setting after the other at its interval 1e-4.
 """
 
