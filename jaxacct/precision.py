@@ -144,7 +144,9 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
             with scope(by_programs=by_programs):
                 return function(*args, **kwargs)
         if is_concrete(args, kwargs):
-            with on_host(), scope(by_programs=by_programs):
+            if platform() == "tpu":
+                return _on_host(scoped, args, kwargs)
+            with scope(by_programs=by_programs):
                 return function(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
@@ -205,11 +207,18 @@ def _called(call: _Call, moving: list[Any]) -> Any:
     return by_platform(function, moving, safe=call.safe)
 
 
-def on_host() -> contextlib.AbstractContextManager[Any]:
-    """Returns the context in which numbers are computed by a device that has float64."""
-    if platform() != "tpu":
-        return contextlib.nullcontext()
-    return jax.default_device(jax.local_devices(backend="cpu")[0])
+def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Returns what the CPU beside a device makes of numbers, wherever those are."""
+    cpu = jax.local_devices(backend="cpu")[0]
+
+    def brought(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        return jax.device_put(leaf, cpu) if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else np.asarray(leaf)
+
+    args, kwargs = jax.tree.map(brought, (args, kwargs))
+    with jax.default_device(cpu):
+        return function(*args, **kwargs)
 
 
 def within_scope(function: Callable[Params, Result], *, by_programs: bool = False) -> Callable[Params, Result]:

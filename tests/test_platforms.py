@@ -188,8 +188,13 @@ def test_devices_share_what_is_mapped():
 
 def test_numbers_on_a_tpus_host_are_left_to_its_cpu(monkeypatch):
     expected = ja.convert.pure_to_zcdp(1.0)
-    monkeypatch.setattr("jaxacct.precision.platform", lambda: "tpu")
-    assert in_float64(lambda: jax.config.jax_default_device)().platform == "cpu"
+
+    def default_device():
+        return jax.config.jax_default_device
+
+    monkeypatch.setattr("jaxacct.precision.platform", lambda: "cpu" if default_device() else "tpu")
+    kinds = in_float64(lambda value: (default_device().platform, type(value)))(jax.device_put(1.0, jax.devices()[0]))
+    assert kinds == ("cpu", np.ndarray)  # an array that is bound to a device would be computed there
     assert ja.convert.pure_to_zcdp(1.0) == expected
 
 

@@ -17,7 +17,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import PROBE, Aim, State, search
 from jaxacct.calibrate.solve import Config, Given, aimed, graded, with_epsilon
-from jaxacct.precision import in_float64_by_programs, outside
+from jaxacct.precision import in_float64, outside
 from jaxacct.question import ForEpsilon
 
 CLOSE, GAP = 5e-5, 2e-4
@@ -36,7 +36,7 @@ SLOPE = -20.0
 """Of log delta in u, before two settings tell."""
 
 
-@in_float64_by_programs
+@in_float64(by_programs=True)
 def improved(
     config: Config,
     compose: Callable[[Any], tuple[Any, Any]],

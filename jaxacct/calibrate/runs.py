@@ -12,7 +12,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.calibrate.search import Aim, search
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-from jaxacct.precision import in_float64_by_programs
+from jaxacct.precision import in_float64
 from jaxacct.validation import MOST_COUNT
 
 ORDERS = tuple(1 + 0.5 * 1.7**j for j in range(32))
@@ -64,7 +64,7 @@ def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: R
     return min(SHARE * float(np.nanmax(of_orders, initial=1.0)), float(MOST_COUNT))
 
 
-@in_float64_by_programs
+@in_float64(by_programs=True)
 def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float) -> int:
     """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
     real = np.float64
