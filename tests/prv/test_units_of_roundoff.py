@@ -31,6 +31,8 @@ ALLOWED = {
     ("prv/plan.py", "2e-13"): "ROUNDING_PER_STEP, scaled where it is used",
     ("prv/curve.py", "1e-12"): "a delta",
     ("calibrate/solve.py", "1e-12"): "a sampling rate",
+    ("calibrate/solve.py", "FLOAT64"): "elsewhere a rate leaves as a float32 number, and is one from the start",
+    ("filters/renyi.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
     ("calibrate/guess.py", "1e-16"): "keeps a logarithm finite, in a guess",
     ("tradeoff/profile.py", "1e-13"): "a gap that no mesh needs to close",
     ("rounded_sum.py", "finfo"): "of a narrower type, in which a curve came in",
