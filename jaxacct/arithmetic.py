@@ -122,11 +122,7 @@ def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
     def derivative(primals: Any, tangents: Any) -> Any:
         return jax.jvp(function, primals, tangents)
 
-    @functools.wraps(function)
-    def called(*args: Any) -> Result:
-        return named(*args) if arithmetic() == PAIR else function(*args)
-
-    return called
+    return _where_pairs(named, function)
 
 
 def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -139,7 +135,11 @@ def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
     def roughly_done(*args: Any) -> Result:
         return function(*args)
 
-    named: Any = jax.jit(roughly_done)
+    return _where_pairs(jax.jit(roughly_done), function)
+
+
+def _where_pairs(named: Callable[..., Result], function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns ``function``, which is called by the name that pairs know it by where a program is traced for them."""
 
     @functools.wraps(function)
     def called(*args: Any) -> Result:

@@ -121,24 +121,17 @@ def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: 
 
 
 def _block_by_block(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
-    axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(is_batched))
-    side_by_side = jax.vmap(function, in_axes=axes)
+    lanes = _Lanes(args, tuple(is_batched))
+    side_by_side = jax.vmap(function, in_axes=lanes.axes)
     if size <= LANES:
         found: Tree = side_by_side(*args)
         return found
     blocks = -(-size // LANES)
     block = -(-size // blocks)
-    leaves, structure = jax.tree.flatten(args)
-    batched = jax.tree.leaves(is_batched)
     # The last lane once more where the last block is not full.
-    lane = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)
-
-    def of(lane: Array) -> Tree:
-        own = [leaf[lane] if b else leaf for leaf, b in zip(leaves, batched, strict=True)]
-        found: Tree = side_by_side(*jax.tree.unflatten(structure, own))
-        return found
-
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], jax.lax.map(of, lane))
+    every = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)
+    found = jax.lax.map(lambda some: side_by_side(*lanes.at(some)), every)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], found)
 
 
 def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callable[..., Any]:
@@ -204,7 +197,7 @@ class _Lanes:
         self.given, self.is_batched = given, is_batched
         self.axes = jax.tree.map(lambda batched: 0 if batched else None, is_batched)
 
-    def at(self, lanes: Array) -> Any:
+    def at(self, lanes: Array | int) -> Any:
         """Returns what some of them are given."""
         return jax.tree.map(lambda leaf, batched: leaf[lanes] if batched else leaf, self.given, self.is_batched)
 
@@ -225,8 +218,8 @@ def _queued(
 ) -> Tree:
     """Returns the states of all lanes after their loops."""
     lanes, state = _Lanes(given, is_batched[1]), _every(size, state, is_batched[0])
-    begins, slots = lanes.each(condition)(state, given), slots_for(size, share)
     goes_on, advanced = lanes.each(condition), lanes.each(step)
+    begins, slots = goes_on(state, given), slots_for(size, share)
     # Lanes that take no step come last, and are never begun.
     hint = jnp.broadcast_to(work, (size,)).astype(jnp.float32)
     queue = jnp.argsort(jnp.where(begins, -hint, jnp.inf)).astype(jnp.int32)
@@ -251,7 +244,7 @@ def _queued(
 
         current = jax.tree.map(lambda all_, old: taken(all_[following], old), state, current)
         own = jax.tree.map(
-            lambda new, old, batched: taken(new, old) if batched else old, lanes.at(following), own, is_batched[1]
+            lambda new, old, batched: taken(new, old) if batched else old, lanes.at(following), own, lanes.is_batched
         )
         return lane, busy, begun + jnp.sum(done, dtype=jnp.int32), current, own, found, worked
 
@@ -281,8 +274,7 @@ def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array
         at = jnp.where(item < ends[-1], lane, size)
         return begun + width, jax.tree.map(lambda old, leaf: old.at[at, index].set(leaf, mode="drop"), found, new)
 
-    one = jax.tree.map(lambda leaf, batched: leaf[0] if batched else leaf, given, is_batched[2])
-    nothing = _nothing(entry, (size, most), jax.tree.map(lambda leaf: leaf[0, 0], rows), one)
+    nothing = _nothing(entry, (size, most), jax.tree.map(lambda leaf: leaf[0, 0], rows), lanes.at(0))
     found: Tree
     begun, found = jax.lax.while_loop(lambda state: state[0] < ends[-1], go, (jnp.int32(0), nothing))
     _report(entry, begun, ends[-1])

@@ -55,12 +55,10 @@ def by_platform(
 
         return tuple(later(_flat(moved, args), types, *leaves, pairs=True))
 
-    if is_decided():  # for float64, of which the form is still open
-        found = jax.lax.platform_dependent(*given, cpu=native, default=elsewhere)
-    elif at_once is None:
-        found = jax.lax.platform_dependent(*given, tpu=pairs, default=native)
-    else:
-        found = jax.lax.platform_dependent(*given, cpu=native, tpu=pairs, default=elsewhere)
+    forms = {} if is_decided() else {"tpu": pairs}
+    if at_once is not None:
+        forms["cpu"] = native
+    found = jax.lax.platform_dependent(*given, default=elsewhere, **forms)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 

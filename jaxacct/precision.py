@@ -137,17 +137,14 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
     """
     if function is None:
         return functools.partial(in_float64, by_programs=by_programs, safe=safe)
+    as_it_is = within_scope(function, by_programs=by_programs)
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
         if is_decided():
-            with scope(by_programs=by_programs):
-                return function(*args, **kwargs)
+            return as_it_is(*args, **kwargs)
         if is_concrete(args, kwargs):
-            if platform() == "tpu":
-                return _on_host(scoped, args, kwargs)
-            with scope(by_programs=by_programs):
-                return function(*args, **kwargs)
+            return _on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         known = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)

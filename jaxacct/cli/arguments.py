@@ -9,6 +9,9 @@ from typing import Any, NoReturn
 
 RELATIONS = ("add_or_remove", "add", "remove")
 
+PICTURES = (".png", ".svg", ".pdf")
+"""Suffixes of pictures."""
+
 
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, with the nearest word where one is not known; the usage is in ``--help``."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
-from jaxacct.cli.arguments import add_json, add_run, examples
+from jaxacct.cli.arguments import PICTURES, add_json, add_run, examples
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded
 from jaxacct.mechanisms.mechanism import Relation
 
@@ -26,9 +26,6 @@ POINTS = 101
 
 SHOWN = 21
 """Lines printed."""
-
-FORMATS = (".png", ".svg", ".pdf")
-"""Of pictures."""
 
 
 class Found(NamedTuple):
@@ -110,8 +107,8 @@ def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
         from jaxacct.plot import require_matplotlib
 
         require_matplotlib()
-        if plot.suffix not in FORMATS:
-            raise ValueError(f"plot = {plot}: the suffix says the format: give one of {', '.join(FORMATS)}.")
+        if plot.suffix not in PICTURES:
+            raise ValueError(f"plot = {plot}: the suffix says the format: give one of {', '.join(PICTURES)}.")
     for path in (out, plot):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,6 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
-    import jaxacct
     from jaxacct import validation
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.ranges import parsed
@@ -141,8 +140,9 @@ def _settings(arguments: argparse.Namespace) -> Any:
     names = arguments.mechanism.split(",")
     for name in names:
         validation.check_one_of(name, "mechanism", MECHANISMS)
-    classes = [getattr(jaxacct, name) for name in names]
-    given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in AXES}
+    kinds = _kinds()
+    classes = [kinds[name] for name in names]
+    given = {name: vars(arguments)[name] for name in (axis.replace("-", "_") for axis in AXES)}
     axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
     if arguments.rows:
         columns = read_columns(arguments.rows)
@@ -151,6 +151,22 @@ def _settings(arguments: argparse.Namespace) -> Any:
         axes = columns | axes
     layout = grid if arguments.rows is None else rows
     return layout(classes[0] if len(classes) == 1 else classes, **axes)
+
+
+def _kinds() -> dict[str, Any]:
+    """Returns the classes of MECHANISMS by their names: imported here, for help is given without JAX."""
+    import jaxacct as ja
+
+    return {
+        "PoissonSubsampledGaussian": ja.PoissonSubsampledGaussian,
+        "Gaussian": ja.Gaussian,
+        "GaussianWithoutReplacement": ja.GaussianWithoutReplacement,
+        "DiscreteGaussian": ja.DiscreteGaussian,
+        "Laplace": ja.Laplace,
+        "PoissonSubsampledLaplace": ja.PoissonSubsampledLaplace,
+        "LaplaceWithoutReplacement": ja.LaplaceWithoutReplacement,
+        "DiscreteLaplace": ja.DiscreteLaplace,
+    }
 
 
 def _quantity(given: dict[str, Any]) -> str:

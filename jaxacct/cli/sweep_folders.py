@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.cli.arguments import add_json, examples, number
+from jaxacct.cli.arguments import PICTURES, add_json, examples, number
 from jaxacct.cli.shown import GUARANTEES, SCOPE, print_columns, print_facts, rounded
 
 FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
@@ -16,7 +16,9 @@ FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsi
 PIXELS, CONTOURS = 400, 13
 """Values along each axis of a picture, and lines in it, at most."""
 
-FORMATS = (".png", ".svg", ".pdf")
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
 
 
 def add_parsers(commands: Any) -> None:
@@ -41,7 +43,7 @@ def add_parsers(commands: Any) -> None:
         description="The settings of least noise, or as --least or --most say, whose upper bound is within a budget.",
         epilog=examples("jaxacct sweep best grid --epsilon 2 --steps-min 1000"),
     )
-    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
+    _add_folder(command)
     command.add_argument("--epsilon", type=number, metavar="E", help="budget, of a sweep for epsilon or for noise")
     command.add_argument("--delta", type=number, metavar="D", help="budget, of a sweep for delta")
     by = command.add_mutually_exclusive_group()
@@ -64,7 +66,7 @@ def add_parsers(commands: Any) -> None:
         "need no export: the folder is a Zarr store.",
         epilog=examples("jaxacct sweep export grid grid.parquet"),
     )
-    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
+    _add_folder(command)
     command.add_argument("file", metavar="FILE", help="file to write; the suffix says the format")
     command.set_defaults(run=export)
 
@@ -75,8 +77,8 @@ def add_parsers(commands: Any) -> None:
         "every number drawn is one of the sweep's.",
         epilog=examples("jaxacct sweep plot grid grid.png --at steps=1000"),
     )
-    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
-    command.add_argument("file", metavar="FILE", help=f"picture to write: {', '.join(FORMATS)}")
+    _add_folder(command)
+    command.add_argument("file", metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}")
     command.add_argument("--at", metavar="AXIS=VALUE", action="append", default=[], help="fixes a further axis")
     command.set_defaults(run=plot)
 
@@ -142,7 +144,7 @@ def plot(arguments: argparse.Namespace) -> int:
 
     new_figure, new_canvas = require_matplotlib()
     path = pathlib.Path(arguments.file)
-    check_suffix(path, FORMATS)
+    check_suffix(path, PICTURES)
     at = dict(_fixed(text) for text in arguments.at)
     found = load(arguments.folder).downsampled(PIXELS, **at)
     axes = {name: values for name, values in found.axes.items() if len(values) > 1}
@@ -198,9 +200,16 @@ def described(found: Any, out: Any) -> dict[str, Any]:
     """Returns what is said of a sweep, but for its results and how long it took, as JSON has it."""
     from jaxacct import __version__
 
-    names = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
     guarantee = GUARANTEES["saddlepoint" if found.mode == "saddlepoint" else "best"]
-    return {name: getattr(found, name) for name in names} | {
+    return {
+        "quantity": found.quantity,
+        "mode": found.mode,
+        "relation": found.relation,
+        "tolerance": found.tolerance,
+        "arithmetic": found.arithmetic,
+        "mechanisms": found.mechanisms,
+        "layout": found.layout,
+        "constants": found.constants,
         "axes": {name: values.tolist() for name, values in found.axes.items()}
         if out is None or found.layout == "grid"
         else {},

@@ -46,6 +46,11 @@ def frequencies(spacing: Array, block: Array) -> Array:
     return spacing * (BLOCK * block + 1 + jnp.arange(BLOCK)).astype(spacing.dtype)
 
 
+def blocks_of(tiles: Array) -> Array:
+    """Returns how many blocks of frequencies so many tiles fill, the last perhaps in part."""
+    return -(-tiles * TILE // BLOCK)
+
+
 def log_characteristic(
     parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
 ) -> Sums:
@@ -88,7 +93,7 @@ def _row(run: tuple[DominatingPair, Nodes, Moments, Array], order: Array, spacin
     )
     missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
     rows = tuple(values.reshape(-1, BLOCK) for values in (real, imaginary))
-    return by_work.map_rows(-(-tiles * TILE // BLOCK), _to_the_steps, rows, (spacing, spread, missed, steps))
+    return by_work.map_rows(blocks_of(tiles), _to_the_steps, rows, (spacing, spread, missed, steps))
 
 
 def _piece_added(sums: Sums, given: Any) -> Sums:

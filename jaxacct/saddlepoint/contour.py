@@ -26,7 +26,7 @@ from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
 from jaxacct.precision import first_index
-from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, frequencies, log_characteristic
+from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
 from jaxacct.saddlepoint.search import Search, search_from
 
 LADDER = 1.25 ** np.arange(-11, 6)
@@ -261,18 +261,19 @@ def line_at(
     found = integrand(parts, scans, of_rows, order, spacing, tiles)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(order)[None]
-    fall = -jnp.abs(order - jnp.concatenate([orders, none])) * length
+    beside = jnp.concatenate([orders, none])
+    fall = -jnp.abs(order - beside) * length
     heights = jnp.concatenate([above + log_factor(orders), none])
     return Line(
         order=order,
         spacing=spacing,
         integrand=found,
-        blocks=-(-tiles * TILE // BLOCK),
+        blocks=blocks_of(tiles),
         value=here.value,
         slope=here.slope,
         common_error=error_here + 4 * u,
         log_tail=log_tail,
-        orders=jnp.concatenate([orders, none]),
+        orders=beside,
         log_beside=heights + fall - jnp.log(-jnp.expm1(fall)),
     )
 
@@ -321,11 +322,11 @@ def _is_short(state: tuple[Array, Array], log_sum: Array) -> Array:
 def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
     """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
     w, (parts, rough, order, _, _) = state[0] * FARTHER, given
-    sums = jnp.zeros_like(w)
-    for (pairs, steps), nodes in zip(parts, rough, strict=True):
-        logs = jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
-        sums = sums + jnp.sum(jnp.where(steps > 0, steps * logs, 0.0))
-    return w, sums
+    logs = [
+        jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
+        for (pairs, _), nodes in zip(parts, rough, strict=True)
+    ]
+    return w, _summed(parts, logs)
 
 
 def integrand(
@@ -347,7 +348,7 @@ def integrand(
         rounding = amplitude * (jnp.expm1(off) + u * (16 + 4 * jnp.abs(phase)))
         return Integrand(amplitude, phase, jnp.sum(amplitude), jnp.sum(rounding), jnp.sum(amplitude * w))
 
-    return by_work.map_rows(-(-tiles * TILE // BLOCK), block, sums, (order, spacing, tiles))
+    return by_work.map_rows(blocks_of(tiles), block, sums, (order, spacing, tiles))
 
 
 def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:

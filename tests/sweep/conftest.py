@@ -2,8 +2,15 @@
 
 import numpy as np
 import pytest
+from small_sweep import QUIET, SETTINGS
 
 import jaxacct as ja
+
+
+@pytest.fixture(scope="package")
+def found():
+    """The small sweep, in memory."""
+    return ja.sweep.epsilon(SETTINGS, **QUIET)
 
 
 @pytest.fixture

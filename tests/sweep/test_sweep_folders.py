@@ -10,23 +10,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from small_sweep import QUIET, SETTINGS, same
 
 import jaxacct as ja
 from jaxacct import strict_json
 from jaxacct.sweep import compute, grid, merge, rows
 from jaxacct.sweep.boxes import Boxes
 from jaxacct.sweep.folder import Folder
-
-# As of test_sweep_results.py.
-SETTINGS = grid(
-    noise_multiplier=[0.0, 0.8, 1.0, 10.0], sampling_rate=[0.001, 0.01, 0.1], steps=[100, 10_000], delta=1e-5
-)
-QUIET = {"mode": "saddlepoint", "relation": "remove", "show_progress": False}
-
-
-@pytest.fixture(scope="module")
-def found():
-    return ja.sweep.epsilon(SETTINGS, **QUIET)
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +30,6 @@ def shards(tmp_path_factory):
     for i in range(4):
         ja.sweep.epsilon(SETTINGS, out=folder / f"{i}", chunk=5, shard=(i, 4), **QUIET)
     return [folder / f"{i}" for i in range(4)]
-
-
-def same(one, other):
-    return all(values.tobytes() == other.arrays[name].tobytes() for name, values in one.arrays.items())
 
 
 def files(folder):

@@ -6,24 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_sweep import QUIET, SETTINGS, same
 
 import jaxacct as ja
 from jaxacct.sweep import Accountant, compute, grid, rows
 from jaxacct.sweep.quantities import Quantity
-
-SETTINGS = grid(
-    noise_multiplier=[0.0, 0.8, 1.0, 10.0], sampling_rate=[0.001, 0.01, 0.1], steps=[100, 10_000], delta=1e-5
-)
-QUIET = {"mode": "saddlepoint", "relation": "remove", "show_progress": False}
-
-
-@pytest.fixture(scope="module")
-def found():
-    return ja.sweep.epsilon(SETTINGS, **QUIET)
-
-
-def same(one, other):
-    return all(values.tobytes() == other.arrays[name].tobytes() for name, values in one.arrays.items())
 
 
 def test_entries_are_where_their_axes_say(found):
