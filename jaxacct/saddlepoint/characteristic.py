@@ -120,12 +120,16 @@ def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
 
 def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: Sums) -> Sums:
     """Returns ``sums`` with the real and imaginary parts of the sum of weights (e^(iwX) - 1) added, tile by tile."""
-    # Offsets 0 to 7: the first five by sines, the others as products. The barriers keep either from being done anew for
-    # each use.
-    multiples = spacing * jnp.arange(TILE // 2 + 1).astype(weights.dtype)
-    near = jax.lax.optimization_barrier(jax.vmap(lambda w: turned(w * deviations))(multiples))
-    far = jax.vmap(lambda one: _product(one, tuple(part[-1] for part in near)))(tuple(part[1:-1] for part in near))
-    cosines, sines = jax.lax.optimization_barrier([jnp.concatenate(parts) for parts in zip(near, far, strict=True)])
+
+    # The table is filled row by row: a CPU's compiler vectorizes one axis, and makes scalar code of two. The barriers
+    # keep it from being done anew for each use.
+    def offset(i: Array, table: tuple[Array, Array]) -> tuple[Array, Array]:
+        row = turned(spacing * i.astype(weights.dtype) * deviations)
+        cosines, sines = (jax.lax.dynamic_update_index_in_dim(a, b, i, 0) for a, b in zip(table, row, strict=True))
+        return cosines, sines
+
+    nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)
+    cosines, sines = jax.lax.optimization_barrier(jax.lax.fori_loop(1, TILE, offset, (nothing, nothing)))
     # Full precision: some devices multiply matrices in fewer bits by default.
     own = [jnp.matmul(table, weights, precision="highest") for table in (cosines, sines)]
 
@@ -138,9 +142,3 @@ def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums:
         return tuple(jax.lax.dynamic_update_slice(a, b, (TILE * i,)) for a, b in zip(sums, new, strict=True))
 
     return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)
-
-
-def _product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns e^(i(a+b)) - 1 from e^(ia) - 1 and e^(ib) - 1."""
-    (a, b), (c, d) = first, second
-    return a + c + a * c - b * d, b + d + a * d + b * c

@@ -25,6 +25,7 @@ from jaxacct.arithmetic import arithmetic, roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
+from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
 from jaxacct.saddlepoint.search import Search, search_from
@@ -52,6 +53,12 @@ Weights are exponentials of logs as large as cut + 14, off by that many units an
 are sums of positive terms, taken directly where they are above 1/4 only.
 """
 
+
+ROUGH_CUT, DEVIATIONS = 8.0, 5.0
+"""Nats of delta, and deviations of the tilted sum, that a rough line is made for.
+
+All that the rule adds to delta is positive: as an upper bound it needs few nodes, most often eight.
+"""
 
 Tree = TypeVar("Tree")
 
@@ -240,24 +247,35 @@ def line_at(
     saddle: Array,
     epsilon: Array,
     log_delta: Array,
+    is_rough: Array | bool,
     wanted: Array | bool,
 ) -> Line:
     """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
 
     Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
     the integrand at the nodes up to there. Where it is not ``wanted`` there are none.
+
+    Where it ``is_rough``, it is for an upper bound alone, at this very order, and delta need not be close to this one.
+    Then there is no bound on what the rule adds; and there are no nodes where Chernoff's bound is below it already.
     """
-    u = arithmetic().roundoff
-    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
-    above = cumulants_above(parts, scans, orders, wanted)
+    u, exact = arithmetic().roundoff, arithmetic().cut
+    largest = largest_order(parts)
+    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest)
+    above = cumulants_above(parts, scans, orders, jnp.logical_and(wanted, jnp.logical_not(is_rough)))
     chosen, length = chosen_line(orders, above, epsilon, log_delta)
-    order = orders[chosen]
+    order = jnp.where(is_rough, jnp.minimum(saddle, largest), orders[chosen])
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
     here, error_here, of_rows = total_and_error(parts, scans, order)
+    common_error = error_here + 4 * u
+    # Under a law this wide, or far enough below eps for delta <= 1 to do.
+    wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
+    length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
+    enough = is_rough & (chernoff(order, here.value, common_error, epsilon) < log_delta)
+    wanted = jnp.logical_and(wanted, ~enough)
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
-    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum, wanted)
+    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum, cut, wanted)
     found = integrand(parts, scans, of_rows, order, spacing, tiles)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(order)[None]
@@ -271,11 +289,17 @@ def line_at(
         blocks=blocks_of(tiles),
         value=here.value,
         slope=here.slope,
-        common_error=error_here + 4 * u,
+        common_error=common_error,
         log_tail=log_tail,
         orders=beside,
-        log_beside=heights + fall - jnp.log(-jnp.expm1(fall)),
+        log_beside=jnp.where(is_rough, jnp.inf, heights + fall - jnp.log(-jnp.expm1(fall))),
     )
+
+
+def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
+    """Returns Chernoff's bound on log delta(eps), K(order) - order eps + log c(order), with its rounding."""
+    rounding = 8 * arithmetic().roundoff * (jnp.abs(value) + order * jnp.abs(epsilon) + 8)
+    return value + error - order * epsilon + log_factor(order) + rounding
 
 
 def far_enough(
@@ -285,6 +309,7 @@ def far_enough(
     spacing: Array,
     curvature: Array,
     log_sum: Array,
+    cut: Array,
     wanted: Array | bool,
 ) -> tuple[Array, Array]:
     """Returns how many tiles of nodes leave out nothing that counts, and the log of a bound on what they leave out.
@@ -292,31 +317,30 @@ def far_enough(
     It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
     modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
     """
-    cut = arithmetic().cut
     rough = [
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
     ]
-    most = spacing * FREQUENCIES
+    most, least = spacing * FREQUENCIES, log_sum - cut
     start = jnp.where(wanted, jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.inf), jnp.full_like(order, jnp.inf)
     w, log_modulus = by_work.while_loop(
         lambda state, given: _is_short(state, given[-2]) & (state[0] < given[-1]),
         _farther_out,
         start,
-        (parts, rough, order, log_sum, most),
+        (parts, rough, order, least, most),
     )
     # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
-    is_enough = ~_is_short((w, log_modulus), log_sum) & (w <= most)
+    is_enough = ~_is_short((w, log_modulus), least) & (w <= most)
     tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
     tiles = jnp.where(wanted, tiles, 0)
     end = spacing * TILE * tiles
     return tiles, jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
 
 
-def _is_short(state: tuple[Array, Array], log_sum: Array) -> Array:
+def _is_short(state: tuple[Array, Array], least: Array) -> Array:
     """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
     w, log_modulus = state
-    return log_modulus > log_sum + jnp.log(w) - arithmetic().cut
+    return log_modulus > least + jnp.log(w)
 
 
 def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
@@ -358,8 +382,8 @@ def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> tuple[Array, Array]:
         (amplitude, phase), (spacing, beyond) = of_line, given
         w = frequencies(spacing, i)
-        angle = phase + w * beyond
-        return jnp.sum(amplitude * jnp.cos(angle)), jnp.sum(amplitude * w * jnp.sin(angle))
+        sine, cosine = sine_and_cosine(phase + w * beyond)
+        return jnp.sum(amplitude * cosine), jnp.sum(amplitude * w * sine)
 
     given = line.spacing, line.slope - epsilon
     nodes = line.integrand.amplitude, line.integrand.phase
