@@ -130,13 +130,15 @@ def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums:
 
     nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)
     cosines, sines = jax.lax.optimization_barrier(jax.lax.fori_loop(1, TILE, offset, (nothing, nothing)))
-    # Full precision: some devices multiply matrices in fewer bits by default.
-    own = [jnp.matmul(table, weights, precision="highest") for table in (cosines, sines)]
+    # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles. Full precision: some
+    # devices multiply matrices in fewer bits by default.
+    own = [jnp.matmul(part, weights, precision="highest") for part in (cosines, sines)]
+    table = jax.lax.optimization_barrier(jnp.concatenate([1 + cosines, sines]))
 
     def tile(i: Array, sums: Sums) -> Sums:
         c, s = (weights * part for part in turned(spacing * (TILE * i + 1).astype(weights.dtype) * deviations))
-        (cc, cs), (sc, ss) = [[jnp.matmul(t, v, precision="highest") for v in (c, s)] for t in (cosines, sines)]
-        added = jnp.sum(c) + own[0] + cc - ss, jnp.sum(s) + own[1] + cs + sc
+        (cc, sc), (cs, ss) = (jnp.split(jnp.matmul(table, part, precision="highest"), 2) for part in (c, s))
+        added = own[0] + cc - ss, own[1] + cs + sc
         old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)
         new = (a + b for a, b in zip(old, added, strict=True))
         return tuple(jax.lax.dynamic_update_slice(a, b, (TILE * i,)) for a, b in zip(sums, new, strict=True))

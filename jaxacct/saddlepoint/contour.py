@@ -28,10 +28,13 @@ from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of,
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
-from jaxacct.saddlepoint.search import Search, search_from
+from jaxacct.saddlepoint.search import ROUGHLY, Search, search_from
 
 LADDER = 1.25 ** np.arange(-11, 6)
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
+
+SMALL = 0.01
+"""An order small enough for the variance that the search begins with, and its share of the largest."""
 
 LINES = 12
 """The first so many of them, up to the saddle point itself, may be lines.
@@ -159,11 +162,26 @@ def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]
     return epsilon, log_delta, bend
 
 
+def gaussian_order(variance: Array, epsilon: Array, log_delta: Array, by_delta: Array) -> Array:
+    """Returns about the saddle point of a Gaussian loss of this variance; for others it is a beginning."""
+    deviation, apart = jnp.sqrt(variance), epsilon - variance / 2
+    for_delta = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / deviation
+    # K'(t) = (t + 1/2) variance = eps + 1/t, and a little more.
+    order = jnp.where(by_delta, for_delta, (apart + jnp.hypot(apart, 2 * deviation)) / (2 * variance))
+    # Large losses are rarer, and moments rise faster, for nearly all others.
+    return order / (1 + 0.15 * order)
+
+
 def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
-    """Returns a function that falls through 0 at the saddle point for ``epsilon``, and its slope in log t."""
-    beyond, near = order * (found.slope - epsilon), order / (1 + order)
-    # A slope of the wrong sign leads out of the bracket, which is halved then.
-    return 1 + near - beyond, -beyond - order**2 * found.curvature + near / (1 + order)
+    """Returns a function that falls through 0 at the saddle point for ``epsilon``, and its slope in log t.
+
+    The equation t K'(t) = t eps + 1 + t/(1 + t) is taken in logarithms, for K' grows like an exponential where large
+    losses are rare.
+    """
+    near, mean = order / (1 + order), order * found.slope
+    right = order * epsilon + 1 + near
+    slope = (order * epsilon + near / (1 + order)) / right - (mean + order**2 * found.curvature) / mean
+    return jnp.log(right / mean), slope
 
 
 @roughly
@@ -179,10 +197,13 @@ def saddle_for(
 
     A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``.
     """
-    given = parts, scans, epsilon, log_delta, jnp.asarray(by_delta)
+    by_delta = jnp.asarray(by_delta)
+    given = parts, scans, epsilon, log_delta, by_delta
     largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
+    variance = total(parts, scans, jnp.minimum(SMALL, SMALL * largest)).curvature
+    start = search_from(gaussian_order(variance, epsilon, log_delta, by_delta), largest, wanted)
     search, at, reached = by_work.while_loop(
-        lambda state, _: ~state[0].is_over, _one_look, (search_from(largest, wanted), nothing, nothing), given
+        lambda state, _: ~state[0].is_over, _one_look, (start, nothing, nothing), given
     )
     return Saddle(search.order, at, reached, search.is_known(largest))
 
@@ -193,9 +214,13 @@ def _one_look(state: tuple[Search, Array, Array], given: Any) -> tuple[Search, A
     found = total(parts, scans, search.order)
     at, reached, bend = log_normal_delta(found, search.order)
     value, slope = excess(found, search.order, epsilon)
-    value = jnp.where(by_delta, reached - log_delta, value)
-    slope = jnp.where(by_delta, -(search.order**2) * bend, slope)
-    return search.advanced(value, slope), at, reached
+    # Of a Gaussian loss the logarithm of log delta is nearly linear in that of the order.
+    short = reached / log_delta
+    has_log = short > 0
+    value = jnp.where(by_delta, jnp.where(has_log, -jnp.log(short), reached - log_delta), value)
+    slope = jnp.where(by_delta, search.order**2 * bend / jnp.where(has_log, reached, -1.0), slope)
+    met = jnp.abs(jnp.where(by_delta, reached - log_delta, value)) < ROUGHLY
+    return search.advanced(value, slope, met), at, reached
 
 
 def cumulants_above(parts: tuple[Part, ...], scans: list[Nodes], orders: Array, wanted: Array | bool) -> Array:
