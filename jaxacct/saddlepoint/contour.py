@@ -30,13 +30,13 @@ from jaxacct.precision import first_index
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
 from jaxacct.saddlepoint.search import ROUGHLY, Search, search_from
 
-LADDER = 1.25 ** np.arange(-11, 6)
+LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
 
 SMALL = 0.01
 """An order small enough for the variance that the search begins with, and its share of the largest."""
 
-LINES = 12
+LINES = 6
 """The first so many of them, up to the saddle point itself, may be lines.
 
 Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
