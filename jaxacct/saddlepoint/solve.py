@@ -1,7 +1,8 @@
-"""The compiled part: from dominating pairs to a bracket of epsilon or delta, for one direction.
+"""The compiled part: from dominating pairs to a bracket of epsilon or delta.
 
-Concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is one for
-all kinds. So another kind, or another question, compiles only what is new. Inside a trace all is one program.
+At first concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is
+one for all kinds. So another kind, or another question, compiles only what is new. Asked often, and inside a trace, all
+is one program.
 """
 
 from __future__ import annotations
@@ -137,21 +138,21 @@ def bounds_of(directions: Sequence[Parts], question: Question) -> tuple[Bounds, 
     Most often that is the first. A later one is asked by a rough line whether it can be above the bracket at all: at
     the bracket's lower end of epsilon its delta is below the one asked for, or below the bracket's of delta.
     """
-    if not is_concrete(directions, question):
-        return _traced(tuple(directions), question)
+    return _found(tuple(directions), question)
+
+
+@compiled(in_pieces=True)
+def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
     state: State = _start(question)
-    for direction, parts in enumerate(directions):
-        while state.direction == direction:
-            state = _read(opened(parts, state.wanted, np.True_), question, state)
-            if not is_concrete(state):  # where somebody else's trace is under way
-                return _traced(tuple(directions), question)
-    return state.bounds, state.decides
-
-
-@compiled
-def _traced(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
+    if is_concrete(directions, question):
+        for direction, parts in enumerate(directions):
+            while is_concrete(state) and state.direction == direction:
+                state = _read(opened(parts, state.wanted, np.True_), question, state)
+        if is_concrete(state):  # which it is not where somebody else's trace is under way
+            return state.bounds, state.decides
+        state = _start(question)
+    state = jax.tree.map(jnp.asarray, state)
     alike = len({jax.tree.structure(parts) for parts in directions}) == 1
-    state: State = jax.tree.map(jnp.asarray, _start(question))
     done = 0
     for group in (directions,) if alike else [(parts,) for parts in directions]:
         first, done = done, done + len(group)
