@@ -26,7 +26,8 @@ from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta, saddle_for
+from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta
+from jaxacct.saddlepoint.search import saddle_for
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -81,14 +82,14 @@ class Opened(NamedTuple):
 class State(NamedTuple):
     """What is known after so many lines, and the next one."""
 
-    direction: Array
+    direction: Any
     """The one that is worked on; their number at the end."""
-    lines: Array
+    lines: Any
     """Of this direction, rough ones aside."""
     wanted: Wanted
     bounds: Bounds
     """The largest of the directions that are done."""
-    decides: Array
+    decides: Any
     """Which of them that is."""
 
 
@@ -146,7 +147,7 @@ def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, A
     state: State = _start(question)
     if is_concrete(directions, question):
         for direction, parts in enumerate(directions):
-            while is_concrete(state) and state.direction == direction:
+            while is_concrete(state) and int(state.direction) == direction:
                 state = _read(opened(parts, state.wanted, np.True_), question, state)
         if is_concrete(state):  # which it is not where somebody else's trace is under way
             return state.bounds, state.decides
@@ -188,15 +189,17 @@ def _with_a_line(first: int, end: int, state: State, given: tuple[Any, Question]
     """Returns the state after one line more, of one of the directions from ``first`` to ``end``."""
     directions, question = given
     is_wanted, at = state.direction < end, jnp.minimum(state.direction, end - 1) - first
-    parts = jax.tree.map(lambda leaf: leaf[at], directions)
+    parts = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, at, keepdims=False), directions)
     return _read(opened(parts, state.wanted, is_wanted), question, state)
 
 
 @compiled
 def _read(on: Opened, question: Question, state: State) -> State:
     """Returns the state after a line: what it says of its direction, and which line comes next."""
-    read = _epsilon_on_line if isinstance(question, ForEpsilon) else _delta_on_line
-    found = read(on, question, state)
+    if isinstance(question, ForEpsilon):
+        found = _epsilon_on_line(on, question, state)
+    else:
+        found = _delta_on_line(on, question, state)
     was_rough, was = state.wanted.order > 0, state.bounds
     again = ~was_rough & found.again & (state.lines + 1 < LINES)
     is_done = ~was_rough & ~again
@@ -208,7 +211,7 @@ def _read(on: Opened, question: Question, state: State) -> State:
     known = bounds.lower if isinstance(question, ForEpsilon) else question.epsilon
     limit = question.delta if isinstance(question, ForEpsilon) else bounds.lower
     another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(known, limit, no, on.line.order)
-    can_be_below = is_done & bounds.converged & _is_certified()
+    can_be_below = is_done & bounds.converged & (on.line.order > 0) & _is_certified()
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
         return jnp.where(again, another, jnp.where(can_be_below, rough, first))
