@@ -125,7 +125,8 @@ def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums:
     # keep it from being done anew for each use.
     def offset(i: Array, table: tuple[Array, Array]) -> tuple[Array, Array]:
         row = turned(spacing * i.astype(weights.dtype) * deviations)
-        cosines, sines = (jax.lax.dynamic_update_index_in_dim(a, b, i, 0) for a, b in zip(table, row, strict=True))
+        at = i.astype(jnp.int32)
+        cosines, sines = (jax.lax.dynamic_update_index_in_dim(a, b, at, 0) for a, b in zip(table, row, strict=True))
         return cosines, sines
 
     nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)

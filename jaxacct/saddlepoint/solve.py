@@ -155,13 +155,13 @@ def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, A
     state = jax.tree.map(jnp.asarray, state)
     alike = len({jax.tree.structure(parts) for parts in directions}) == 1
     done = 0
-    for group in (directions,) if alike else [(parts,) for parts in directions]:
+    for group in [directions] if alike else [(parts,) for parts in directions]:
         first, done = done, done + len(group)
         state = by_work.while_loop(
             functools.partial(_is_of, done),
             functools.partial(_with_a_line, first, done),
             state,
-            (stack(*group), question),
+            (group, question),
             share=LANES_A_SLOT,
         )
     return state.bounds, state.decides
@@ -186,11 +186,11 @@ def _is_of(end: int, state: State, _: Any) -> Array:
 
 
 def _with_a_line(first: int, end: int, state: State, given: tuple[Any, Question]) -> State:
-    """Returns the state after one line more, of one of the directions from ``first`` to ``end``."""
+    """Returns the state after one line more, of one of at most two directions from ``first`` to ``end``."""
     directions, question = given
-    is_wanted, at = state.direction < end, jnp.minimum(state.direction, end - 1) - first
-    parts = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, at, keepdims=False), directions)
-    return _read(opened(parts, state.wanted, is_wanted), question, state)
+    is_second = state.direction > first
+    parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
+    return _read(opened(parts, state.wanted, state.direction < end), question, state)
 
 
 @compiled
@@ -314,7 +314,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
         is_last = is_met & (rows == 0)
         epsilon = jnp.where(is_last, at, epsilon)
         margin = jnp.where(is_last, 2 * (off + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(at)), margin)
-        seen = seen.at[rows].set(jnp.stack([at, value, slope, below, above]))
+        seen = jnp.where(jnp.arange(3)[:, None] == rows, jnp.stack([at, value, slope, below, above]), seen)
         rows = jnp.where(is_met | (rows > 0), rows + 1, 0)
         ahead = jnp.where(rows == 0, newton, epsilon + jnp.where(rows == 1, margin, -margin))
         return _Looks(steps + 1, rows, ahead, epsilon, margin, seen)
