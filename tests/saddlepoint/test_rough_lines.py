@@ -61,10 +61,13 @@ def test_what_is_ruled_out_is_what_alone_would_not_have_decided(question):
                 continue
             ruled_out += 1
             assert found.upper == max(bounds.upper for bounds in alone if bounds.converged)
-            assert alone[int(decides)].converged and alone[int(decides)].lower <= found.lower
+            assert alone[int(decides)].converged
+            assert alone[int(decides)].lower <= found.lower
             # In either order.
             turned, which = solve.bounds_of(both[::-1], question)
-            assert turned.converged and turned.lower <= found.upper and found.lower <= turned.upper
+            assert turned.converged
+            assert turned.lower <= found.upper
+            assert found.lower <= turned.upper
             assert which == 1 - decides or alone[0].upper == alone[1].upper
     assert ruled_out >= 15
 
