@@ -20,6 +20,9 @@ STEPS = 40
 """Most steps. Three to five are usual; nearly all are bisections where moments rise like e^(t^2), for large losses are
 rare."""
 
+CLOSE = 1.0001
+"""Ratio of orders between which there is nothing left to seek: most often next to the largest."""
+
 RELIEF = 6
 """Of so many steps one is a bisection: Newton's that gain little from one side are relieved by it."""
 
@@ -43,7 +46,7 @@ class Search(NamedTuple):
     @property
     def is_over(self) -> Array:
         """Whether the order is what was sought, or no more steps are taken."""
-        return self.met | (self.steps >= STEPS)
+        return self.met | (self.steps >= STEPS) | (self.high < CLOSE * self.low)
 
     def advanced(self, value: Array, slope: Array, met: Array) -> Search:
         """Returns the search after a look at its order, where the function sought has this value and slope in log t."""
@@ -94,9 +97,7 @@ def gaussian_order(variance: Array, epsilon: Array, log_delta: Array, by_delta: 
     deviation, apart = jnp.sqrt(variance), epsilon - variance / 2
     for_delta = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / deviation
     # K'(t) = (t + 1/2) variance = eps + 1/t, and a little more.
-    order = jnp.where(by_delta, for_delta, (apart + jnp.hypot(apart, 2 * deviation)) / (2 * variance))
-    # Large losses are rarer, and moments rise faster, for nearly all others.
-    return order / (1 + 0.15 * order)
+    return jnp.where(by_delta, for_delta, (apart + jnp.hypot(apart, 2 * deviation)) / (2 * variance))
 
 
 def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
