@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -11,7 +12,7 @@ from jaxacct import by_work
 from jaxacct.arithmetic import roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs.law import Moments, Nodes
-from jaxacct.saddlepoint.sums import largest_order, total
+from jaxacct.saddlepoint.sums import largest_order, summed, total
 
 LEAST = 4.0**-16
 """Smallest order considered, over the largest."""
@@ -28,10 +29,6 @@ RELIEF = 6
 
 ROUGHLY = 0.02
 """Nats of log delta, or share of the saddle point's equation, to which it is met: any t > 0 is right."""
-
-
-SMALL = 0.01
-"""An order small enough for the variance that the search begins with, and its share of the largest."""
 
 
 class Search(NamedTuple):
@@ -92,6 +89,12 @@ def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]
     return epsilon, log_delta, bend
 
 
+def _variance(nodes: Nodes) -> Array:
+    """Returns about the variance of a loss."""
+    p = jnp.exp(nodes.log_p)
+    return jnp.sum(p * (nodes.losses - jnp.sum(p * nodes.losses)) ** 2)
+
+
 def gaussian_order(variance: Array, epsilon: Array, log_delta: Array, by_delta: Array) -> Array:
     """Returns about the saddle point of a Gaussian loss of this variance; for others it is a beginning."""
     deviation, apart = jnp.sqrt(variance), epsilon - variance / 2
@@ -128,7 +131,7 @@ def saddle_for(
     by_delta = jnp.asarray(by_delta)
     given = parts, scans, epsilon, log_delta, by_delta
     largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
-    variance = total(parts, scans, jnp.minimum(SMALL, SMALL * largest)).curvature
+    variance = summed(parts, [jax.vmap(_variance)(rows) for rows in scans])
     start = search_from(gaussian_order(variance, epsilon, log_delta, by_delta), largest, wanted)
     search, at, reached = by_work.while_loop(
         lambda state, _: ~state[0].is_over, _one_look, (start, nothing, nothing), given
