@@ -19,7 +19,7 @@ from jax.scipy.special import ndtr
 from jaxacct import elementary, program_cache, programs
 from jaxacct.bounds import Bounds
 from jaxacct.precision import scope
-from jaxacct.saddlepoint.accountant import _larger
+from jaxacct.saddlepoint.solve import larger as _larger
 
 FIRST, SECOND = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))
 SCRIPT = """
@@ -30,7 +30,7 @@ jax.monitoring.register_event_duration_secs_listener(
 from jaxacct import programs
 from jaxacct.bounds import Bounds
 from jaxacct.precision import scope
-from jaxacct.saddlepoint.accountant import _larger
+from jaxacct.saddlepoint.solve import larger as _larger
 first, second = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))
 print("ready", flush=True)
 input()

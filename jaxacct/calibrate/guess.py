@@ -21,8 +21,9 @@ from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array
 
 from jaxacct.composition import Part
-from jaxacct.saddlepoint.contour import largest_order, saddle_for, total
+from jaxacct.saddlepoint.search import saddle_for
 from jaxacct.saddlepoint.solve import scanned
+from jaxacct.saddlepoint.sums import largest_order, total
 
 STEPS = 24
 """Most steps of the joint iteration. Half of random targets take 4, nearly all of them 10 (bench/calibration.py's)."""

@@ -29,8 +29,9 @@ COSINES = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
 def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     """Returns sin and cos for |x| < 10^6, to two units of roundoff: XLA's float64 ones take a CPU ten times longer.
 
-    Where the products round they move the argument, beyond pi/4, by two units of itself, and the differences by three
-    at most: that is as if the angle had been rounded five times more. Up to pi/4 nothing is subtracted.
+    Where the products round, as they do beyond 10^6, they move the argument, beyond pi/4, by two units of itself, and
+    the differences by three at most: that is as if the angle had been rounded five times more. Up to pi/4 nothing is
+    subtracted. It holds up to 2^52, where what is left of a turn may be off by 2.5, and the series are by 2.
     """
     turns = jnp.round(x * (2 / math.pi))
     r = ((x - turns * HALF_PI[0]) - turns * HALF_PI[1]) - turns * HALF_PI[2]

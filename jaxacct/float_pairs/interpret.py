@@ -322,7 +322,9 @@ class _Stepwise(_Interpreter):
     """Runs a program on concrete arrays, operation by operation."""
 
     def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
-        return self.computed(equation.primitive.name, equation.params, lambda *args: _moved(equation, args), args)
+        # As many results as the equation has, which one name does not tell.
+        name = f"{equation.primitive.name} to {[str(_dtype(atom)) for atom in equation.outvars]}"
+        return self.computed(name, equation.params, lambda *args: _moved(equation, args), args)
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """In pairs as all else, of which the operations are compiled already."""

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmetic
-from jaxacct.batching import one_by_one, rows, stack
+from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
@@ -182,10 +182,7 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
         return _largest([one_run.bounds_of(run, question) for run in runs])
     if not _has_laws(directions):
         return unknown(question), jnp.asarray(0)
-    if not concrete and len(directions) == 2 and len({jax.tree.structure(parts) for parts in directions}) == 1:
-        every = jax.lax.map(lambda parts: solve.bounds_of(parts, question), stack(*directions))
-        return _largest([jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(2)])
-    return _largest([solve.bounds_of(parts, question) for parts in directions])
+    return solve.bounds_of(directions, question)
 
 
 @in_float64_by_programs
@@ -198,20 +195,21 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     runs = closed_forms(directions, single=is_single(mechanism, steps))
     if not runs and not _has_laws(directions):
         return outside(unknown(questions.at(as_float64(questions.value))))
-    found = [
-        [_each(of, questions.at(as_float64(row))) for row in rows(questions.value, ROW)] for of in runs or directions
-    ]
-    every = [jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces) for pieces in found]
-    largest = outside(jax.vmap(lambda *of_directions: _largest(of_directions)[0])(*every))
+    each = functools.partial(_each_run, runs) if runs else functools.partial(_each, tuple(directions))
+    pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
+    found = outside(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
     # Cut last, where concrete ones are NumPy's: all before is programs of whole rows.
-    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], largest)
+    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], found)
 
 
 @compiled
-def _each(of: OneRun | Parts, questions: Question) -> Bounds:
-    if isinstance(of, OneRun):
-        return jax.lax.map(lambda question: one_run.bounds_of(of, question), questions)
-    return jax.lax.map(lambda question: solve.bounds_of(of, question), questions)
+def _each(directions: tuple[Parts, ...], questions: Question) -> Bounds:
+    return jax.lax.map(lambda question: solve.bounds_of(directions, question)[0], questions)
+
+
+@compiled
+def _each_run(runs: list[OneRun], questions: Question) -> Bounds:
+    return jax.lax.map(lambda question: _largest([one_run.bounds_of(run, question) for run in runs])[0], questions)
 
 
 def has_laws(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
@@ -224,25 +222,7 @@ def _has_laws(directions: list[Parts]) -> bool:
 
 
 def _largest(found: Sequence[Bounds]) -> tuple[Bounds, Any]:
-    return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
-
-
-@compiled
-def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
-    """Returns the larger of two brackets, and which one decides."""
-    every: Any = stack(first, second)
-    # A direction that has not converged matters only where its bracket reaches beyond the other's.
-    estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
-    decides = jnp.where(estimates[1] > estimates[0], 1, 0)
-    upper, known = jnp.max(every.upper), jnp.where(decides == 1, every.converged[1], every.converged[0])
-    settled = known & jnp.all(every.converged | (every.upper < upper))
-    bounds = Bounds(
-        lower=jnp.max(every.lower),
-        estimate=jnp.where(settled, jnp.max(estimates), jnp.nan),
-        upper=upper,
-        converged=settled,
-    )
-    return bounds, decides
+    return (found[0], jnp.asarray(0)) if len(found) == 1 else solve.larger(*found)
 
 
 @_answer.defjvp

@@ -120,27 +120,28 @@ def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
 
 def _sums(weights: Array, deviations: Array, spacing: Array, tiles: Array, sums: Sums) -> Sums:
     """Returns ``sums`` with the real and imaginary parts of the sum of weights (e^(iwX) - 1) added, tile by tile."""
-    # Offsets 0 to 7: the first five by sines, the others as products. The barriers keep either from being done anew for
-    # each use.
-    multiples = spacing * jnp.arange(TILE // 2 + 1).astype(weights.dtype)
-    near = jax.lax.optimization_barrier(jax.vmap(lambda w: turned(w * deviations))(multiples))
-    far = jax.vmap(lambda one: _product(one, tuple(part[-1] for part in near)))(tuple(part[1:-1] for part in near))
-    cosines, sines = jax.lax.optimization_barrier([jnp.concatenate(parts) for parts in zip(near, far, strict=True)])
-    # Full precision: some devices multiply matrices in fewer bits by default.
-    own = [jnp.matmul(table, weights, precision="highest") for table in (cosines, sines)]
+
+    # The table is filled row by row: a CPU's compiler vectorizes one axis, and makes scalar code of two. The barriers
+    # keep it from being done anew for each use.
+    def offset(i: Array, table: tuple[Array, Array]) -> tuple[Array, Array]:
+        row = turned(spacing * i.astype(weights.dtype) * deviations)
+        at = i.astype(jnp.int32)
+        cosines, sines = (jax.lax.dynamic_update_index_in_dim(a, b, at, 0) for a, b in zip(table, row, strict=True))
+        return cosines, sines
+
+    nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)
+    cosines, sines = jax.lax.optimization_barrier(jax.lax.fori_loop(1, TILE, offset, (nothing, nothing)))
+    # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles. Full precision: some
+    # devices multiply matrices in fewer bits by default.
+    own = [jnp.matmul(part, weights, precision="highest") for part in (cosines, sines)]
+    table = jax.lax.optimization_barrier(jnp.concatenate([1 + cosines, sines]))
 
     def tile(i: Array, sums: Sums) -> Sums:
         c, s = (weights * part for part in turned(spacing * (TILE * i + 1).astype(weights.dtype) * deviations))
-        (cc, cs), (sc, ss) = [[jnp.matmul(t, v, precision="highest") for v in (c, s)] for t in (cosines, sines)]
-        added = jnp.sum(c) + own[0] + cc - ss, jnp.sum(s) + own[1] + cs + sc
+        (cc, sc), (cs, ss) = (jnp.split(jnp.matmul(table, part, precision="highest"), 2) for part in (c, s))
+        added = own[0] + cc - ss, own[1] + cs + sc
         old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)
         new = (a + b for a, b in zip(old, added, strict=True))
         return tuple(jax.lax.dynamic_update_slice(a, b, (TILE * i,)) for a, b in zip(sums, new, strict=True))
 
     return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)
-
-
-def _product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns e^(i(a+b)) - 1 from e^(ia) - 1 and e^(ib) - 1."""
-    (a, b), (c, d) = first, second
-    return a + c + a * c - b * d, b + d + a * d + b * c

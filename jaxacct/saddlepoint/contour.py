@@ -13,7 +13,7 @@ quadrature's and the roundings' errors, each bounded where it arises, that makes
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +23,16 @@ from jaxtyping import Array
 from jaxacct import by_work
 from jaxacct.arithmetic import arithmetic, roughly
 from jaxacct.composition import Part
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
+from jaxacct.dominating_pairs.law import Moments, Nodes, law_of
+from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
-from jaxacct.saddlepoint.search import Search, search_from
+from jaxacct.saddlepoint.sums import cumulants_above, largest_order, log_factor, summed, total_and_error
 
-LADDER = 1.25 ** np.arange(-11, 6)
+LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
 
-LINES = 12
+LINES = 6
 """The first so many of them, up to the saddle point itself, may be lines.
 
 Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
@@ -45,15 +45,15 @@ PENALTY = 6.0
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound says that it is far enough."""
 
-VALUE_ROUNDING = 700.0
-"""Units of roundoff by which a cumulant errs relative to itself.
+TURN_ROUNDING = 9.0
+"""Units of roundoff by which a node's angle errs relative to its phase, and to w times slope and eps: four of its own,
+and five that its sine and cosine may add (:mod:`jaxacct.dominating_pairs.turns`)."""
 
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments
-are sums of positive terms, taken directly where they are above 1/4 only.
+ROUGH_CUT, DEVIATIONS = 8.0, 5.0
+"""Nats of delta, and deviations of the tilted sum, that a rough line is made for.
+
+All that the rule adds to delta is positive: as an upper bound it needs few nodes, most often eight.
 """
-
-
-Tree = TypeVar("Tree")
 
 
 class Integrand(NamedTuple):
@@ -89,128 +89,6 @@ class Line(NamedTuple):
     """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
 
 
-class Saddle(NamedTuple):
-    """Where the saddle point is, roughly."""
-
-    order: Array
-    epsilon: Array
-    """The eps whose saddle point this order is."""
-    log_delta: Array
-    """There, by Laplace's method."""
-    is_known: Array
-    """Whether it was found."""
-
-
-def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
-    """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
-    return _summed(parts, [jax.vmap(moments, in_axes=(0, None))(rows, order) for rows in nodes])
-
-
-def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Moments]]:
-    """Returns the moments of the sum, a bound on the error of its K(order), and the moments of each row.
-
-    The error is that of rounding and quadrature.
-    """
-    of_rows, each = [], []
-    for (pairs, _), rows in zip(parts, nodes, strict=True):
-        found = jax.vmap(moments, in_axes=(0, None))(rows, order)
-        missed = jax.vmap(log_moment_error, in_axes=(0, 0, None))(pairs, rows, order)
-        of_rows.append(found)
-        each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
-    return *_summed(parts, each), of_rows
-
-
-def _summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
-    """Returns the sum of what each run of each row comes to."""
-
-    def summed(*rows: Array) -> Array:
-        return sum(jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for (_, steps), m in zip(parts, rows, strict=True))  # type: ignore[return-value]
-
-    return jax.tree.map(summed, *each)
-
-
-def log_moment_error(pair: DominatingPair, scan: Nodes, order: Array) -> Array:
-    """Returns a bound on the log of the relative error of a moment by quadrature."""
-    return law_of(pair).log_quadrature_error(order, jnp.zeros_like(order), scan.places[1] - scan.places[0])
-
-
-def largest_order(parts: tuple[Part, ...]) -> Array:
-    """Returns the largest order at which moments of all that is run are known."""
-    largest = [
-        jnp.min(jnp.where(steps > 0, jax.vmap(lambda p: law_of(p).largest_order())(pairs), jnp.inf))
-        for pairs, steps in parts
-    ]
-    return jnp.min(jnp.stack(largest))
-
-
-def log_normal_delta(found: Moments, order: Array) -> tuple[Array, Array, Array]:
-    """Returns the eps whose saddle point is ``order``, log delta there by Laplace's method, and the curvature."""
-    t, (value, slope, curvature) = order, found
-    bend = curvature + 1 / t**2 + 1 / (1 + t) ** 2
-    epsilon = slope - 1 / t - 1 / (1 + t)
-    log_delta = value - t * epsilon - jnp.log(t) - jnp.log1p(t) - 0.5 * jnp.log(2 * jnp.pi * bend)
-    return epsilon, log_delta, bend
-
-
-def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
-    """Returns a function that falls through 0 at the saddle point for ``epsilon``, and its slope in log t."""
-    beyond, near = order * (found.slope - epsilon), order / (1 + order)
-    # A slope of the wrong sign leads out of the bracket, which is halved then.
-    return 1 + near - beyond, -beyond - order**2 * found.curvature + near / (1 + order)
-
-
-@roughly
-def saddle_for(
-    parts: tuple[Part, ...],
-    scans: list[Nodes],
-    epsilon: Array,
-    log_delta: Array,
-    by_delta: Array | bool,
-    wanted: Array | bool,
-) -> Saddle:
-    """Returns the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``log_delta`` by Laplace's method.
-
-    A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``.
-    """
-    given = parts, scans, epsilon, log_delta, jnp.asarray(by_delta)
-    largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
-    search, at, reached = by_work.while_loop(
-        lambda state, _: ~state[0].is_over, _one_look, (search_from(largest, wanted), nothing, nothing), given
-    )
-    return Saddle(search.order, at, reached, search.is_known(largest))
-
-
-def _one_look(state: tuple[Search, Array, Array], given: Any) -> tuple[Search, Array, Array]:
-    """Returns the search after a look at its order, and what Laplace's method says there."""
-    (search, *_), (parts, scans, epsilon, log_delta, by_delta) = state, given
-    found = total(parts, scans, search.order)
-    at, reached, bend = log_normal_delta(found, search.order)
-    value, slope = excess(found, search.order, epsilon)
-    value = jnp.where(by_delta, reached - log_delta, value)
-    slope = jnp.where(by_delta, -(search.order**2) * bend, slope)
-    return search.advanced(value, slope), at, reached
-
-
-def cumulants_above(parts: tuple[Part, ...], scans: list[Nodes], orders: Array, wanted: Array | bool) -> Array:
-    """Returns upper bounds on the sum's K at several orders; zeros where they are not ``wanted``."""
-
-    def one(_: Array, order: Array, given: Any) -> Array:
-        parts, scans = given
-        each = [
-            jax.vmap(lambda p, n: cumulant_above(n, order) + jnp.exp(log_moment_error(p, n, order)))(pairs, rows)
-            for (pairs, _), rows in zip(parts, scans, strict=True)
-        ]
-        above: Array = _summed(parts, each)
-        return above
-
-    return by_work.map_rows(jnp.where(wanted, orders.shape[0], 0), one, orders, (parts, scans))
-
-
-def log_factor(order: Array) -> Array:
-    """Returns log c(a) = a log a - (1 + a) log(1 + a)."""
-    return -order * jnp.log1p(1 / order) - jnp.log1p(order)
-
-
 @roughly
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
     """Returns which order makes the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
@@ -240,24 +118,35 @@ def line_at(
     saddle: Array,
     epsilon: Array,
     log_delta: Array,
+    is_rough: Array | bool,
     wanted: Array | bool,
 ) -> Line:
     """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
 
     Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
     the integrand at the nodes up to there. Where it is not ``wanted`` there are none.
+
+    Where it ``is_rough``, it is for an upper bound alone, at this very order, and delta need not be close to this one.
+    Then there is no bound on what the rule adds; and there are no nodes where Chernoff's bound is below it already.
     """
-    u = arithmetic().roundoff
-    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest_order(parts))
-    above = cumulants_above(parts, scans, orders, wanted)
+    u, exact = arithmetic().roundoff, arithmetic().cut
+    largest = largest_order(parts)
+    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest)
+    above = cumulants_above(parts, scans, orders, jnp.logical_and(wanted, jnp.logical_not(is_rough)))
     chosen, length = chosen_line(orders, above, epsilon, log_delta)
-    order = orders[chosen]
+    order = jnp.where(is_rough, jnp.minimum(saddle, largest), orders[chosen])
     # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
     here, error_here, of_rows = total_and_error(parts, scans, order)
+    common_error = error_here + 4 * u
+    # Under a law this wide, or far enough below eps for delta <= 1 to do.
+    wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
+    length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
+    enough = is_rough & (chernoff(order, here.value, common_error, epsilon) < log_delta)
+    wanted = jnp.logical_and(wanted, ~enough)
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
-    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum, wanted)
+    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum, cut, wanted)
     found = integrand(parts, scans, of_rows, order, spacing, tiles)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(order)[None]
@@ -271,11 +160,17 @@ def line_at(
         blocks=blocks_of(tiles),
         value=here.value,
         slope=here.slope,
-        common_error=error_here + 4 * u,
+        common_error=common_error,
         log_tail=log_tail,
         orders=beside,
-        log_beside=heights + fall - jnp.log(-jnp.expm1(fall)),
+        log_beside=jnp.where(is_rough, jnp.inf, heights + fall - jnp.log(-jnp.expm1(fall))),
     )
+
+
+def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
+    """Returns Chernoff's bound on log delta(eps), K(order) - order eps + log c(order), with its rounding."""
+    rounding = 8 * arithmetic().roundoff * (jnp.abs(value) + order * jnp.abs(epsilon) + 8)
+    return value + error - order * epsilon + log_factor(order) + rounding
 
 
 def far_enough(
@@ -285,6 +180,7 @@ def far_enough(
     spacing: Array,
     curvature: Array,
     log_sum: Array,
+    cut: Array,
     wanted: Array | bool,
 ) -> tuple[Array, Array]:
     """Returns how many tiles of nodes leave out nothing that counts, and the log of a bound on what they leave out.
@@ -292,31 +188,30 @@ def far_enough(
     It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
     modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
     """
-    cut = arithmetic().cut
     rough = [
         jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
     ]
-    most = spacing * FREQUENCIES
+    most, least = spacing * FREQUENCIES, log_sum - cut
     start = jnp.where(wanted, jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.inf), jnp.full_like(order, jnp.inf)
     w, log_modulus = by_work.while_loop(
         lambda state, given: _is_short(state, given[-2]) & (state[0] < given[-1]),
         _farther_out,
         start,
-        (parts, rough, order, log_sum, most),
+        (parts, rough, order, least, most),
     )
     # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
-    is_enough = ~_is_short((w, log_modulus), log_sum) & (w <= most)
+    is_enough = ~_is_short((w, log_modulus), least) & (w <= most)
     tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
     tiles = jnp.where(wanted, tiles, 0)
     end = spacing * TILE * tiles
     return tiles, jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
 
 
-def _is_short(state: tuple[Array, Array], log_sum: Array) -> Array:
+def _is_short(state: tuple[Array, Array], least: Array) -> Array:
     """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
     w, log_modulus = state
-    return log_modulus > log_sum + jnp.log(w) - arithmetic().cut
+    return log_modulus > least + jnp.log(w)
 
 
 def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
@@ -326,7 +221,7 @@ def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
         jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
         for (pairs, _), nodes in zip(parts, rough, strict=True)
     ]
-    return w, _summed(parts, logs)
+    return w, summed(parts, logs)
 
 
 def integrand(
@@ -345,7 +240,7 @@ def integrand(
         amplitude = jnp.exp(logs) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
         amplitude = jnp.where(BLOCK * i + jnp.arange(BLOCK) < tiles * TILE, amplitude, 0.0)
         phase = turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order)
-        rounding = amplitude * (jnp.expm1(off) + u * (16 + 4 * jnp.abs(phase)))
+        rounding = amplitude * (jnp.expm1(off) + u * (18 + TURN_ROUNDING * jnp.abs(phase)))
         return Integrand(amplitude, phase, jnp.sum(amplitude), jnp.sum(rounding), jnp.sum(amplitude * w))
 
     return by_work.map_rows(blocks_of(tiles), block, sums, (order, spacing, tiles))
@@ -353,13 +248,15 @@ def integrand(
 
 def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(eps) as the rule has it, and its derivative in eps."""
-    at_zero = 1 / (line.order * (1 + line.order))
+    at_zero, u = 1 / (line.order * (1 + line.order)), arithmetic().roundoff
 
     def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> tuple[Array, Array]:
         (amplitude, phase), (spacing, beyond) = of_line, given
         w = frequencies(spacing, i)
         angle = phase + w * beyond
-        return jnp.sum(amplitude * jnp.cos(angle)), jnp.sum(amplitude * w * jnp.sin(angle))
+        # Farther out the bound on the rounding is above all that a cosine can be off.
+        sine, cosine = sine_and_cosine(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0))
+        return jnp.sum(amplitude * cosine), jnp.sum(amplitude * w * sine)
 
     given = line.spacing, line.slope - epsilon
     nodes = line.integrand.amplitude, line.integrand.phase
@@ -378,8 +275,7 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     at_zero = 1 / (line.order * (1 + line.order))
     mass, of_nodes, lever = map(jnp.sum, line.integrand[2:])
     rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * mass))
-    # A node's angle is right to 4 u of its phase, and of w times slope and eps.
-    rounding = rounding + 2 * (of_nodes + 4 * u * (jnp.abs(line.slope) + size) * lever)
+    rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
     relative = both * jnp.exp(-log_height) + line.common_error

@@ -1,11 +1,14 @@
-"""The compiled part: from dominating pairs to a bracket of epsilon or delta, for one direction.
+"""The compiled part: from dominating pairs to a bracket of epsilon or delta.
 
-Concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is one for
-all kinds. So another kind, or another question, compiles only what is new. Inside a trace all is one program.
+At first concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is
+one for all kinds. So another kind, or another question, compiles only what is new. Asked often, and inside a trace, all
+is one program.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,13 +19,15 @@ from jaxtyping import Array
 
 from jaxacct import by_work
 from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
+from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, errors, line_at, log_delta, saddle_for
+from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta
+from jaxacct.saddlepoint.search import saddle_for
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -53,19 +58,16 @@ def scanned(parts: Parts) -> list[Nodes]:
     return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
-def line_for(
-    parts: Parts, epsilon: Array, log_delta: Array, by_delta: Array | bool, wanted: Array | bool
-) -> tuple[Line, Array, Array]:
-    """Returns the line for an eps, that eps, and whether a saddle point was found.
+class Wanted(NamedTuple):
+    """The line that is wanted: through the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``delta``.
 
-    Where ``by_delta``, for the eps of a log delta, by Laplace's method, instead. None where it is not ``wanted``.
+    An order above 0 asks for a rough line at this order: an upper bound of delta at ``epsilon``, if below ``delta``.
     """
-    scans = scanned(parts)
-    saddle = saddle_for(parts, scans, epsilon, log_delta, by_delta, wanted)
-    # The saddle point is met roughly, which matters in the second order only.
-    reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
-    epsilon, log_delta = jnp.where(by_delta, saddle.epsilon, epsilon), jnp.where(by_delta, log_delta, reached)
-    return line_at(parts, scans, saddle.order, epsilon, log_delta, wanted), epsilon, saddle.is_known
+
+    epsilon: Any
+    delta: Any
+    by_delta: Any
+    order: Any
 
 
 class Opened(NamedTuple):
@@ -77,13 +79,29 @@ class Opened(NamedTuple):
     facts: Facts
 
 
-class _Found(NamedTuple):
-    """After so many lines: the eps found, whether another line may do better, and the bracket of epsilon."""
+class State(NamedTuple):
+    """What is known after so many lines, and the next one."""
 
-    lines: Array
-    epsilon: Array
-    is_rough: Array
+    direction: Any
+    """The one that is worked on; their number at the end."""
+    lines: Any
+    """Of this direction, rough ones aside."""
+    wanted: Wanted
     bounds: Bounds
+    """The largest of the directions that are done."""
+    decides: Any
+    """Which of them that is."""
+
+
+class _Read(NamedTuple):
+    """What a line says of a direction."""
+
+    bounds: Bounds
+    is_below: Array
+    """Whether the direction is proven not to exceed what is known, which is all that a rough line says."""
+    again: Array
+    """Whether another line, for ``epsilon``, may do better."""
+    epsilon: Array
 
 
 def _is_certified() -> bool:
@@ -95,13 +113,18 @@ def _share() -> float:
 
 
 @compiled
-def opened(parts: Parts, epsilon: Any, delta: Any, by_delta: Any, wanted: Any) -> Opened:
-    """Returns the line for ``epsilon``; where ``by_delta``, for about the eps of ``delta`` instead.
-
-    Lanes of a batch where it is not ``wanted`` have a line that says nothing, and take no time.
-    """
-    facts = facts_of(parts)
-    return Opened(*line_for(parts, epsilon, _target(*facts.infinite, delta), by_delta, wanted), facts)
+def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
+    """Returns a line. Lanes of a batch where none is wanted have one that says nothing, and take no time."""
+    facts, scans = facts_of(parts), scanned(parts)
+    epsilon, by_delta, is_rough = wanted.epsilon, wanted.by_delta, wanted.order > 0
+    target = _target(*facts.infinite, wanted.delta)
+    saddle = saddle_for(parts, scans, epsilon, target, by_delta, jnp.logical_and(is_wanted, ~is_rough))
+    # The saddle point is met roughly, which matters in the second order only.
+    reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
+    epsilon, log_delta = jnp.where(by_delta, saddle.epsilon, epsilon), jnp.where(by_delta | is_rough, target, reached)
+    order = jnp.where(is_rough, wanted.order, saddle.order)
+    line = line_at(parts, scans, order, epsilon, log_delta, is_rough, is_wanted)
+    return Opened(line, epsilon, saddle.is_known | is_rough, facts)
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -110,24 +133,114 @@ def _target(least: Array, most: Array, delta: Array) -> Array:
     return jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
 
 
-def bounds_of(parts: Parts, question: Question) -> Bounds:
-    """Returns the bracket that answers a question of one number, of one direction."""
+def bounds_of(directions: Sequence[Parts], question: Question) -> tuple[Bounds, Array]:
+    """Returns the largest of the directions' brackets for a question of one number, and which of them decides.
+
+    Most often that is the first. A later one is asked by a rough line whether it can be above the bracket at all: at
+    the bracket's lower end of epsilon its delta is below the one asked for, or below the bracket's of delta.
+    """
+    return _found(tuple(directions), question)
+
+
+@compiled(in_pieces=True)
+def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
+    state: State = _start(question)
+    if is_concrete(directions, question):
+        for direction, parts in enumerate(directions):
+            while is_concrete(state) and int(state.direction) == direction:
+                state = _read(opened(parts, state.wanted, np.True_), question, state)
+        if is_concrete(state):  # which it is not where somebody else's trace is under way
+            return state.bounds, state.decides
+        state = _start(question)
+    state = jax.tree.map(jnp.asarray, state)
+    alike = len({jax.tree.structure(parts) for parts in directions}) == 1
+    done = 0
+    for group in [directions] if alike else [(parts,) for parts in directions]:
+        first, done = done, done + len(group)
+        state = by_work.while_loop(
+            functools.partial(_is_of, done),
+            functools.partial(_with_a_line, first, done),
+            state,
+            (group, question),
+            share=LANES_A_SLOT,
+        )
+    return state.bounds, state.decides
+
+
+def _start(question: Question) -> State:
+    nothing = np.zeros((), question.value.dtype)
+    bounds = Bounds(nothing, nothing, nothing, np.True_)
+    return State(np.int32(0), np.int32(0), _first(question), bounds, np.int32(0))
+
+
+def _first(question: Question) -> Wanted:
+    """Returns a direction's first line."""
+    nothing = np.zeros((), question.value.dtype)
     if isinstance(question, ForEpsilon):
-        return _epsilon_bounds(parts, question.delta)
-    epsilon = question.epsilon
-    return _delta_bounds(parts, epsilon) if is_concrete(parts, epsilon) else _delta_bounds_traced(parts, epsilon)
+        return Wanted(nothing, question.delta, np.True_, nothing)
+    return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
 
 
-def _delta_bounds(parts: Parts, epsilon: Any) -> Bounds:
-    return _delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_, np.True_), epsilon)
+def _is_of(end: int, state: State, _: Any) -> Array:
+    return state.direction < end
 
 
-_delta_bounds_traced = jax.jit(_delta_bounds)
+def _with_a_line(first: int, end: int, state: State, given: tuple[Any, Question]) -> State:
+    """Returns the state after one line more, of one of at most two directions from ``first`` to ``end``."""
+    directions, question = given
+    is_second = state.direction > first
+    parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
+    return _read(opened(parts, state.wanted, state.direction < end), question, state)
 
 
 @compiled
-def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
-    line, (least, most) = on.line, on.facts.infinite
+def _read(on: Opened, question: Question, state: State) -> State:
+    """Returns the state after a line: what it says of its direction, and which line comes next."""
+    if isinstance(question, ForEpsilon):
+        found = _epsilon_on_line(on, question, state)
+    else:
+        found = _delta_on_line(on, question, state)
+    was_rough, was = state.wanted.order > 0, state.bounds
+    again = ~was_rough & found.again & (state.lines + 1 < LINES)
+    is_done = ~was_rough & ~again
+    both, which = larger(was, found.bounds)
+    bounds = jax.tree.map(lambda new, old: jnp.where(is_done, new, old), both, was)
+    decides = jnp.where(is_done & (which == 1), state.direction, state.decides)
+    # Where a line leads: to another for the same direction, to a rough one for the next, or to a first one.
+    first, no = _first(question), jnp.asarray(False)
+    known = bounds.lower if isinstance(question, ForEpsilon) else question.epsilon
+    limit = question.delta if isinstance(question, ForEpsilon) else bounds.lower
+    another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(known, limit, no, on.line.order)
+    can_be_below = is_done & bounds.converged & (on.line.order > 0) & _is_certified()
+
+    def ahead(another: Any, rough: Any, first: Any) -> Array:
+        return jnp.where(again, another, jnp.where(can_be_below, rough, first))
+
+    direction = state.direction + (is_done | (was_rough & found.is_below))
+    lines = jnp.where(again, state.lines + 1, 0)
+    return State(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides)
+
+
+@compiled
+def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
+    """Returns the larger of two brackets, and which one decides."""
+    every: Any = stack(first, second)
+    # A direction that has not converged matters only where its bracket reaches beyond the other's.
+    estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
+    decides = jnp.where(estimates[1] > estimates[0], 1, 0)
+    upper, known = jnp.max(every.upper), jnp.where(decides == 1, every.converged[1], every.converged[0])
+    settled = known & jnp.all(every.converged | (every.upper < upper))
+    bounds = Bounds(
+        lower=jnp.max(every.lower),
+        estimate=jnp.where(settled, jnp.max(estimates), jnp.nan),
+        upper=upper,
+        converged=settled,
+    )
+    return bounds, decides
+
+
+def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Read:
+    line, (least, most), epsilon = on.line, on.facts.infinite, question.epsilon
     u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
     log_finite, _ = log_delta(line, epsilon)
     below, above = errors(line, epsilon, log_finite)
@@ -135,18 +248,28 @@ def _delta_on_line(on: Opened, epsilon: Array) -> Bounds:
     # Not below what the precision can hold.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
     good = on.known & (_share() * below < limit) & shown
-    estimate = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan)
+    estimate, is_below = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan), jnp.asarray(False)
     if _is_certified():
         sound = on.known & (below < 1) & jnp.isfinite(log_finite)
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
+        at_most = jnp.exp(_log_above(line, epsilon, log_finite, above)) + most
+        is_below = at_most * (1 + 16 * u) <= state.bounds.lower
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.ones_like(estimate)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
     if _is_certified():
-        return ForDelta(epsilon).close(bounds, on.facts)
-    return _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
+        bounds = question.close(bounds, on.facts)
+    else:
+        bounds = _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
+    return _Read(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon)
+
+
+def _log_above(line: Line, epsilon: Array, value: Array, above: Array) -> Array:
+    """Returns an upper bound on log delta(eps), of finite losses: the rule's, or Chernoff's; or NaN."""
+    at_most = jnp.fmin(value + jnp.log1p(above), chernoff(line.order, line.value, line.common_error, epsilon))
+    return at_most + 4 * arithmetic().roundoff * jnp.abs(at_most)
 
 
 def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bounds:
@@ -156,72 +279,66 @@ def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bound
     return replace(bounds, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | bounds.converged))
 
 
-def _epsilon_bounds(parts: Parts, delta: Any) -> Bounds:
-    if is_concrete(parts, delta):
-        found = _tried(parts, delta, np.zeros((), delta.dtype), np.int32(0), np.True_)
-        # Not so where somebody else's trace is under way.
-        if is_concrete(found):
-            while found.is_rough:
-                found = _tried(parts, delta, found.epsilon, found.lines, np.True_)
-            return found.bounds
-    return _epsilon_bounds_traced(parts, delta)
+class _Looks(NamedTuple):
+    """At log delta on a line: the last of Newton's for eps, and one to either side of it."""
+
+    steps: Array
+    rows: Array
+    """How many of the three are done."""
+    at: Array
+    """Where the next is."""
+    epsilon: Array
+    margin: Array
+    seen: Array
+    """(3, 5): for each where it was, log delta, its slope, and by how much it may be too high and too low."""
 
 
-@compiled
-def _epsilon_bounds_traced(parts: Parts, delta: Array) -> Bounds:
-    zero, first = jnp.zeros_like(delta), jnp.asarray(0, jnp.int32)
-    shapes = jax.eval_shape(_tried, parts, delta, zero, first, jnp.asarray(True))
-    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(is_rough=jnp.asarray(True))
-    found = by_work.while_loop(
-        lambda found, _: found.is_rough,
-        lambda found, given: _tried(given[0], given[1], found.epsilon, found.lines, found.is_rough),
-        start,
-        (parts, delta),
-        share=LANES_A_SLOT,
-    )
-    return found.bounds
-
-
-def _tried(parts: Parts, delta: Any, epsilon: Any, lines: Any, wanted: Any) -> _Found:
-    """Returns what one line more has to say; the first is that of Laplace's eps."""
-    return _epsilon_on_line(opened(parts, epsilon, delta, lines == 0, wanted), delta, lines)
-
-
-@compiled
-def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
-    line, (least, most), known = on.line, on.facts.infinite, on.known
+def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
+    line, (least, most), known, delta = on.line, on.facts.infinite, on.known, question.delta
     u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = _target(least, most, delta)
+    enough = 3 if _is_certified() else 1
 
-    def look(state: tuple[Array, Array, Array], i: Array) -> tuple[Any, Any]:
-        """Newton's steps to eps, a look at what was found, and one on either side: the same, and compiled once."""
-        at, epsilon, margin = state
+    def look(looks: _Looks) -> _Looks:
+        """The same for all of them, and compiled once."""
+        steps, rows, at, epsilon, margin, seen = looks
         value, slope = log_delta(line, at)
         below, above = errors(line, at, value)
+        off = jnp.maximum(below, above)
         # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
         newton = at - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
-        off = 2 * (jnp.maximum(below, above) + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(at))
-        epsilon, margin = jnp.where(i == NEWTON, at, epsilon), jnp.where(i == NEWTON, off, margin)
-        ahead = jnp.where(i < NEWTON, newton, epsilon + jnp.where(i == NEWTON, margin, -margin))
-        return (ahead, epsilon, margin), (at, value, slope, below, above)
+        is_met = (steps >= NEWTON) | (jnp.abs(value - target) <= 0.01 * off)
+        is_last = is_met & (rows == 0)
+        epsilon = jnp.where(is_last, at, epsilon)
+        margin = jnp.where(is_last, 2 * (off + jnp.abs(value - target)) / -slope + 8 * u * (1 + jnp.abs(at)), margin)
+        seen = jnp.where(jnp.arange(3)[:, None] == rows, jnp.stack([at, value, slope, below, above]), seen)
+        rows = jnp.where(is_met | (rows > 0), rows + 1, 0)
+        ahead = jnp.where(rows == 0, newton, epsilon + jnp.where(rows == 1, margin, -margin))
+        return _Looks(steps + 1, rows, ahead, epsilon, margin, seen)
 
-    looks = jnp.arange(NEWTON + (3 if _is_certified() else 1))
-    zero = jnp.zeros_like(delta)
-    (_, epsilon, _), seen = jax.lax.scan(look, (on.epsilon, zero, zero), looks)
-    _, value, slope, below, _ = (rows[NEWTON] for rows in seen)
+    # Of a rough line, one alone.
+    last = jnp.where(state.wanted.order > 0, 0, NEWTON + 3)
+    zero, none = jnp.zeros_like(delta), jnp.int32(0)
+    looks = jax.lax.while_loop(
+        lambda looks: (looks.rows < enough) & (looks.steps <= last),
+        look,
+        _Looks(none, none, on.epsilon, zero, zero, jnp.zeros((3, 5), zero.dtype)),
+    )
+    epsilon, seen = looks.epsilon, looks.seen
+    at, value, slope, below, above = seen[0]
     # The bracket of eps is that of delta over the slope of its logarithm.
     allowed = limit * jnp.maximum(1.0, -slope * epsilon)
     is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed)
     has_moved = line.order * jnp.abs(epsilon - on.epsilon) > MOVED
-    is_rough = ~is_good & known & jnp.isfinite(epsilon) & has_moved & (lines + 1 < LINES)
+    again = ~is_good & known & jnp.isfinite(epsilon) & has_moved
     good = is_good & (room > 0)
-    estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
+    estimate, is_ruled_out = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan), jnp.asarray(False)
     if _is_certified():
         # Eps moved to either side, and whether delta there is proven to be on its side of the target.
-        moved, values, _, too_high, too_low = (rows[NEWTON + 1 :] for rows in seen)
+        moved, values, _, too_high, too_low = seen[1:].T
         sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
         log_off = log_complement(jnp.where(sides > 0, -too_low, jnp.minimum(too_high, 1.0)))
         # The logarithm, of a number below 1, moved by its error to the side that is harder to prove.
@@ -233,20 +350,21 @@ def _epsilon_on_line(on: Opened, delta: Array, lines: Array) -> _Found:
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
+        is_ruled_out = (strict > 0) & (_log_above(line, at, value, above) < log_targets[0])
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.full_like(estimate, jnp.inf)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
     if _is_certified():
-        bounds = ForEpsilon(delta).close(bounds, on.facts)
+        bounds = question.close(bounds, on.facts)
     else:
         valid = on.facts.is_valid & (delta > 0) & (delta < 1)
         bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
-    return _Found(lines + 1, epsilon, is_rough, bounds)
+    return _Read(bounds, is_ruled_out & on.facts.is_valid, again, epsilon)
 
 
 def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    return _log_delta_on_line(opened(parts, epsilon, np.ones((), epsilon.dtype), np.False_, np.True_), epsilon)
+    return _log_delta_on_line(opened(parts, _first(ForDelta(epsilon)), np.True_), epsilon)
 
 
 @compiled

@@ -1,0 +1,86 @@
+"""Moments of the sum of all losses at real orders: those of each loss, times its runs; and their errors."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxacct import by_work
+from jaxacct.arithmetic import arithmetic
+from jaxacct.composition import Part
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
+
+VALUE_ROUNDING = 700.0
+"""Units of roundoff by which a cumulant errs relative to itself.
+
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments
+are sums of positive terms, taken directly where they are above 1/4 only.
+"""
+
+Tree = TypeVar("Tree")
+
+
+def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
+    """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
+    return summed(parts, [jax.vmap(moments, in_axes=(0, None))(rows, order) for rows in nodes])
+
+
+def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Moments]]:
+    """Returns the moments of the sum, a bound on the error of its K(order), and the moments of each row.
+
+    The error is that of rounding and quadrature.
+    """
+    of_rows, each = [], []
+    for (pairs, _), rows in zip(parts, nodes, strict=True):
+        found = jax.vmap(moments, in_axes=(0, None))(rows, order)
+        missed = jax.vmap(log_moment_error, in_axes=(0, 0, None))(pairs, rows, order)
+        of_rows.append(found)
+        each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
+    return *summed(parts, each), of_rows
+
+
+def summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
+    """Returns the sum of what each run of each row comes to."""
+
+    def summed(*rows: Array) -> Array:
+        return sum(jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for (_, steps), m in zip(parts, rows, strict=True))  # type: ignore[return-value]
+
+    return jax.tree.map(summed, *each)
+
+
+def log_moment_error(pair: DominatingPair, scan: Nodes, order: Array) -> Array:
+    """Returns a bound on the log of the relative error of a moment by quadrature."""
+    return law_of(pair).log_quadrature_error(order, jnp.zeros_like(order), scan.places[1] - scan.places[0])
+
+
+def largest_order(parts: tuple[Part, ...]) -> Array:
+    """Returns the largest order at which moments of all that is run are known."""
+    largest = [
+        jnp.min(jnp.where(steps > 0, jax.vmap(lambda p: law_of(p).largest_order())(pairs), jnp.inf))
+        for pairs, steps in parts
+    ]
+    return jnp.min(jnp.stack(largest))
+
+
+def cumulants_above(parts: tuple[Part, ...], scans: list[Nodes], orders: Array, wanted: Array | bool) -> Array:
+    """Returns upper bounds on the sum's K at several orders; zeros where they are not ``wanted``."""
+
+    def one(_: Array, order: Array, given: Any) -> Array:
+        parts, scans = given
+        each = [
+            jax.vmap(lambda p, n: cumulant_above(n, order) + jnp.exp(log_moment_error(p, n, order)))(pairs, rows)
+            for (pairs, _), rows in zip(parts, scans, strict=True)
+        ]
+        above: Array = summed(parts, each)
+        return above
+
+    return by_work.map_rows(jnp.where(wanted, orders.shape[0], 0), one, orders, (parts, scans))
+
+
+def log_factor(order: Array) -> Array:
+    """Returns log c(a) = a log a - (1 + a) log(1 + a)."""
+    return -order * jnp.log1p(1 / order) - jnp.log1p(order)
