@@ -7,7 +7,6 @@ is one program.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -156,15 +155,23 @@ def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, A
     alike = len({jax.tree.structure(parts) for parts in directions}) == 1
     done = 0
     for group in [directions] if alike else [(parts,) for parts in directions]:
-        first, done = done, done + len(group)
-        state = by_work.while_loop(
-            functools.partial(_is_of, done),
-            functools.partial(_with_a_line, first, done),
-            state,
-            (group, question),
-            share=LANES_A_SLOT,
-        )
+        state, done = _worked_off(group, done, state, question), done + len(group)
     return state.bounds, state.decides
+
+
+def _worked_off(directions: tuple[Parts, ...], first: int, state: State, question: Question) -> State:
+    """Returns the state after at most two directions of one structure, of which ``first`` is the first."""
+    end = first + len(directions)
+
+    def a_line(state: State, given: tuple[tuple[Parts, ...], Question]) -> State:
+        directions, question = given
+        is_second = state.direction > first
+        parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
+        return _read(opened(parts, state.wanted, state.direction < end), question, state)
+
+    return by_work.while_loop(
+        lambda state, _: state.direction < end, a_line, state, (directions, question), share=LANES_A_SLOT
+    )
 
 
 def _start(question: Question) -> State:
@@ -179,18 +186,6 @@ def _first(question: Question) -> Wanted:
     if isinstance(question, ForEpsilon):
         return Wanted(nothing, question.delta, np.True_, nothing)
     return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
-
-
-def _is_of(end: int, state: State, _: Any) -> Array:
-    return state.direction < end
-
-
-def _with_a_line(first: int, end: int, state: State, given: tuple[Any, Question]) -> State:
-    """Returns the state after one line more, of one of at most two directions from ``first`` to ``end``."""
-    directions, question = given
-    is_second = state.direction > first
-    parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
-    return _read(opened(parts, state.wanted, state.direction < end), question, state)
 
 
 @compiled
