@@ -57,6 +57,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Nobody looks for garbage among what the end of the process frees: pytest would, five times."""
+    gc.freeze()
+
+
 collect_ignore_glob = ["typed/*"]
 """Programs for type checkers: tests/test_typed.py runs what runs."""
 
