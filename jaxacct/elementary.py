@@ -31,12 +31,13 @@ from jaxacct.arithmetic import UnsoundBackendError, is_decided, platform
 FAST: dict[str, str | bool] = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_backend_optimization_level": "0",
-    "xla_disable_hlo_passes": "while-loop-invariant-code-motion,while-loop-trip-count-annotator",
+    "xla_disable_hlo_passes": "while-loop-invariant-code-motion,while-loop-trip-count-annotator,simplify-while-loops",
 }
 """What XLA is told on a CPU where compiling would take longer than running: a third of the time, for programs that take
 two or three times as long. It is another code generator: loops are made into machine code another way, without LLVM's
-passes. The passes left out copy the body of a loop again and again to look at it, and move and note, but change no
-operation. No option relaxes floating point, and it is asked for the same as the other one."""
+passes. The passes left out copy the body of a loop again and again to look at it, and move, note and drop what it
+carries in vain, but change no operation. No option relaxes floating point, and it is asked for the same as the other
+one."""
 
 DIGITS = 60
 """Decimal digits of the references."""

@@ -12,6 +12,7 @@ try:
 except ImportError:  # it is not needed to run one file
     LoadFileScheduling = object
 
+gc.disable()  # until all tests are imported
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent.parent / ".jax_cache"))
 # A program from the disk costs half of what compiling the smallest one does.
@@ -35,7 +36,8 @@ os.environ.setdefault("JAXACCT_CACHE", "off")
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 "
-    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-trip-count-annotator "
+    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-trip-count-annotator,"
+    "simplify-while-loops "
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
@@ -50,9 +52,14 @@ def compile_once() -> None:
 
 def pytest_collection_finish() -> None:
     """Tracing makes millions of objects, of which most live on: few looks for garbage, and none at what is imported."""
-    gc.collect()
     gc.freeze()
-    gc.set_threshold(500_000, 20, 20)
+    gc.set_threshold(2_000_000, 20, 20)
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Nobody looks for garbage among what the end of the process frees: pytest would, five times."""
+    gc.freeze()
 
 
 collect_ignore_glob = ["typed/*"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 from jaxacct.menus.menu import Items
@@ -10,7 +11,7 @@ from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.train import settings
 from jaxacct.train.groups import Batches, Budget, Ledger
 from jaxacct.train.owned import owned_settings
-from jaxacct.train.planned import Plan, plan
+from jaxacct.train.planned import Plan, SideQuery, plan
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.validation import MOST_COUNT
 
@@ -88,15 +89,28 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
     if steps is not None and steps > MOST_COUNT:
         raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}.")
 
-    def draw(epsilon: float, steps: int) -> Any:
-        return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=budget.delta, steps=steps)
-
-    made = plan(
-        draw, budget.delta, epsilon=budget.epsilon, noise_multiplier=chosen.noise_multiplier if has_noise else None,
-        steps=steps, queries=budget.queries,
-    )  # fmt: skip
+    noise = chosen.noise_multiplier if has_noise else None
+    solve = _planned if sampler or budget.queries else _planned_once
+    steps = None if steps is None else int(steps)
+    made = solve(sampler, size, budget.queries, rate, budget.delta, budget.epsilon, noise, steps)
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
+
+
+def _planned(
+    sampler: Any, size: int, queries: tuple[SideQuery, ...], rate: float, delta: float, epsilon: float | None,
+    noise: float | None, steps: int | None,
+) -> Plan:  # fmt: skip
+    """Returns the plan for the sampler that is given, or a Poisson sampler at that rate."""
+
+    def draw(epsilon: float, steps: int) -> Any:
+        return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=steps)
+
+    return plan(draw, delta, epsilon=epsilon, noise_multiplier=noise, steps=steps, queries=queries)
+
+
+_planned_once = functools.lru_cache(maxsize=64, typed=True)(_planned)
+"""For plans of numbers alone: trainers of several seeds, or one that takes a run up again, solve theirs once."""
 
 
 def items_of(budget: Budget, policy: Policy, sampler: Any) -> Items:

@@ -15,6 +15,7 @@ from jaxacct.float_pairs.interpret import in_pairs
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL
 
 N = 48
+to_float64 = jax.jit(conversions.to_float64)
 SPECIAL = np.array([0.0, np.inf, -np.inf, np.nan, 1e300, -1e300, 1e-300, -1e-300, 1.0, -1.0, 0.5, -0.5, 2.5, 2.0**30])
 
 
@@ -27,7 +28,7 @@ def _float64():
 def kept(values):
     """What pairs hold of float64 numbers, so that both begin with the same."""
     with jax.enable_x64(True):
-        return np.array(conversions.to_float64(wide.constant(np.asarray(values, np.float64))))
+        return np.array(to_float64(wide.constant(np.asarray(values, np.float64))))
 
 
 def numbers(seed=0, n=N, low=-30, high=30, specials=True):
@@ -61,7 +62,7 @@ def assert_near(found, truth, size=None, units=1.0):
 
 def of_both(function, *args):
     """What a function is in pairs, operation by operation, and in float64."""
-    return in_pairs(function, stepwise=True)(*args), function(*args)
+    return in_pairs(function, stepwise=True)(*args), jax.jit(function)(*args)
 
 
 X, Y = numbers(0), numbers(1)
@@ -268,7 +269,7 @@ def test_loops_and_branches_also_of_batches():
 
     x = ordinary(10, (3, 4), 0.1, 4.0)
     for function, rows, stepwise in ((rowed, x[0], True), (jax.vmap(rowed), x, True), (jax.vmap(rowed), x, False)):
-        for one, other in zip(in_pairs(function, stepwise=stepwise)(rows), function(rows), strict=True):
+        for one, other in zip(in_pairs(function, stepwise=stepwise)(rows), jax.jit(function)(rows), strict=True):
             assert_near(one, other, 4.0, 8)
 
 

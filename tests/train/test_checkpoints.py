@@ -118,7 +118,7 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
 
 
 def test_a_last_epoch_that_cannot_be_drawn_anew_ends_the_run_and_gives_the_model_back(tmp_path):
-    options = {**EPOCHS, "noise_multiplier": None, "steps": 10, "seed": None}
+    options = {**EPOCHS, "epsilon": None, "steps": 10, "seed": None}
     first = make(**options)
     run_until_killed(first, tmp_path / "run", 8, every=4, steps=10)
     again, keeper = make(**options), Checkpoints(tmp_path / "run", every=4)

@@ -35,7 +35,7 @@ def nothing(model, x, y):
 def run(loss, width, devices, steps, **options):
     model = nnx.Linear(3, width, use_bias=False, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
     trainer = DPTrainer(model, loss, optax.sgd(1.0), (x, x[:, :1]), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
-                        clip_norm=0.5, seed=4, devices=devices, **options)
+                        clip_norm=0.5, seed=4, devices=devices, ledger="filter", **options)
     trainer.fit(steps)
     (kernel,) = jax.tree.leaves(trainer.state.params)
     return trainer, np.asarray(kernel), len(kernel.devices())

@@ -15,6 +15,8 @@ from scipy.stats import norm
 import jaxacct as ja
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import (
+    Batches,
+    Budget,
     Checkpoints,
     Plan,
     PoissonSampler,
@@ -27,6 +29,7 @@ from jaxacct.train import (
 )
 from jaxacct.train.planned import _shown, plan
 from jaxacct.train.planned_ledger import PlannedLedger
+from jaxacct.train.spending import spending
 
 DELTA = 1e-5
 
@@ -103,6 +106,24 @@ def test_side_queries_are_part_of_the_plan():
     assert made.composition(10)[1] == (10, 30)
     with pytest.raises(ValueError, match=r"pays for no|above|not certified"):
         plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=1.0, queries=(SideQuery(ja.Gaussian(0.1)),))
+
+
+def test_a_plan_is_solved_once_and_no_other_is_taken_for_it():
+    options = {"size": 200, "budget": Budget(2.0, 1e-3, epochs=2), "policy": None, "noise": None}
+    batches = Batches(expected_batch_size=40)
+    made = spending(**options, batches=batches).plan
+    assert spending(**options, batches=batches).plan is made
+    assert made.certified == plan(poisson(200, 0.2, 1e-3), 1e-3, epsilon=2.0, steps=10).certified
+    others = [
+        spending(**{**options, "budget": Budget(2.0, 1e-3, steps=11)}, batches=batches),
+        spending(**{**options, "budget": Budget(2.0, 2e-3, epochs=2)}, batches=batches),
+        spending(**{**options, "size": 400}, batches=Batches(expected_batch_size=80)),
+        spending(**options, batches=Batches(sampler=made.sampler)),
+        spending(**{**options, "budget": Budget(2.0, 1e-3, epochs=2, queries=(SideQuery(ja.Gaussian(9.0)),))},
+                 batches=batches),
+    ]  # fmt: skip
+    assert all(other.plan is not made for other in others)
+    assert all(other.plan != made for other in others[:2])
 
 
 def test_epochs_that_are_begun_are_planned_as_whole_ones():
