@@ -89,6 +89,19 @@ def test_a_guess_is_right_to_some_digits_over_the_whole_range():
         np.testing.assert_allclose(found, exact, rtol=0.35 if exact is truth[-2] else 2e-4, atol=1e-300)
 
 
+def test_guesses_at_the_ends_of_the_range_go_on_as_such():
+    x = np.array([-np.inf, -1e300, -1e6, -0.0, 0.0, 1e6, 1e300, np.inf, np.nan])
+
+    def guess(x):
+        size = jnp.abs(x)
+        functions = jnp.exp(x), jnp.expm1(x), jnp.log(size), jnp.log1p(size), jnp.sqrt(size), lower_tail(-size)
+        # What is nothing is nothing beside others.
+        return *functions, *(value + 1 for value in functions), *(jnp.sum(jnp.exp(x[:n])) for n in (1, 3, 5))
+
+    for found, exact in zip(jax.jit(in_pairs(roughly(guess)))(x), guess(x), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=2e-4)
+
+
 @pytest.mark.parametrize("absurd", [np.nan, np.inf, 0.0, -1.0, 1e300])
 @pytest.mark.parametrize("field", ["order", "log_tail", "high", "low", "mesh"])
 def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field):
