@@ -99,11 +99,13 @@ OUTWARD: dict[type, Callable[[Any], Any]] = {}
 def raised(value: Any) -> Any:
     """Returns upper bounds that stay some when they leave a program as such a float64, of 48 bits and little range.
 
-    Inside the float64 scope. Reading and writing them errs by less than 4 units of roundoff of a pair, 2^-42.
+    Inside the float64 scope. Reading and writing them errs by less than 4 units of roundoff of a pair, 2^-42, and by
+    2^-126, below which the second of the two numbers is 0.
     """
     if value.dtype != jnp.float64:
         return value
-    moved = jnp.where(jnp.isinf(value), value, value + 4 * roundoff() * jnp.abs(value))
+    margin = 4 * roundoff() * jnp.abs(value) + jnp.where(value == 0, 0.0, 2.0**-125)
+    moved = jnp.where(jnp.isinf(value), value, value + margin)
     moved = jnp.where((value > 0) & (moved < LEAST), LEAST, jnp.where(moved > LARGEST, jnp.inf, moved))
     moved = jnp.where((value < 0) & (moved > -LEAST), 0.0, moved)
     return jnp.where((value > -jnp.inf) & (moved < -LARGEST), -LARGEST, moved)

@@ -50,9 +50,22 @@ def _of_whole(value: Array) -> Wide:
 
 
 def _of_float64(value: Array) -> Wide:
-    """Brings numbers between 1/2 and 2 by powers of two, each a product in float64; where float64 is itself made of
-    pairs, with float32's range, those powers that it lacks are inf or 0 and the numbers that need them are not there.
-    """
+    found: Wide = lax.platform_dependent(value, tpu=of_two_singles, default=_of_double)
+    return found
+
+
+def of_two_singles(value: Array) -> Wide:
+    """Returns float64 numbers that are two float32 ones, of their range: one difference takes them apart, exactly."""
+    high = value.astype(jnp.float32)
+    low = jnp.where(jnp.isfinite(high), (value - high.astype(jnp.float64)).astype(jnp.float32), np.float32(0))
+    size = jnp.abs(high)
+    # Within the range that pairs are brought to normal form in.
+    moved = 64 * ((size < np.float32(2.0**-62)).astype(jnp.int32) - (size >= np.float32(2.0**64)).astype(jnp.int32))
+    return wide.normal(pair.scale(Pair(high, low), power_of_two(moved)), -moved)
+
+
+def _of_double(value: Array) -> Wide:
+    """Brings numbers between 1/2 and 2 by powers of two, each a product in float64."""
     exponent = jnp.zeros(value.shape, jnp.int32)
     is_number = jnp.isfinite(value) & (value != 0)
     for shift in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
@@ -66,11 +79,27 @@ def _of_float64(value: Array) -> Wide:
 
 
 def to_float64(x: Wide) -> Array:
-    """Returns numbers as float64, exactly, but for those beyond its range, which are inf, and below it, 0."""
+    """Returns numbers as float64: exactly where that has its range; on a TPU as two float32 numbers, of theirs."""
+    found: Array = lax.platform_dependent(x, tpu=to_two_singles, default=_to_double)
+    return found
+
+
+def to_two_singles(x: Wide) -> Array:
+    """Returns the two float32 numbers that a number is, beyond their range inf, below it 0; the one sum is exact.
+
+    XLA has no other way to a float64 on a TPU: nothing is made of its bits there. Low parts below 2^-126 are 0.
+    """
+    high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -126, 127)))
+    high = jnp.where(x.exponent < -126, np.float32(0), jnp.where(x.exponent > 127, x.high * np.float32(np.inf), high))
+    low = jnp.where(jnp.abs(x.exponent) > 126, np.float32(0), low)
+    return jnp.where(jnp.isfinite(high), high.astype(jnp.float64) + low.astype(jnp.float64), high.astype(jnp.float64))
+
+
+def _to_double(x: Wide) -> Array:
     value = x.high.astype(jnp.float64) + x.low.astype(jnp.float64)
     value = jnp.where(wide.is_finite(x), value, x.high.astype(jnp.float64))
     exponent = jnp.where(wide.is_finite(x), jnp.clip(x.exponent, -1200, 1200), 0)
-    for _ in range(10):  # in steps that float32 has as well
+    for _ in range(10):  # in steps that float32 has
         step = jnp.clip(exponent, -120, 120)
         value = value * power_of_two(step).astype(jnp.float64)
         exponent = exponent - step

@@ -294,3 +294,22 @@ def test_the_unit_of_float64_would_be_wrong_for_pairs():
     assert measured(PAIR.roundoff) <= 1
     assert measured(FLOAT64.roundoff) > 16
     assert math.log2(PAIR.roundoff) == -44
+
+
+def test_float64_made_of_two_float32_is_read_and_written_in_their_range():
+    rng = np.random.default_rng(3)
+    high = np.float32(np.exp2(rng.uniform(-100, 127, 2000)) * rng.choice([-1, 1], 2000))
+    high = np.concatenate([high, np.float32([0, 1, -1, np.inf, -np.inf, np.nan, 2.0**-126, 2.0**127, 3.4e38, -3.4e38])])
+    usual = np.isfinite(high) & (np.abs(high) > 2.0**-101) & (high != 0)
+    with np.errstate(invalid="ignore"):
+        low = np.where(usual, np.float64(high) * rng.uniform(-1, 1, high.shape) * 2.0**-25, 0.0).astype(np.float32)
+    values = np.float64(high) + np.float64(low)
+    numbers = conversions.of_two_singles(jnp.asarray(values))
+    np.testing.assert_array_equal(np.abs(numbers.high) < 2, np.isfinite(values))
+    # Low parts are whole multiples of 2^-70 of the number; float32 has none below 2^-126.
+    for found in (conversions.to_float64(numbers), conversions.to_two_singles(numbers)):
+        np.testing.assert_allclose(found, values, rtol=2.0**-70, atol=2.0**-126)
+    far = wide.Wide(
+        *(jnp.asarray(part) for part in (np.float32([1.5, -1.5, 1.5]), np.float32([0, 0, 0]), [-127, 128, 9999]))
+    )
+    np.testing.assert_array_equal(conversions.to_two_singles(far), [0.0, -np.inf, np.inf])
