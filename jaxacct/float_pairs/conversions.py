@@ -91,7 +91,7 @@ def to_two_singles(x: Wide) -> Array:
     """
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -126, 127)))
     high = jnp.where(x.exponent < -126, np.float32(0), jnp.where(x.exponent > 127, x.high * np.float32(np.inf), high))
-    low = jnp.where(jnp.abs(x.exponent) > 126, np.float32(0), low)
+    low = jnp.where((x.exponent < -126) | (x.exponent > 127), np.float32(0), low)
     return jnp.where(jnp.isfinite(high), high.astype(jnp.float64) + low.astype(jnp.float64), high.astype(jnp.float64))
 
 

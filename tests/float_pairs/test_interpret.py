@@ -310,6 +310,9 @@ def test_float64_made_of_two_float32_is_read_and_written_in_their_range():
     for found in (conversions.to_float64(numbers), conversions.to_two_singles(numbers)):
         np.testing.assert_allclose(found, values, rtol=2.0**-70, atol=2.0**-126)
     far = wide.Wide(
-        *(jnp.asarray(part) for part in (np.float32([1.5, -1.5, 1.5]), np.float32([0, 0, 0]), [-127, 128, 9999]))
+        *(
+            jnp.asarray(part)
+            for part in (np.float32([1.5, -1.5, 1.5]), np.float32([0, 0, 0]), np.int32([-127, 128, 9999]))
+        )
     )
     np.testing.assert_array_equal(conversions.to_two_singles(far), [0.0, -np.inf, np.inf])
