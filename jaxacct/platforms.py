@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from jaxacct.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere, is_decided, platform, roundoff
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.later import later
 from jaxacct.pytrees import is_concrete
 
@@ -76,7 +76,7 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
     Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered.
     """
     if is_concrete(args):
-        return in_pairs(function, stepwise=True)(*args)
+        return as_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)
     given = map(jnp.asarray, jax.tree.leaves(args))
     found = later(_flat(function, args), tuple(types.out_avals), *given, pairs=True)

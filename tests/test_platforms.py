@@ -12,7 +12,7 @@ from jaxacct.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, 
 from jaxacct.batching import one_by_one
 from jaxacct.dominating_pairs.moments import exp_remainder
 from jaxacct.float_pairs import checked
-from jaxacct.float_pairs.interpret import in_pairs as stepwise
+from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.platforms import by_pairs, by_platform, lowered, outward, raised
 from jaxacct.precision import as_float64, in_float64
 
@@ -237,7 +237,7 @@ def test_pairs_are_on_the_safe_side_of_float64(name):
     ]
     with jax.enable_x64(True):
         arguments = [jnp.asarray(value) for value in given]
-        pairs = np.asarray(stepwise(jax.vmap(function), stepwise=True)(*arguments))
+        pairs = np.asarray(as_pairs(jax.vmap(function), stepwise=True)(*arguments))
         native = np.asarray(jax.jit(jax.vmap(in_float64(function)))(*arguments))
     assert np.all(side * (pairs - native) >= 0)
     np.testing.assert_allclose(pairs, native, rtol=1e-6, atol=1e-300)

@@ -50,21 +50,23 @@ def _of_whole(value: Array) -> Wide:
 
 
 def _of_float64(value: Array) -> Wide:
-    found: Wide = lax.platform_dependent(value, tpu=of_two_singles, default=_of_double)
-    return found
+    found, exponent = lax.platform_dependent(value, tpu=taken_apart, default=_by_powers)
+    return wide.normal(found, exponent)
 
 
-def of_two_singles(value: Array) -> Wide:
-    """Returns float64 numbers that are two float32 ones, of their range: one difference takes them apart, exactly."""
+def taken_apart(value: Array) -> tuple[Pair, Array]:
+    """Returns pairs, and powers of two beside them, of float64 numbers that are two float32 ones, of their range.
+
+    One difference takes them apart, exactly; a power brings them to where pairs are made normal.
+    """
     high = value.astype(jnp.float32)
     low = jnp.where(jnp.isfinite(high), (value - high.astype(jnp.float64)).astype(jnp.float32), np.float32(0))
     size = jnp.abs(high)
-    # Within the range that pairs are brought to normal form in.
     moved = 64 * ((size < np.float32(2.0**-62)).astype(jnp.int32) - (size >= np.float32(2.0**64)).astype(jnp.int32))
-    return wide.normal(pair.scale(Pair(high, low), power_of_two(moved)), -moved)
+    return pair.scale(Pair(high, low), power_of_two(moved)), -moved
 
 
-def _of_double(value: Array) -> Wide:
+def _by_powers(value: Array) -> tuple[Pair, Array]:
     """Brings numbers between 1/2 and 2 by powers of two, each a product in float64."""
     exponent = jnp.zeros(value.shape, jnp.int32)
     is_number = jnp.isfinite(value) & (value != 0)
@@ -75,7 +77,7 @@ def _of_double(value: Array) -> Wide:
         exponent = exponent + jnp.where(large, shift, jnp.where(small, -shift, 0))
     high = value.astype(jnp.float32)
     low = jnp.where(jnp.isfinite(value), value - high.astype(jnp.float64), 0.0).astype(jnp.float32)
-    return wide.normal(pair.quick_two_sum(high, low), exponent)
+    return pair.quick_two_sum(high, low), exponent
 
 
 def to_float64(x: Wide) -> Array:
@@ -99,11 +101,14 @@ def _to_double(x: Wide) -> Array:
     value = x.high.astype(jnp.float64) + x.low.astype(jnp.float64)
     value = jnp.where(wide.is_finite(x), value, x.high.astype(jnp.float64))
     exponent = jnp.where(wide.is_finite(x), jnp.clip(x.exponent, -1200, 1200), 0)
-    for _ in range(10):  # in steps that float32 has
-        step = jnp.clip(exponent, -120, 120)
-        value = value * power_of_two(step).astype(jnp.float64)
-        exponent = exponent - step
-    return value
+    half = exponent >> 1
+
+    def power(exponent: Array) -> Array:
+        """2^exponent, of which float32 has the eighth root, but for whole powers."""
+        root, rest = (power_of_two(part).astype(jnp.float64) for part in (exponent >> 3, exponent & 7))
+        return root**8 * rest
+
+    return value * power(half) * power(exponent - half)
 
 
 def to_float32(x: Wide) -> Array:
