@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxacct as ja
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 
 ORDERS = (1.5, 2.0, 8.0, 64.0)
 RANGES = {
@@ -101,7 +101,7 @@ def main() -> None:
             native = jax.tree.leaves(jax.jit(batch)(*arguments))
             start = time.process_time()
             with jax.enable_x64(True):
-                pairs = jax.tree.leaves(in_pairs(batch, stepwise=True)(*map(jnp.asarray, arguments)))
+                pairs = jax.tree.leaves(as_pairs(batch, stepwise=True)(*map(jnp.asarray, arguments)))
             took = time.process_time() - start
             x, y = (
                 np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in found]) for found in (pairs, native)

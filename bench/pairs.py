@@ -30,7 +30,7 @@ from rich.console import Console
 import jaxacct as ja
 from bench import report
 from jaxacct.elementary import FAST
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 
 TRUTHS = Path(__file__).parents[1] / "tests" / "data" / "delta_truth.json"
 
@@ -72,14 +72,14 @@ def side_by_side(function: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
             with mock.patch.object(jax, "default_backend", return_value="other"):
                 return jax.vmap(function)(*columns)
 
-        found = in_pairs(batch, stepwise=True)(*rows)
+        found = as_pairs(batch, stepwise=True)(*rows)
         return jax.tree.map(np.asarray, exact), jax.tree.map(np.asarray, found)
 
 
 @functools.cache
 def program_of(ask: Callable[..., Any], size: int, arithmetic: str) -> Callable[..., Any]:
     """Returns one program that answers so many rows, one after the other: compiled once, as fast as may be."""
-    inner = in_pairs(ask) if arithmetic == "pair" else ask
+    inner = as_pairs(ask) if arithmetic == "pair" else ask
 
     def every(*columns: Any) -> Any:
         return jax.lax.map(lambda row: inner(*row), columns)

@@ -18,7 +18,7 @@ from jax.extend.core import Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
 from jaxacct.arithmetic import float64_elsewhere
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 
 Function = Callable[..., tuple[Any, ...]]
 """Of arrays, to some."""
@@ -38,7 +38,7 @@ def later(function: Function, results: tuple[Any, ...], *args: Any, pairs: bool 
 
 def _run(*args: Any, function: Function, results: Any, pairs: bool) -> list[Any]:
     with jax.enable_x64(True), float64_elsewhere():
-        return list((in_pairs(function) if pairs else function)(*args))
+        return list((as_pairs(function) if pairs else function)(*args))
 
 
 def _batched(args: Any, dims: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:

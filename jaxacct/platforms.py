@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from jaxacct.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere, is_decided, platform, roundoff
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.later import later
 from jaxacct.pytrees import is_concrete
 
@@ -76,7 +76,7 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
     Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered.
     """
     if is_concrete(args):
-        return in_pairs(function, stepwise=True)(*args)
+        return as_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)
     given = map(jnp.asarray, jax.tree.leaves(args))
     found = later(_flat(function, args), tuple(types.out_avals), *given, pairs=True)
@@ -99,11 +99,13 @@ OUTWARD: dict[type, Callable[[Any], Any]] = {}
 def raised(value: Any) -> Any:
     """Returns upper bounds that stay some when they leave a program as such a float64, of 48 bits and little range.
 
-    Inside the float64 scope. Reading and writing them errs by less than 4 units of roundoff of a pair, 2^-42.
+    Inside the float64 scope. Reading and writing them errs by less than 4 units of roundoff of a pair, 2^-42, and by
+    2^-126, below which the second of the two numbers is 0.
     """
     if value.dtype != jnp.float64:
         return value
-    moved = jnp.where(jnp.isinf(value), value, value + 4 * roundoff() * jnp.abs(value))
+    margin = 4 * roundoff() * jnp.abs(value) + jnp.where(value == 0, 0.0, 2.0**-125)
+    moved = jnp.where(jnp.isinf(value), value, value + margin)
     moved = jnp.where((value > 0) & (moved < LEAST), LEAST, jnp.where(moved > LARGEST, jnp.inf, moved))
     moved = jnp.where((value < 0) & (moved > -LEAST), 0.0, moved)
     return jnp.where((value > -jnp.inf) & (moved < -LARGEST), -LARGEST, moved)

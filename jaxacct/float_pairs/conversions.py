@@ -50,9 +50,24 @@ def _of_whole(value: Array) -> Wide:
 
 
 def _of_float64(value: Array) -> Wide:
-    """Brings numbers between 1/2 and 2 by powers of two, each a product in float64; where float64 is itself made of
-    pairs, with float32's range, those powers that it lacks are inf or 0 and the numbers that need them are not there.
+    found, exponent = lax.platform_dependent(value, tpu=taken_apart, default=_by_powers)
+    return wide.normal(found, exponent)
+
+
+def taken_apart(value: Array) -> tuple[Pair, Array]:
+    """Returns pairs, and powers of two beside them, of float64 numbers that are two float32 ones, of their range.
+
+    One difference takes them apart, exactly; a power brings them to where pairs are made normal.
     """
+    high = value.astype(jnp.float32)
+    low = jnp.where(jnp.isfinite(high), (value - high.astype(jnp.float64)).astype(jnp.float32), np.float32(0))
+    size = jnp.abs(high)
+    moved = 64 * ((size < np.float32(2.0**-62)).astype(jnp.int32) - (size >= np.float32(2.0**64)).astype(jnp.int32))
+    return pair.scale(Pair(high, low), power_of_two(moved)), -moved
+
+
+def _by_powers(value: Array) -> tuple[Pair, Array]:
+    """Brings numbers between 1/2 and 2 by powers of two, each a product in float64."""
     exponent = jnp.zeros(value.shape, jnp.int32)
     is_number = jnp.isfinite(value) & (value != 0)
     for shift in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
@@ -62,19 +77,38 @@ def _of_float64(value: Array) -> Wide:
         exponent = exponent + jnp.where(large, shift, jnp.where(small, -shift, 0))
     high = value.astype(jnp.float32)
     low = jnp.where(jnp.isfinite(value), value - high.astype(jnp.float64), 0.0).astype(jnp.float32)
-    return wide.normal(pair.quick_two_sum(high, low), exponent)
+    return pair.quick_two_sum(high, low), exponent
 
 
 def to_float64(x: Wide) -> Array:
-    """Returns numbers as float64, exactly, but for those beyond its range, which are inf, and below it, 0."""
+    """Returns numbers as float64: exactly where that has its range; on a TPU as two float32 numbers, of theirs."""
+    found: Array = lax.platform_dependent(x, tpu=to_two_singles, default=_to_double)
+    return found
+
+
+def to_two_singles(x: Wide) -> Array:
+    """Returns the two float32 numbers that a number is, beyond their range inf, below it 0; the one sum is exact.
+
+    XLA has no other way to a float64 on a TPU: nothing is made of its bits there. Low parts below 2^-126 are 0.
+    """
+    high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -126, 127)))
+    high = jnp.where(x.exponent < -126, np.float32(0), jnp.where(x.exponent > 127, x.high * np.float32(np.inf), high))
+    low = jnp.where((x.exponent < -126) | (x.exponent > 127), np.float32(0), low)
+    return jnp.where(jnp.isfinite(high), high.astype(jnp.float64) + low.astype(jnp.float64), high.astype(jnp.float64))
+
+
+def _to_double(x: Wide) -> Array:
     value = x.high.astype(jnp.float64) + x.low.astype(jnp.float64)
     value = jnp.where(wide.is_finite(x), value, x.high.astype(jnp.float64))
     exponent = jnp.where(wide.is_finite(x), jnp.clip(x.exponent, -1200, 1200), 0)
-    for _ in range(10):  # in steps that float32 has as well
-        step = jnp.clip(exponent, -120, 120)
-        value = value * power_of_two(step).astype(jnp.float64)
-        exponent = exponent - step
-    return value
+    half = exponent >> 1
+
+    def power(exponent: Array) -> Array:
+        """2^exponent, of which float32 has the eighth root, but for whole powers."""
+        root, rest = (power_of_two(part).astype(jnp.float64) for part in (exponent >> 3, exponent & 7))
+        return root**8 * rest
+
+    return value * power(half) * power(exponent - half)
 
 
 def to_float32(x: Wide) -> Array:

@@ -41,7 +41,7 @@ ROUGHLY = "roughly_done"
 FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
 
 
-def in_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callable[..., Any]:
+def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callable[..., Any]:
     """Returns ``function`` of arrays with all its float64 arithmetic done in pairs of float32.
 
     It is traced anew, in the context that makes its certificates count pairs' roundings. To be called with float64

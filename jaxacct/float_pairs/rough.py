@@ -49,7 +49,8 @@ def normal(high: Single, exponent: Array | int) -> Rough:
     field = (bits(high) >> 23) & 0xFF
     special = field == 255
     found = exponent + (field - 127)
-    over, under = special | (found > LARGEST), (field == 0) | (found < -LARGEST)
+    under = (field == 0) | (found < -LARGEST)
+    over = special | ((found > LARGEST) & ~under)
     factor = jnp.where(over, np.float32(np.inf), from_bits(jnp.maximum(254 - field, 1) << 23))
     return Rough(
         jnp.where(under, np.float32(0), high * factor), jnp.where(over, INFINITE, jnp.where(under, NOTHING, found))
@@ -114,8 +115,10 @@ def exp(x: Rough) -> Rough:
     k = lax.round(value * np.float32(1 / math.log(2)), lax.RoundingMethod.TO_NEAREST_EVEN)
     first = np.float32(math.floor(math.log(2) * 2**11) / 2**11)
     rest = jnp.exp((value - k * first) - k * np.float32(math.log(2) - float(first)))
-    at_end = (x.exponent == INFINITE) & (x.high < 0)
-    return normal(jnp.where(at_end, 0.0, jnp.where(x.exponent == INFINITE, x.high, rest)), k.astype(jnp.int32))
+    at_end = x.exponent == INFINITE
+    limit = jnp.where(x.high < 0, 0.0, x.high)
+    # No whole number is inf, and what a device makes of it may be any.
+    return normal(jnp.where(at_end, limit, rest), jnp.where(at_end, 0, k).astype(jnp.int32))
 
 
 def log(x: Rough) -> Rough:

@@ -66,21 +66,6 @@ class ComplexPair(NamedTuple):
     imaginary: Pair
 
 
-def fft(real: Wide, imaginary: Wide) -> tuple[Wide, Wide]:
-    """Returns the transform of complex numbers (..., n), as real and imaginary parts."""
-    _check_length(real.shape[-1])
-    z, exponent = _over_largest(real, imaginary)
-    return _numbers(_transform(z), exponent, real.shape)
-
-
-def ifft(real: Wide, imaginary: Wide) -> tuple[Wide, Wide]:
-    """Returns the inverse transform of complex numbers (..., n), as real and imaginary parts."""
-    n = real.shape[-1]
-    _check_length(n)
-    z, exponent = _over_largest(real, imaginary)
-    return _numbers(*_divided(_conjugate(_transform(_conjugate(z))), exponent, n), real.shape)
-
-
 def rfft(x: Wide) -> tuple[Wide, Wide]:
     """Returns the transform of real numbers (..., n), as real and imaginary parts (..., n // 2 + 1)."""
     batch, n = x.shape[:-1], x.shape[-1]

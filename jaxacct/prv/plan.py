@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import roughly, scaled
+from jaxacct.arithmetic import roughly
 from jaxacct.precision import TINY, first_index
 from jaxacct.prv.compose import MARGIN, METHODS, truncation
 from jaxacct.prv.sketch import Sketch
+from jaxacct.prv.spectrum import TRANSFORM_ERROR, transform_error
 from jaxacct.prv.windows import reach
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
@@ -91,7 +92,7 @@ def choose(
     """
     firsts = np.cumsum([0, *(len(k) for k in steps)])[:-1]
     sketch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sketches)
-    k, rounding = jnp.concatenate(steps), scaled(ROUNDING_PER_STEP)
+    k, rounding = jnp.concatenate(steps), ROUNDING_PER_STEP * (transform_error() / TRANSFORM_ERROR)
     guess = roughly(functools.partial(_guessed, rounding))
     of_sum, of_each, lengths = guess(sketch._replace(known=None), k, value, is_epsilon, points, method)
     # To the last digit: atoms lie on the mesh, and a mesh is another's double.

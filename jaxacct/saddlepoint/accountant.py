@@ -17,7 +17,7 @@ from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Parts, directed_parts, runs_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
-from jaxacct.platforms import by_pairs, by_platform, needs_pairs
+from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
 from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
@@ -231,16 +231,23 @@ def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Boun
     concrete = is_concrete(leaves)
     with scope(x64=asked.precision == "float64", by_programs=concrete):
         if concrete:
-            bounds, decides = _decided(asked, leaves)
+            bounds, slopes = _with_slopes(asked, leaves)
         else:
-            bounds, decides = by_platform(functools.partial(_decided, asked), leaves)
-        reals: list[Any] = [np.asarray(leaf, bounds.estimate.dtype) if concrete else as_real(leaf) for leaf in leaves]
-        slopes = _slopes(asked, reals, outside(bounds.estimate), outside(decides))
+            find = functools.partial(_with_slopes, asked)
+            bounds, slopes = by_platform(find, leaves, safe=lambda found: (outward(found[0]), found[1]))
         # A tangent may be a Python number; one of a whole number is nothing at all.
         known = [i for i, move in enumerate(moves) if getattr(move, "dtype", None) != jax.dtypes.float0]
         tangent = _moved([slopes[i] for i in known], [moves[i] for i in known])
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
     return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
+
+
+def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
+    """Returns the answer and its derivative with respect to each leaf of the arguments."""
+    bounds, decides = _decided(asked, leaves)
+    concrete = is_concrete(leaves)
+    reals: list[Any] = [np.asarray(leaf, bounds.estimate.dtype) if concrete else as_real(leaf) for leaf in leaves]
+    return bounds, _slopes(asked, reals, outside(bounds.estimate), outside(decides))
 
 
 @jax.jit

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.precision import scope
 from jaxacct.sweep.quantities import Quantity
 
@@ -78,7 +78,7 @@ def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[st
     def together(*values: Any) -> dict[str, Any]:
         return jax.vmap(each)(dict(zip(columns, values, strict=True)))
 
-    found: dict[str, Any] = in_pairs(together, stepwise=True)(*columns.values())
+    found: dict[str, Any] = as_pairs(together, stepwise=True)(*columns.values())
     return found
 
 

@@ -11,7 +11,7 @@ from jax import lax
 
 from jaxacct.arithmetic import FLOAT64, PAIR
 from jaxacct.float_pairs import conversions, wide
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL
 
 N = 48
@@ -62,7 +62,7 @@ def assert_near(found, truth, size=None, units=1.0):
 
 def of_both(function, *args):
     """What a function is in pairs, operation by operation, and in float64."""
-    return in_pairs(function, stepwise=True)(*args), jax.jit(function)(*args)
+    return as_pairs(function, stepwise=True)(*args), jax.jit(function)(*args)
 
 
 X, Y = numbers(0), numbers(1)
@@ -254,9 +254,9 @@ def test_numbers_of_other_types_come_and_go(dtype):
         values = np.array(
             [0, 1, 1, 0, 1, 0, 0, 1, 1] if dtype == np.bool_ else [0, 1, -2.5, 1 / 3, 1e3, 3, 7, 1e-3, 9], dtype
         )
-    there = in_pairs(lambda x: x.astype(jnp.float64), stepwise=True)(values)
+    there = as_pairs(lambda x: x.astype(jnp.float64), stepwise=True)(values)
     np.testing.assert_array_equal(there, values.astype(np.float64))
-    back = in_pairs(lambda x: x.astype(dtype), stepwise=True)(np.asarray(there))
+    back = as_pairs(lambda x: x.astype(dtype), stepwise=True)(np.asarray(there))
     np.testing.assert_array_equal(back, values)
 
 
@@ -269,13 +269,13 @@ def test_loops_and_branches_also_of_batches():
 
     x = ordinary(10, (3, 4), 0.1, 4.0)
     for function, rows, stepwise in ((rowed, x[0], True), (jax.vmap(rowed), x, True), (jax.vmap(rowed), x, False)):
-        for one, other in zip(in_pairs(function, stepwise=stepwise)(rows), jax.jit(function)(rows), strict=True):
+        for one, other in zip(as_pairs(function, stepwise=stepwise)(rows), jax.jit(function)(rows), strict=True):
             assert_near(one, other, 4.0, 8)
 
 
 def test_what_nobody_has_written_is_refused_by_name():
     with pytest.raises(NotImplementedError, match="lgamma of float64"):
-        in_pairs(lax.lgamma, stepwise=True)(np.ones(3))
+        as_pairs(lax.lgamma, stepwise=True)(np.ones(3))
     assert not set(REAL) & MOVING
     assert not set(COMPLEX) & MOVING - {"scatter"}
 
@@ -285,7 +285,7 @@ def measured(unit):
     x, y = (ordinary(seed, (4000,), 1.0, 2.0) for seed in (11, 12))
     worst = 0.0
     for function in (lax.mul, lax.div):
-        found = np.asarray(in_pairs(function, stepwise=True)(x, y))
+        found = np.asarray(as_pairs(function, stepwise=True)(x, y))
         exact = x.astype(np.longdouble) * y if function is lax.mul else x.astype(np.longdouble) / y
         worst = max(worst, float(np.max(np.abs(found - exact) / exact)))
     return worst / unit
@@ -295,3 +295,25 @@ def test_the_unit_of_float64_would_be_wrong_for_pairs():
     assert measured(PAIR.roundoff) <= 1
     assert measured(FLOAT64.roundoff) > 16
     assert math.log2(PAIR.roundoff) == -44
+
+
+def test_float64_made_of_two_float32_is_read_and_written_in_their_range():
+    rng = np.random.default_rng(3)
+    high = np.float32(np.exp2(rng.uniform(-100, 127, 2000)) * rng.choice([-1, 1], 2000))
+    high = np.concatenate([high, np.float32([0, 1, -1, np.inf, -np.inf, np.nan, 2.0**-126, 2.0**127, 3.4e38, -3.4e38])])
+    usual = np.isfinite(high) & (np.abs(high) > 2.0**-101) & (high != 0)
+    with np.errstate(invalid="ignore"):
+        low = np.where(usual, np.float64(high) * rng.uniform(-1, 1, high.shape) * 2.0**-25, 0.0).astype(np.float32)
+    values = np.float64(high) + np.float64(low)
+    numbers = wide.normal(*conversions.taken_apart(jnp.asarray(values)))
+    np.testing.assert_array_equal(np.abs(numbers.high) < 2, np.isfinite(values))
+    # Low parts are whole multiples of 2^-70 of the number; float32 has none below 2^-126.
+    for found in (conversions.to_float64(numbers), conversions.to_two_singles(numbers)):
+        np.testing.assert_allclose(found, values, rtol=2.0**-70, atol=2.0**-126)
+    far = wide.Wide(
+        *(
+            jnp.asarray(part)
+            for part in (np.float32([1.5, -1.5, 1.5]), np.float32([0, 0, 0]), np.int32([-127, 128, 9999]))
+        )
+    )
+    np.testing.assert_array_equal(conversions.to_two_singles(far), [0.0, -np.inf, np.inf])

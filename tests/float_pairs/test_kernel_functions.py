@@ -11,7 +11,7 @@ from jaxacct.dominating_pairs.moments import exp_remainder
 from jaxacct.dominating_pairs.normal import lower_tail
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.float_pairs import kernel_functions, wide
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 
 U = 2.0**-24
 
@@ -28,7 +28,7 @@ def test_pairs_know_what_is_traced(name):
     }[name]  # fmt: skip
     with jax.enable_x64(True):
         args = (np.full(64, 0.1),) * count
-        traced = jax.make_jaxpr(in_pairs(function))(*args)
+        traced = jax.make_jaxpr(as_pairs(function))(*args)
         plain = jax.make_jaxpr(function)(*args)
     assert len(str(traced).splitlines()) < 1200  # operation by operation either is some 3,000
     assert f"name={name}" not in str(plain)

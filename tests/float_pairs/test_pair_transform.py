@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from jaxacct.float_pairs import pair, wide
-from jaxacct.float_pairs.transform import TRANSFORM_ERROR, ComplexPair, _multiply, fft, ifft, irfft, rfft
+from jaxacct.float_pairs.transform import (
+    TRANSFORM_ERROR,
+    ComplexPair,
+    _multiply,
+    _numbers,
+    _over_largest,
+    _transform,
+    irfft,
+    rfft,
+)  # fmt: skip
 from jaxacct.float_pairs.wide import Wide
 
 U2 = pair.U**2
@@ -71,10 +80,14 @@ def test_errors_of_complex_transforms_are_within_their_certificate():
     parts = hostile(n), hostile(n)[:, ::-1]
     x = tuple(wide.constant(part) for part in parts)
     z = exact(x[0]) + 1j * exact(x[1])
-    found = jax.jit(fft)(*x)
+
+    @jax.jit
+    def fft(x):
+        over, exponent = _over_largest(*x)
+        return _numbers(_transform(over), exponent, z.shape)
+
+    found = fft(x)
     assert_certified(exact(found[0]) + 1j * exact(found[1]), transformed(z), z, n)
-    found = jax.jit(ifft)(*x)
-    assert_certified(exact(found[0]) + 1j * exact(found[1]), transformed(z.conj()).conj() / n, z / n, n)
 
 
 def test_complex_products_are_within_what_the_proof_counts():

@@ -13,7 +13,7 @@ import jaxacct as ja
 from jaxacct.arithmetic import PAIR, roughly
 from jaxacct.dominating_pairs.normal import lower_tail
 from jaxacct.float_pairs import interpret, schedule
-from jaxacct.float_pairs.interpret import in_pairs
+from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.prv import kernel
 
 
@@ -40,10 +40,10 @@ def numbers():
 
 def test_side_by_side_numbers_are_those_of_each_by_itself():
     x, y = numbers()
-    found = jax.jit(in_pairs(mixed))(x, y)
+    found = jax.jit(as_pairs(mixed))(x, y)
     with mock.patch.object(schedule, "COSTS", {}):
-        alone = jax.jit(in_pairs(mixed))(x, y)
-    stepwise = in_pairs(mixed, stepwise=True)(x, y)
+        alone = jax.jit(as_pairs(mixed))(x, y)
+    stepwise = as_pairs(mixed, stepwise=True)(x, y)
     for one, other, third in zip(found, alone, stepwise, strict=True):
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(one, third)
@@ -71,7 +71,7 @@ def test_beside_a_constant_operations_are_the_same(constant):
         compared = x < constant, constant < x, x >= constant, x == constant, jnp.maximum(x, constant)
         return *products, *compared, jnp.minimum(constant, x), x**2
 
-    for found, truth in zip(jax.jit(in_pairs(every))(x), every(jnp.asarray(x)), strict=True):
+    for found, truth in zip(jax.jit(as_pairs(every))(x), every(jnp.asarray(x)), strict=True):
         np.testing.assert_allclose(found, truth, rtol=2 * PAIR.roundoff)
 
 
@@ -85,8 +85,21 @@ def test_a_guess_is_right_to_some_digits_over_the_whole_range():
         return *functions, *others, jnp.sum(size), jnp.max(x), jnp.min(x), lower_tail(-jnp.minimum(size, 40.0)), x > 0.5
 
     truth = guess(x)
-    for found, exact in zip(jax.jit(in_pairs(roughly(guess)))(x), truth, strict=True):
+    for found, exact in zip(jax.jit(as_pairs(roughly(guess)))(x), truth, strict=True):
         np.testing.assert_allclose(found, exact, rtol=0.35 if exact is truth[-2] else 2e-4, atol=1e-300)
+
+
+def test_guesses_at_the_ends_of_the_range_go_on_as_such():
+    x = np.array([-np.inf, -1e300, -1e6, -0.0, 0.0, 1e6, 1e300, np.inf, np.nan])
+
+    def guess(x):
+        size = jnp.abs(x)
+        functions = jnp.exp(x), jnp.expm1(x), jnp.log(size), jnp.log1p(size), jnp.sqrt(size), lower_tail(-size)
+        # What is nothing is nothing beside others.
+        return *functions, *(value + 1 for value in functions), *(jnp.sum(jnp.exp(x[:n])) for n in (1, 3, 5))
+
+    for found, exact in zip(jax.jit(as_pairs(roughly(guess)))(x), guess(x), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=2e-4)
 
 
 @pytest.mark.parametrize("absurd", [np.nan, np.inf, 0.0, -1.0, 1e300])
