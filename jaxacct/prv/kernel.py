@@ -25,10 +25,10 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, combined
+from jaxacct.composition import Facts, Part, Parts, combined
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
 from jaxacct.programs import compiled
-from jaxacct.prv import plan
+from jaxacct.prv import jumps, plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.discretize import Cells, cells_of, measures
@@ -75,6 +75,10 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
     rows = [
         (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
     ]
+    if int(ends[-1]) == 1 and concrete and method == METHODS[0]:
+        cut = _cut(sketches[0], counts[0], chosen, points)
+        if cut is not None:
+            return _with_jumps(parts[0], sketches[0], cut, asked, facts, points)
     if int(ends[-1]) == 1 or concrete:
         return _summed(rows, chosen, facts, points, method)
     # One after the other: their windows and stages differ, and so the memory is that of the results.
@@ -120,6 +124,30 @@ def _power_of(row: Any, chosen: plan.Plan, points: int, method: str) -> tuple[Lo
         placed, cells_of(pair, placed, points), steps, np.int64(METHODS.index(method)), chosen.order, chosen.log_weight,
         chosen.log_tail,
     )  # fmt: skip
+
+
+def _cut(sketch: Sketch, counts: Array, chosen: plan.Plan, points: int) -> float | None:
+    """Returns the loss above which those of a single pair are best counted apart, if any."""
+    sketch, chosen = _entry(outside(sketch._replace(known=None)), 0), outside(chosen)
+    return jumps.cut_of(sketch, float(counts[0]), float(chosen.saddle), float(chosen.mesh[0]), points)
+
+
+def _with_jumps(part: Part, sketch: Sketch, cut: float, asked: Any, facts: Facts, points: int) -> Composed:
+    """Returns the sum of a single pair's losses, of which those above a cut are jumps on a mesh of their own."""
+    pair, steps = _entry(outside(part), 0)
+    counts = np.stack([steps, steps])
+    both = jumps.halves(_entry(outside(sketch), 0), cut)
+    chosen, _ = _planned((both,), (counts,), *asked, np.int64(0))
+    low, high, mesh = outside((chosen.low, chosen.high, chosen.mesh))
+    size = np.float64(points)
+    whole = place(pair, low[0], high[0], mesh[0], chosen.order, size)
+    wide = np.float64(jumps.mesh_of_jumps(mesh[1], mesh[0], float(whole.start), float(whole.top)))
+    bounded, rare = jumps.place_jumps(pair, whole, high[1], wide, chosen.order, size)
+    lattices, stages, lost = _power_of_two(
+        bounded, cells_of(pair, bounded, points), rare, cells_of(pair, rare, points), steps, chosen.order,
+        chosen.log_weight, chosen.log_tail,
+    )  # fmt: skip
+    return Composed(lattices, stages, chosen.order, lost, facts)
 
 
 def _summed(rows: list[Any], chosen: plan.Plan, facts: Facts, points: int, method: str) -> Composed:
@@ -170,6 +198,17 @@ def _power(
     """Returns the lattices of a loss summed ``steps`` times, their stages, and what they lost."""
     lattices, lost = measures(placed, cells, order, log_weight)
     return *self_compose(lattices, steps, method, log_tail), steps * lost
+
+
+@compiled
+def _power_of_two(
+    bounded: Placed, bounded_cells: Cells, rare: Placed, rare_cells: Cells, steps: Array, order: Array,
+    log_weight: Array, log_tail: Array,
+) -> tuple[LossLattice, Stages, Array]:  # fmt: skip
+    """Returns the same of a loss whose jumps are apart, with the stages of the bounded one."""
+    both, lost = jumps.apart(bounded, bounded_cells, rare, rare_cells, order, log_weight)
+    powers, stages = jax.lax.map(lambda one: self_compose(one, steps, jnp.int64(0), log_tail), both)
+    return merge(_entry(powers, 0), _entry(powers, 1), log_tail), _entry(stages, 0), steps * lost
 
 
 def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:

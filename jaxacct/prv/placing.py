@@ -55,6 +55,8 @@ class Placed(NamedTuple):
     """Edges at which these balance; see :func:`_laid`."""
     inside: Bool[Array, " 2"]
     """Whether there are such bins within the mesh."""
+    floors: Float[Array, " 2"]
+    """Losses below which no cell begins but the first, and no bin; minus infinity for all of a pair's losses."""
 
 
 @compiled
@@ -67,6 +69,11 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     start, outermost, edges, inside = _laid(pair, low, h, points)
     # One point more: an atom at the end may have been rounded to the other side of it.
     last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 1)
+    return with_tails(pair, start, h, last, order, points)._replace(outermost=outermost, edges=edges, inside=inside)
+
+
+def with_tails(pair: DominatingPair, start: Array, h: Array, last: Array, order: Array, points: Array) -> Placed:
+    """Returns a mesh that begins at ``start``, with bounds on what lies beyond its point ``last``."""
     top = start + h * last
     largest = jnp.maximum(jnp.abs(start), jnp.abs(start + h * (points - 1)))
     shift = pair.boundary_error(largest) + 4 * roundoff() * largest
@@ -78,7 +85,7 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     return Placed(
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
         log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,
-        outermost=outermost, edges=edges, inside=inside,
+        outermost=jnp.zeros(2), edges=jnp.zeros(2), inside=jnp.zeros(2, bool), floors=jnp.full(2, -jnp.inf),
     )  # fmt: skip
 
 

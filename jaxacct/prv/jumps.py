@@ -1,0 +1,198 @@
+"""Rare large losses apart from all others: the loss of a step as a sum of a bounded one and, independently, a jump.
+
+With a small sampling rate nearly every loss is tiny, and one mesh for those and for the few large ones needs points in
+the ratio of the two. Let mu be the law of a loss, alpha its part up to a cut and beta the rest. In the order of
+:mod:`jaxacct.prv` there are measures gamma, on a mesh of their own, with (``d0`` the loss 0 for sure, ``*`` the law of
+a sum)
+
+    alpha * (d0 + gamma) >= alpha + beta = mu,    and others with    alpha * (d0 + gamma) <= mu:
+
+so k steps are k bounded losses and, independently, k times a jump or none; each has windows and meshes to its measure.
+
+*Above.* Let A be alpha's mass and c the mean of e^-Y under alpha / A. With gamma = beta / A, moved up by log c, a loss
+y of beta becomes in gamma * alpha a law of the same mass whose mean of e^-Y is e^-y: a spread, so it only rises.
+
+*Below.* Let kappa >= alpha sit on gamma's mesh (:func:`_spread`), and beta there, too. With r_j = beta_j / (kappa *
+beta)_j and gamma_i = beta_i min_m r_(i+m), m over the support of kappa,
+
+    (kappa * gamma)_j = sum_m kappa_m beta_(j-m) min_n r_(j-m+n) <= sum_m kappa_m beta_(j-m) r_j = beta_j,
+
+so alpha * gamma <= kappa * gamma <= beta. What that leaves of beta_j falls by the largest loss of alpha: a sum of the
+two is then at most y_j. Where beta is smooth at the scale of kappa next to nothing is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxacct.arithmetic import roundoff
+from jaxacct.dominating_pairs import CellMasses, DominatingPair
+from jaxacct.programs import compiled
+from jaxacct.prv.discretize import Cells, losses_of, masses_of, tilted
+from jaxacct.prv.lattice import LossLattice
+from jaxacct.prv.placing import Placed, with_tails
+from jaxacct.prv.sketch import Sketch
+
+BELOW = 2
+"""Points of the jumps' mesh below loss 0, for jumps that fall below it."""
+
+REACH = np.arange(-3, 13)
+"""Offsets, in points of the jumps' mesh, that a bounded loss may have."""
+
+FINENESS = 8
+"""The jumps' mesh is at most about this part of the cut: so far is beta smooth."""
+
+WORTHWHILE = 8.0
+"""By how much the error must shrink for the two meshes to be worth their time, four times as many points."""
+
+NEGLIGIBLE = 1e-250
+"""Masses below this are no jumps: next to those that are, products with them round as usual."""
+
+
+def cut_of(sketch: Sketch, steps: float, saddle: float, mesh: float, points: int) -> float | None:
+    """Returns the loss above which jumps are best counted apart from others; None where nothing is to be won.
+
+    A mesh up to c costs about t k c^2 / (12 n^2) in units of loss, t the order that decides; jumps beyond it, of which
+    those at the edge fall below, .1 c each.
+
+    Args:
+        sketch: of one loss, without an axis.
+        steps, saddle: number of losses; the order that decides.
+        mesh: that of one mesh for all.
+        points: mesh points.
+    """
+    if np.isfinite(sketch.anchors[0]):
+        return None
+    exponents = saddle * sketch.losses
+    weights = sketch.p * np.exp(exponents - np.max(np.where(sketch.p > 0, exponents, -np.inf)))
+    beyond = np.cumsum(weights[::-1])[::-1] / np.sum(weights)
+    cuts, of_mesh = sketch.edges[:-1], saddle / (12.0 * points**2)
+    cost = np.where(cuts > 0, of_mesh * cuts**2 + 0.1 * beyond * cuts, np.inf)
+    best = int(np.argmin(cost))
+    return float(cuts[best]) if cost[best] * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
+
+
+def halves(sketch: Sketch, cut: float) -> Sketch:
+    """Returns the sketches (2,) of the losses up to a cut, and of those above it and a loss of 0 otherwise."""
+    is_rare = sketch.edges[:-1] >= cut
+    p = np.stack([np.where(is_rare, 0.0, sketch.p), np.where(is_rare, sketch.p, 0.0)])
+    losses = np.stack([sketch.losses] * 2)
+    at = max(int(np.searchsorted(sketch.edges, 0.0)) - 1, 0)
+    p[1, at], losses[1, at] = 1.0, 0.0
+    every = jax.tree.map(lambda leaf: np.stack([leaf] * 2), sketch)
+    return every._replace(p=p, losses=losses)
+
+
+def mesh_of_jumps(least: float, mesh: float, lowest: float, highest: float) -> float:
+    """Returns the jumps' mesh: a double of the bounded losses' that is at least ``least``, and wide enough for them."""
+    widest = max(highest / FINENESS, -lowest, least)
+    return mesh * 2.0 ** max(np.ceil(np.log2(widest / mesh) - 1e-9), 0.0)
+
+
+@compiled
+def place_jumps(
+    pair: DominatingPair, whole: Placed, high: Array, h: Array, order: Array, points: Array
+) -> tuple[Placed, Placed]:
+    """Returns the mesh of the losses up to the last point of ``whole`` with nothing beyond, and that of those beyond it.
+
+    No loss is in both of the lower measures, or in none of the upper ones, though each program rounds the cut anew.
+    """
+    start = -BELOW * h
+    last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 2)
+    jumps = with_tails(pair, start, h, last, order, points)
+    apart = 4 * (jumps.shift + whole.shift)
+    bounded = whole._replace(
+        log_beyond=jnp.full_like(whole.log_beyond, -jnp.inf),
+        log_above=jnp.full_like(whole.log_above, -jnp.inf),
+        outermost=whole.outermost.at[1].set(whole.last),
+        edges=whole.edges.at[1].set(whole.top),
+        inside=whole.inside.at[1].set(True),
+    )
+    return bounded, jumps._replace(floors=whole.top + apart * jnp.array([-1.0, 1.0]))
+
+
+def apart(
+    bounded: Placed, bounded_cells: Cells, jumps: Placed, jump_cells: Cells, order: Array, log_weight: Array
+) -> tuple[LossLattice, Array]:
+    """Returns the lattices of the bounded loss and of the jump, each above and below, (2, 2, points), and the mass of
+    the losses that count as infinite."""
+    points = bounded_cells.around.p.shape[0]
+    index = jnp.arange(points)
+    ends = jnp.append(index, points)
+    # Bins of the bounded losses end at the last point, those of the jumps begin next to it.
+    alpha, shifts = masses_of(
+        bounded, Cells(_kept(bounded_cells.between, ends <= bounded.last), _kept(bounded_cells.around, index < bounded.last))
+    )
+    is_above = (ends > 0) & (jumps.start + jumps.mesh * ends > jumps.floors[0])
+    beta, jump_shifts = masses_of(
+        jumps, Cells(_kept(jump_cells.between, is_above), _kept(jump_cells.around, index > 0))
+    )
+    losses, h = losses_of(bounded, points), jumps.mesh
+    relative = roundoff() * (4 * points + 64)
+    mass, mean = jnp.sum(alpha, axis=1), jnp.sum(alpha[0] * jnp.exp(-losses))
+    moved = jnp.maximum(jnp.log(mean / mass[0]) + 2 * relative + 2 * shifts[0], 0.0)
+    gamma = jnp.stack(
+        [_above(beta[0] / mass[0] * (1 + relative), moved, h), _below(alpha[1], beta[1], losses, shifts[1], bounded, h)]
+    )
+    # With the loss 0 for sure, which rounds once.
+    whole = (1 + gamma[:, BELOW]) * (1 + jnp.array([4.0, -4.0]) * roundoff())
+    further = order * moved - jnp.log(mass[0]) + relative
+    jumps = jumps._replace(
+        log_beyond=jumps.log_beyond + further, log_above=jumps.log_above + further, log_thin=jumps.log_thin + further
+    )
+    of_bounded, _ = tilted(bounded, alpha, shifts, order, log_weight)
+    of_jumps, lost = tilted(jumps, gamma.at[:, BELOW].set(whole), jump_shifts, order, log_weight)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), of_bounded, of_jumps), lost
+
+
+def _kept(cells: CellMasses, which: Array) -> CellMasses:
+    return CellMasses(*(jnp.where(which, leaf, 0.0) for leaf in cells))
+
+
+def _above(masses: Float[Array, " points"], moved: Array, h: Array) -> Float[Array, " points"]:
+    """Returns masses moved up by ``moved``: each split between its point and the next, which keeps e^-Y's mean."""
+    share = jnp.expm1(-moved) / jnp.expm1(-h) * (1 + 32 * roundoff())
+    share = jnp.where(share <= 1, share, jnp.nan)
+    return (masses * (1 - share) + jnp.roll(masses * share, 1)) * (1 + 4 * roundoff())
+
+
+def _spread(alpha: Array, losses: Array, h: Array) -> Float[Array, " reach"]:
+    """Returns masses above alpha's at :data:`REACH` times h, its losses all being there."""
+    below = jnp.clip(jnp.floor(losses / h), REACH[0], REACH[-2])
+    share = jnp.clip(jnp.expm1(below * h - losses) / jnp.expm1(-h) * (1 + 32 * roundoff()), 0.0, 1.0)
+    at = below.astype(jnp.int32) - int(REACH[0])
+    return jnp.zeros(len(REACH)).at[at].add(alpha * (1 - share)).at[at + 1].add(alpha * share)
+
+
+def _below(alpha: Array, beta: Array, losses: Array, shift: Array, bounded: Placed, h: Array) -> Float[Array, " points"]:
+    """Returns gamma below; see the module."""
+    points = len(beta)
+    beta, up, down = jnp.where(beta < NEGLIGIBLE, 0.0, beta), 1 + 64 * roundoff(), 1 - 64 * roundoff()
+    kappa = _spread(alpha, losses + 4 * shift, h) * (1 + roundoff() * (4 * points + 64))
+    index: Any = jnp.arange(points)
+
+    def at(values: Array, offset: Any) -> Array:
+        """Returns the values ``offset`` points above each; 0 beyond the ends."""
+        places = index + offset
+        return jnp.where((places >= 0) & (places < points), values[jnp.clip(places, 0, points - 1)], 0.0)
+
+    def summed(values: Array) -> Array:
+        return sum((kappa[i] * at(values, -int(m)) for i, m in enumerate(REACH)), jnp.zeros(points)) * up
+
+    ratios = beta / summed(beta) * down
+    ratios = jnp.where(beta > 0, jnp.minimum(ratios, 1 / jnp.sum(kappa)), 0.0)
+    least = jnp.full(points, jnp.inf)
+    for i, m in enumerate(REACH):
+        least = jnp.where(kappa[i] > 0, jnp.minimum(least, at(ratios, int(m))), least)
+    gamma = jnp.where(beta > 0, beta * least, 0.0) * down
+    left = jnp.maximum(beta - summed(gamma), 0.0) * down
+    # The largest loss of alpha, as its masses stand.
+    fall = jnp.ceil((bounded.top + 4 * shift) / h).astype(jnp.int32)
+    gamma = (gamma + at(left, fall) / jnp.sum(kappa)) * down
+    fits = (losses[0] >= REACH[0] * h) & (bounded.top + 8 * shift <= REACH[-1] * h)
+    return jnp.where(fits, gamma, 0.0)
