@@ -72,9 +72,7 @@ def masses_of(placed: Placed, cells: Cells) -> tuple[Float[Array, "2 points"], F
     return jnp.where(kept, masses, 0.0), jnp.stack([shift, shift + relaxed])
 
 
-def tilted(
-    placed: Placed, masses: Array, shifts: Array, order: Array, log_weight: Array
-) -> tuple[LossLattice, Array]:
+def tilted(placed: Placed, masses: Array, shifts: Array, order: Array, log_weight: Array) -> tuple[LossLattice, Array]:
     """Returns the lattices of masses above and below, (2, points), and the mass that counts as infinite."""
     points = masses.shape[1]
     losses, h, shift, sides = losses_of(placed, points), placed.mesh, placed.shift, jnp.array([True, False])
@@ -235,11 +233,12 @@ def balanced_edges(p: Array, losses: Array, h: Array) -> Array:
 
 
 def _with_settled(edges: Array, placed: Placed) -> Array:
-    """Returns the edges with those of the outermost bins moved to where these balance."""
-    places = jnp.clip(placed.outermost.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
-    for i in range(2):
-        edges = edges.at[places[i]].set(jnp.where(placed.inside[i], placed.edges[i], edges[places[i]]))
-    return edges
+    """Returns the edges with those of the outermost bins moved to where these balance, and none beyond."""
+    low, high = jnp.clip(placed.outermost.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
+    index = jnp.arange(edges.shape[0])
+    (is_low, is_high), (lowest, highest) = placed.inside, placed.edges
+    edges = jnp.where(is_low & (index <= low), jnp.where(index == low, lowest, -jnp.inf), edges)
+    return jnp.where(is_high & (index >= high), jnp.where(index == high, highest, jnp.inf), edges)
 
 
 def _finite(values: Array) -> Array:

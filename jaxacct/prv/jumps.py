@@ -12,7 +12,7 @@ so k steps are k bounded losses and, independently, k times a jump or none; each
 *Above.* Let A be alpha's mass and c the mean of e^-Y under alpha / A. With gamma = beta / A, moved up by log c, a loss
 y of beta becomes in gamma * alpha a law of the same mass whose mean of e^-Y is e^-y: a spread, so it only rises.
 
-*Below.* Let kappa >= alpha sit on gamma's mesh (:func:`_spread`), and beta there, too. With r_j = beta_j / (kappa *
+*Below.* Let kappa >= alpha sit on gamma's mesh, and beta there, too. With r_j = beta_j / (kappa *
 beta)_j and gamma_i = beta_i min_m r_(i+m), m over the support of kappa,
 
     (kappa * gamma)_j = sum_m kappa_m beta_(j-m) min_n r_(j-m+n) <= sum_m kappa_m beta_(j-m) r_j = beta_j,
@@ -22,8 +22,6 @@ two is then at most y_j. Where beta is smooth at the scale of kappa next to noth
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +39,11 @@ from jaxacct.prv.sketch import Sketch
 BELOW = 2
 """Points of the jumps' mesh below loss 0, for jumps that fall below it."""
 
-REACH = np.arange(-3, 13)
-"""Offsets, in points of the jumps' mesh, that a bounded loss may have."""
+REACH = 128
+"""Points of the jumps' mesh that the bounded losses may span, a power of two."""
 
-FINENESS = 8
-"""The jumps' mesh is at most about this part of the cut: so far is beta smooth."""
+FINENESS = 96
+"""The jumps' mesh is at least about this part of the cut."""
 
 WORTHWHILE = 8.0
 """By how much the error must shrink for the two meshes to be worth their time, four times as many points."""
@@ -90,7 +88,7 @@ def halves(sketch: Sketch, cut: float) -> Sketch:
 
 def mesh_of_jumps(least: float, mesh: float, lowest: float, highest: float) -> float:
     """Returns the jumps' mesh: a double of the bounded losses' that is at least ``least``, and wide enough for them."""
-    widest = max(highest / FINENESS, -lowest, least)
+    widest = max(highest / FINENESS, -lowest / (REACH - FINENESS - 4), least)
     return mesh * 2.0 ** max(np.ceil(np.log2(widest / mesh) - 1e-9), 0.0)
 
 
@@ -120,13 +118,15 @@ def apart(
     bounded: Placed, bounded_cells: Cells, jumps: Placed, jump_cells: Cells, order: Array, log_weight: Array
 ) -> tuple[LossLattice, Array]:
     """Returns the lattices of the bounded loss and of the jump, each above and below, (2, 2, points), and the mass of
-    the losses that count as infinite."""
+    the losses that count as infinite.
+    """
     points = bounded_cells.around.p.shape[0]
     index = jnp.arange(points)
     ends = jnp.append(index, points)
     # Bins of the bounded losses end at the last point, those of the jumps begin next to it.
     alpha, shifts = masses_of(
-        bounded, Cells(_kept(bounded_cells.between, ends <= bounded.last), _kept(bounded_cells.around, index < bounded.last))
+        bounded,
+        Cells(_kept(bounded_cells.between, ends <= bounded.last), _kept(bounded_cells.around, index < bounded.last)),
     )
     is_above = (ends > 0) & (jumps.start + jumps.mesh * ends > jumps.floors[0])
     beta, jump_shifts = masses_of(
@@ -161,38 +161,39 @@ def _above(masses: Float[Array, " points"], moved: Array, h: Array) -> Float[Arr
     return (masses * (1 - share) + jnp.roll(masses * share, 1)) * (1 + 4 * roundoff())
 
 
-def _spread(alpha: Array, losses: Array, h: Array) -> Float[Array, " reach"]:
-    """Returns masses above alpha's at :data:`REACH` times h, its losses all being there."""
-    below = jnp.clip(jnp.floor(losses / h), REACH[0], REACH[-2])
-    share = jnp.clip(jnp.expm1(below * h - losses) / jnp.expm1(-h) * (1 + 32 * roundoff()), 0.0, 1.0)
-    at = below.astype(jnp.int32) - int(REACH[0])
-    return jnp.zeros(len(REACH)).at[at].add(alpha * (1 - share)).at[at + 1].add(alpha * share)
-
-
-def _below(alpha: Array, beta: Array, losses: Array, shift: Array, bounded: Placed, h: Array) -> Float[Array, " points"]:
+def _below(
+    alpha: Array, beta: Array, losses: Array, shift: Array, bounded: Placed, h: Array
+) -> Float[Array, " points"]:
     """Returns gamma below; see the module."""
     points = len(beta)
-    beta, up, down = jnp.where(beta < NEGLIGIBLE, 0.0, beta), 1 + 64 * roundoff(), 1 - 64 * roundoff()
-    kappa = _spread(alpha, losses + 4 * shift, h) * (1 + roundoff() * (4 * points + 64))
-    index: Any = jnp.arange(points)
+    up, down, rounded = 1 + 256 * roundoff(), 1 - 256 * roundoff(), roundoff() * (4 * points + 64)
+    beta = jnp.where(beta < NEGLIGIBLE, 0.0, beta)
+    # Alpha split between the points next to each loss, which keeps e^-Y's mean, so that it only rises.
+    losses = losses + 4 * shift
+    least = jnp.floor(losses[0] / h)
+    below = jnp.clip(jnp.floor(losses / h), least, least + REACH - 2)
+    share = jnp.clip(jnp.expm1(below * h - losses) / jnp.expm1(-h) * (1 + 32 * roundoff()), 0.0, 1.0)
+    at = (below - least).astype(jnp.int32)
+    kappa = jnp.zeros(REACH).at[at].add(alpha * (1 - share)).at[at + 1].add(alpha * share) * (1 + rounded)
+    offset, mass = least.astype(jnp.int32), jnp.sum(kappa) * (1 + rounded)
 
-    def at(values: Array, offset: Any) -> Array:
-        """Returns the values ``offset`` points above each; 0 beyond the ends."""
-        places = index + offset
+    def moved(values: Array, by: Array) -> Array:
+        """Returns the values ``by`` points further up; 0 beyond the ends."""
+        places = jnp.arange(points) - by
         return jnp.where((places >= 0) & (places < points), values[jnp.clip(places, 0, points - 1)], 0.0)
 
     def summed(values: Array) -> Array:
-        return sum((kappa[i] * at(values, -int(m)) for i, m in enumerate(REACH)), jnp.zeros(points)) * up
+        return moved(jnp.convolve(values, kappa)[:points], offset) * up
 
-    ratios = beta / summed(beta) * down
-    ratios = jnp.where(beta > 0, jnp.minimum(ratios, 1 / jnp.sum(kappa)), 0.0)
-    least = jnp.full(points, jnp.inf)
-    for i, m in enumerate(REACH):
-        least = jnp.where(kappa[i] > 0, jnp.minimum(least, at(ratios, int(m))), least)
-    gamma = jnp.where(beta > 0, beta * least, 0.0) * down
+    # No more than all of beta, where nothing reaches.
+    ratios = jnp.where(beta > 0, jnp.minimum(beta / summed(beta) * down, 1 / mass), 0.0)
+    smallest, reach = moved(ratios, -offset), 1
+    while reach < REACH:
+        smallest = jnp.minimum(smallest, moved(smallest, jnp.int32(-reach)))
+        reach *= 2
+    gamma = beta * smallest * down
     left = jnp.maximum(beta - summed(gamma), 0.0) * down
-    # The largest loss of alpha, as its masses stand.
-    fall = jnp.ceil((bounded.top + 4 * shift) / h).astype(jnp.int32)
-    gamma = (gamma + at(left, fall) / jnp.sum(kappa)) * down
-    fits = (losses[0] >= REACH[0] * h) & (bounded.top + 8 * shift <= REACH[-1] * h)
-    return jnp.where(fits, gamma, 0.0)
+    # By the largest loss of alpha, to where it is.
+    fall = jnp.ceil((bounded.top + 8 * shift) / h)
+    gamma = (gamma + moved(left, -fall.astype(jnp.int32)) / mass) * down
+    return jnp.where(fall <= least + REACH - 1, gamma, 0.0)

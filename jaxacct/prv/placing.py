@@ -5,6 +5,7 @@ All of it costs a few hundred evaluations of the pair, whatever the number of me
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -99,8 +100,10 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
     is no such end the bin about the bulk is balanced, and losses with atoms get a point at an atom. Every other bin is
     balanced by flows, wherever its edges are, but for the outermost ones, of which the inner edge is moved.
 
-    One after the other by the same bisection, for the point, for the edge of the bin above the infimum and for that of
-    the bin below the supremum: masses are most of what there is to compile.
+    Of the two bins next to an end the outermost may have next to no mass, to pay with or to be lifted by the other: both
+    are one then, if that can be balanced.
+
+    The point, and then the edges, by the same bisection: masses are most of what there is to compile.
     """
     center = pair.central_loss()
     infimum, supremum = pair.loss_range()
@@ -118,9 +121,7 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
         jnp.where(is_upper, far, h / 2),
     )
 
-    def found(ends: tuple[Array, ...], own_point: Array, point: Array) -> tuple[Array, Array]:
-        first, last, below, above = ends
-
+    def found(own_point: Array, first: Array, last: Array, below: Array, above: Array, point: Array) -> Array:
         def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             middle = (ends[0] + ends[1]) / 2
             bin_ = pair.cell_masses(jnp.stack([middle + below, middle + above]))
@@ -130,25 +131,30 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
             return jnp.where(is_low, middle, ends[0]), jnp.where(is_low, ends[1], middle)
 
         # To the last digit, and to the side of a surplus: what the bulk of a rare loss lacks no neighbour could pay.
-        return jax.lax.fori_loop(0, BALANCE, halve, (first, last))
+        return jnp.stack(jax.lax.fori_loop(0, BALANCE, halve, (first, last)))
 
-    def one(start: Array, i: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    # The bins next to the infimum and to the supremum, and those one further in.
+    side, further = jnp.array([1.0, -1.0, 1.0, -1.0]), jnp.array([0.0, 0.0, 1.0, -1.0])
+
+    def one(start: Array, own_point: Array) -> tuple[Array, tuple[Array, ...]]:
         lowest = jnp.ceil((infimum - start) / h - scaled(1e-9))
         highest = jnp.floor((supremum - start) / h + scaled(1e-9))
-        index, side = jnp.where(i == 1, lowest, highest), jnp.where(i == 1, 1.0, -1.0)
+        index = jnp.where(side > 0, lowest, highest) + further
         inside = (index >= 0) & (index < points)
         index = jnp.where(inside, index, 0.0)
         point = start + index * h
         # Right up to the points: an atom may sit on the outermost one.
         reach, middle = h / 2 * (1 - 1e-8), point + side * h / 2
-        zero = jnp.zeros_like(h)
-        about = middle - reach, middle + reach, jnp.where(i == 1, -far, zero), jnp.where(i == 1, zero, far)
-        ends = tuple(jnp.where(i == 0, a, b) for a, b in zip(around, about, strict=True))
-        least, most = found(ends, i == 0, point)
-        point = jnp.where(jnp.isfinite(anchor), anchor, least)
+        about = middle - reach, middle + reach, jnp.where(side > 0, -far, 0.0), jnp.where(side > 0, 0.0, far)
+        ends = [jnp.where(own_point, a, b) for a, b in zip(around, about, strict=True)]
+        least, most = jax.vmap(functools.partial(found, own_point))(*ends, point).T
+        is_balanced = (least > about[0]) & (most < about[1])
+        point = jnp.where(jnp.isfinite(anchor), anchor, least[0])
         # An even number of points above the start, so that it stays when the mesh doubles.
         laid = point - 2 * jnp.ceil((point - low) / (2 * h)) * h
-        return jnp.where(i == 0, laid, start), (index, (least + most) / 2, inside)
+        return jnp.where(own_point, laid, start), (index, (least + most) / 2, inside, is_balanced)
 
-    start, (bins, edges, inside) = jax.lax.scan(one, jnp.zeros_like(h), jnp.arange(3))
-    return start, bins[1:], edges[1:], inside[1:]
+    start, found_bins = jax.lax.scan(one, jnp.zeros_like(h), jnp.array([True, False]))
+    index, edges, inside, is_balanced = (leaf[1] for leaf in found_bins)
+    use = jnp.where((inside & is_balanced)[2:], jnp.array([2, 3]), jnp.array([0, 1]))
+    return start, index[use], edges[use], inside[use]
