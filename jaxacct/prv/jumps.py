@@ -52,16 +52,17 @@ NEGLIGIBLE = 1e-250
 """Masses below this are no jumps: next to those that are, products with them round as usual."""
 
 
-def cut_of(sketch: Sketch, steps: float, saddle: float, mesh: float, points: int) -> float | None:
+def cut_of(sketch: Sketch, saddle: float, low: float, mesh: float, points: int) -> float | None:
     """Returns the loss above which jumps are best counted apart from others; None where nothing is to be won.
 
-    A mesh up to c costs about t k c^2 / (12 n^2) in units of loss, t the order that decides; jumps beyond it, of which
-    those at the edge fall below, .1 c each.
+    A mesh of length c costs each loss about t c^2 / (12 n^2), t the order that decides; a jump above a cut at c, of
+    which those next to it fall below, .1 c.
 
     Args:
         sketch: of one loss, without an axis.
-        steps, saddle: number of losses; the order that decides.
-        mesh: that of one mesh for all.
+        saddle: the order that decides.
+        low: the lowest loss that the mesh covers.
+        mesh: one for all losses.
         points: mesh points.
     """
     if np.isfinite(sketch.anchors[0]):
@@ -70,7 +71,7 @@ def cut_of(sketch: Sketch, steps: float, saddle: float, mesh: float, points: int
     weights = sketch.p * np.exp(exponents - np.max(np.where(sketch.p > 0, exponents, -np.inf)))
     beyond = np.cumsum(weights[::-1])[::-1] / np.sum(weights)
     cuts, of_mesh = sketch.edges[:-1], saddle / (12.0 * points**2)
-    cost = np.where(cuts > 0, of_mesh * cuts**2 + 0.1 * beyond * cuts, np.inf)
+    cost = np.where(cuts > 0, of_mesh * (cuts - low) ** 2 + 0.1 * beyond * cuts, np.inf)
     best = int(np.argmin(cost))
     return float(cuts[best]) if cost[best] * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
 
@@ -96,7 +97,7 @@ def mesh_of_jumps(least: float, mesh: float, lowest: float, highest: float) -> f
 def place_jumps(
     pair: DominatingPair, whole: Placed, high: Array, h: Array, order: Array, points: Array
 ) -> tuple[Placed, Placed]:
-    """Returns the mesh of the losses up to the last point of ``whole`` with nothing beyond, and that of those beyond it.
+    """Returns the mesh ``whole`` of the losses up to its last point, with nothing beyond, and that of those beyond.
 
     No loss is in both of the lower measures, or in none of the upper ones, though each program rounds the cut anew.
     """

@@ -76,7 +76,7 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
         (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
     ]
     if int(ends[-1]) == 1 and concrete and method == METHODS[0]:
-        cut = _cut(sketches[0], counts[0], chosen, points)
+        cut = _cut(sketches[0], chosen, points)
         if cut is not None:
             return _with_jumps(parts[0], sketches[0], cut, asked, facts, points)
     if int(ends[-1]) == 1 or concrete:
@@ -126,10 +126,10 @@ def _power_of(row: Any, chosen: plan.Plan, points: int, method: str) -> tuple[Lo
     )  # fmt: skip
 
 
-def _cut(sketch: Sketch, counts: Array, chosen: plan.Plan, points: int) -> float | None:
+def _cut(sketch: Sketch, chosen: plan.Plan, points: int) -> float | None:
     """Returns the loss above which those of a single pair are best counted apart, if any."""
     sketch, chosen = _entry(outside(sketch._replace(known=None)), 0), outside(chosen)
-    return jumps.cut_of(sketch, float(counts[0]), float(chosen.saddle), float(chosen.mesh[0]), points)
+    return jumps.cut_of(sketch, float(chosen.saddle), float(chosen.low[0]), float(chosen.mesh[0]), points)
 
 
 def _with_jumps(part: Part, sketch: Sketch, cut: float, asked: Any, facts: Facts, points: int) -> Composed:

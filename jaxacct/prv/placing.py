@@ -100,8 +100,8 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
     is no such end the bin about the bulk is balanced, and losses with atoms get a point at an atom. Every other bin is
     balanced by flows, wherever its edges are, but for the outermost ones, of which the inner edge is moved.
 
-    Of the two bins next to an end the outermost may have next to no mass, to pay with or to be lifted by the other: both
-    are one then, if that can be balanced.
+    Of the two bins next to an end the outermost may have next to no mass, to pay with or to be lifted by the other:
+    both are one then, if that can be balanced.
 
     The point, and then the edges, by the same bisection: masses are most of what there is to compile.
     """

@@ -21,14 +21,20 @@ from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.kernel import bounds_of
 from jaxacct.question import Question
 
-LADDER = (2**12, 2**14, 2**16, 2**18, 2**19)
-"""Mesh points to choose from where a tolerance is given: few sizes, so few compilations. The first does for most."""
+SIZES = tuple(sorted({2**i for i in range(10, 20)} | {3 * 2**i for i in range(9, 18)}))
+"""Mesh points to choose from where a tolerance is given, each 3/2 or 4/3 of the one before."""
+
+USUAL = 2**12
+"""Mesh points that do for most questions at their default tolerances."""
 
 COARSE = 2**10
 """Mesh points that tell which direction counts, before many more are spent on it."""
 
 SAFETY = 1.5
 """By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
+
+FARTHEST = 16
+"""By how much the number of mesh points grows at most before another look at the gap."""
 
 Answer = tuple[Bounds, Diagnostics]
 
@@ -115,6 +121,11 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
     return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
 
 
+def _size(least: float) -> int:
+    """Returns the least of the sizes that is not below a number, or the largest."""
+    return next((size for size in SIZES if size >= least), SIZES[-1])
+
+
 def within(directions: list[Parts], question: Question, tolerance: float, method: str) -> Answer:
     """Returns the answer of concrete arguments on the smallest meshes found to reach a relative gap of ``tolerance``.
 
@@ -122,9 +133,9 @@ def within(directions: list[Parts], question: Question, tolerance: float, method
     and truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
     """
     found = _Found(directions, question, method)
-    rung, previous, stalls = 0, float("inf"), 0
+    points, previous, stalls = _size(USUAL * min((question.tolerance / tolerance) ** 0.5, 1.0)), float("inf"), 0
     while True:
-        found.improve(range(len(directions)), LADDER[rung])
+        found.improve(range(len(directions)), points)
         bounds, record = found.largest(tolerance)
         gap = float(bounds.gap)
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
@@ -132,11 +143,11 @@ def within(directions: list[Parts], question: Question, tolerance: float, method
         stalls += 0.8 * previous < gap < 0.5
         unknown = gap == float("inf") and (method == "recursive" or not np.isfinite(record.mesh))
         hopeless = unknown or stalls == 2
-        if bounds.converged or hopeless or rung == len(LADDER) - 1:
+        if bounds.converged or hopeless or points == SIZES[-1]:
             break
-        # From afar the gap says little of where it will fall; two rungs at most are skipped.
-        fine = [j for j, n in enumerate(LADDER) if SAFETY * min(gap, 0.3) * (LADDER[rung] / n) ** 2 <= tolerance]
-        rung, previous = max(rung + 1, min([*fine, rung + 2, len(LADDER) - 1])), gap
+        # From afar the gap says little of where it will fall.
+        finer = points * (SAFETY * min(gap, 0.3) / tolerance) ** 0.5
+        points, previous = _size(min(max(finer, points + 1), FARTHEST * points)), gap
     if not bounds.converged:
         found.narrow()
         bounds, record = found.largest(tolerance)
