@@ -16,7 +16,7 @@ from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, first_index
 from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.placing import CUTS, Placed
+from jaxacct.prv.placing import CUTS, Placed, outside_hole
 
 
 class Cells(NamedTuple):
@@ -39,12 +39,12 @@ def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
 
         def bins() -> Array:
             edges = _with_settled(balanced_edges(cells.p[1:-1], losses, placed.mesh), placed)
-            return jnp.concatenate([-infinity, jnp.maximum(edges, placed.floors[1]), infinity, infinity])
+            return jnp.concatenate([-infinity, outside_hole(edges, placed, 1), infinity, infinity])
 
         return jax.lax.cond(is_first, bins, lambda: boundaries), cells
 
     # One after the other in a loop: half the code to compile.
-    first = jnp.concatenate([-infinity, jnp.maximum(losses, placed.floors[0]), infinity])
+    first = jnp.concatenate([-infinity, outside_hole(losses, placed, 0), infinity])
     _, both = jax.lax.scan(masses, first, jnp.array([True, False]))
     return Cells(*(CellMasses(*(leaf[i][: points + 1 - i] for leaf in both)) for i in range(2)))
 

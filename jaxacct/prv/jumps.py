@@ -1,7 +1,7 @@
 """Rare large losses apart from all others: the loss of a step as a sum of a bounded one and, independently, a jump.
 
 With a small sampling rate nearly every loss is tiny, and one mesh for those and for the few large ones needs points in
-the ratio of the two. Let mu be the law of a loss, alpha its part up to a cut and beta the rest. In the order of
+the ratio of the two. Let mu be the law of a loss, alpha its part between two cuts and beta the rest. In the order of
 :mod:`jaxacct.prv` there are measures gamma, on a mesh of their own, with (``d0`` the loss 0 for sure, ``*`` the law of
 a sum)
 
@@ -33,35 +33,31 @@ from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.programs import compiled
 from jaxacct.prv.discretize import Cells, losses_of, masses_of, tilted
 from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.placing import Placed, with_tails
+from jaxacct.prv.placing import Placed, outside_hole, with_tails
 from jaxacct.prv.sketch import Sketch
-
-BELOW = 2
-"""Points of the jumps' mesh below loss 0, for jumps that fall below it."""
 
 REACH = 128
 """Points of the jumps' mesh that the bounded losses may span, a power of two."""
 
-FINENESS = 96
-"""The jumps' mesh is at least about this part of the cut."""
-
 WORTHWHILE = 8.0
-"""By how much the error must shrink for the two meshes to be worth their time, four times as many points."""
+"""By how much the error is to shrink by the below for the two meshes to be worth another look."""
+
+FINER = 1.75
+"""By how much the mesh must shrink then for them to be worth twice the time, as measured on random settings."""
 
 NEGLIGIBLE = 1e-250
 """Masses below this are no jumps: next to those that are, products with them round as usual."""
 
 
-def cut_of(sketch: Sketch, saddle: float, low: float, mesh: float, points: int) -> float | None:
-    """Returns the loss above which jumps are best counted apart from others; None where nothing is to be won.
+def cuts_of(sketch: Sketch, saddle: float, mesh: float, points: int) -> tuple[float, float] | None:
+    """Returns the losses beyond which jumps are best counted apart from others; None where nothing is to be won.
 
-    A mesh of length c costs each loss about t c^2 / (12 n^2), t the order that decides; a jump above a cut at c, of
-    which those next to it fall below, .1 c.
+    A mesh of length c costs each loss about t c^2 / (12 n^2), t the order that decides; a jump beyond a cut at y, of
+    which those next to it fall, .1 |y|.
 
     Args:
         sketch: of one loss, without an axis.
         saddle: the order that decides.
-        low: the lowest loss that the mesh covers.
         mesh: one for all losses.
         points: mesh points.
     """
@@ -69,16 +65,18 @@ def cut_of(sketch: Sketch, saddle: float, low: float, mesh: float, points: int) 
         return None
     exponents = saddle * sketch.losses
     weights = sketch.p * np.exp(exponents - np.max(np.where(sketch.p > 0, exponents, -np.inf)))
-    beyond = np.cumsum(weights[::-1])[::-1] / np.sum(weights)
-    cuts, of_mesh = sketch.edges[:-1], saddle / (12.0 * points**2)
-    cost = np.where(cuts > 0, of_mesh * (cuts - low) ** 2 + 0.1 * beyond * cuts, np.inf)
-    best = int(np.argmin(cost))
-    return float(cuts[best]) if cost[best] * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
+    weights /= np.sum(weights)
+    lows, highs, of_mesh = sketch.edges[:-1], sketch.edges[1:], saddle / (12.0 * points**2)
+    low = np.where(lows < 0, 0.1 * (np.cumsum(weights) - weights) * -lows, np.inf)
+    high = np.where(highs > 0, 0.1 * (np.cumsum(weights[::-1])[::-1] - weights) * highs, np.inf)
+    cost = low[:, None] + high + of_mesh * (highs - lows[:, None]) ** 2
+    i, j = np.unravel_index(np.argmin(cost), cost.shape)
+    return (float(lows[i]), float(highs[j])) if cost[i, j] * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
 
 
-def halves(sketch: Sketch, cut: float) -> Sketch:
-    """Returns the sketches (2,) of the losses up to a cut, and of those above it and a loss of 0 otherwise."""
-    is_rare = sketch.edges[:-1] >= cut
+def halves(sketch: Sketch, cuts: tuple[float, float]) -> Sketch:
+    """Returns the sketches (2,) of the losses between the cuts, and of those beyond and a loss of 0 otherwise."""
+    is_rare = (sketch.edges[:-1] >= cuts[1]) | (sketch.edges[1:] <= cuts[0])
     p = np.stack([np.where(is_rare, 0.0, sketch.p), np.where(is_rare, sketch.p, 0.0)])
     losses = np.stack([sketch.losses] * 2)
     at = max(int(np.searchsorted(sketch.edges, 0.0)) - 1, 0)
@@ -87,53 +85,65 @@ def halves(sketch: Sketch, cut: float) -> Sketch:
     return every._replace(p=p, losses=losses)
 
 
-def mesh_of_jumps(least: float, mesh: float, lowest: float, highest: float) -> float:
+def mesh_of_jumps(least: float, mesh: float, span: float) -> float:
     """Returns the jumps' mesh: a double of the bounded losses' that is at least ``least``, and wide enough for them."""
-    widest = max(highest / FINENESS, -lowest / (REACH - FINENESS - 4), least)
+    widest = max(span / (REACH - 4), least)
     return mesh * 2.0 ** max(np.ceil(np.log2(widest / mesh) - 1e-9), 0.0)
 
 
 @compiled
 def place_jumps(
-    pair: DominatingPair, whole: Placed, high: Array, h: Array, order: Array, points: Array
+    pair: DominatingPair, whole: Placed, low: Array, high: Array, h: Array, order: Array, points: Array
 ) -> tuple[Placed, Placed]:
     """Returns the mesh ``whole`` of the losses up to its last point, with nothing beyond, and that of those beyond.
 
-    No loss is in both of the lower measures, or in none of the upper ones, though each program rounds the cut anew.
+    No loss is in both of the lower measures, or in none of the upper ones, though each program rounds the cuts anew.
     """
-    start = -BELOW * h
-    last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 2)
-    jumps = with_tails(pair, start, h, last, order, points)
-    apart = 4 * (jumps.shift + whole.shift)
+    # Jumps may fall.
+    origin = jnp.ceil(jnp.maximum(-low, 0.0) / h) + 2
+    # Beyond the last point there are jumps alone.
+    last = jnp.clip(origin + jnp.ceil(jnp.maximum(high, whole.top) / h) + 1, 1, points - 2)
+    jumps = with_tails(pair, -origin * h, h, last, order, points)
+    overlap = 4 * (jumps.shift + whole.shift) * jnp.array([1.0, -1.0])
+    # Where the infimum or the supremum is on the mesh there is nothing beyond.
+    ends = jnp.stack([whole.start, whole.top])
+    is_end = whole.inside & jnp.stack([jnp.asarray(True), whole.outermost[1] < whole.last])
     bounded = whole._replace(
         log_beyond=jnp.full_like(whole.log_beyond, -jnp.inf),
         log_above=jnp.full_like(whole.log_above, -jnp.inf),
-        outermost=whole.outermost.at[1].set(whole.last),
-        edges=whole.edges.at[1].set(whole.top),
-        inside=whole.inside.at[1].set(True),
+        outermost=jnp.where(is_end, whole.outermost, jnp.array([0.0, 1.0]) * whole.last),
+        edges=jnp.where(is_end, whole.edges, ends),
+        inside=jnp.ones(2, bool),
+        origin=jnp.where(is_end[0], -1, 0).astype(jnp.int32),
     )
-    return bounded, jumps._replace(floors=whole.top + apart * jnp.array([-1.0, 1.0]))
+    hole = jnp.where(is_end, jnp.array([-jnp.inf, jnp.inf]), ends)[:, None]
+    hole = hole + overlap * jnp.array([[1.0], [-1.0]])
+    return bounded, jumps._replace(origin=origin.astype(jnp.int32), hole=hole.T)
 
 
 def apart(
     bounded: Placed, bounded_cells: Cells, jumps: Placed, jump_cells: Cells, order: Array, log_weight: Array
 ) -> tuple[LossLattice, Array]:
-    """Returns the lattices of the bounded loss and of the jump, each above and below, (2, 2, points), and the mass of
-    the losses that count as infinite.
+    """Returns lattices of the bounded loss and of the jump, each above and below, (2, 2, points), and what is lost.
+
+    That is the mass of the losses that count as infinite.
     """
     points = bounded_cells.around.p.shape[0]
-    index = jnp.arange(points)
+    index, h = jnp.arange(points), jumps.mesh
     ends = jnp.append(index, points)
-    # Bins of the bounded losses end at the last point, those of the jumps begin next to it.
-    alpha, shifts = masses_of(
-        bounded,
-        Cells(_kept(bounded_cells.between, ends <= bounded.last), _kept(bounded_cells.around, index < bounded.last)),
+    # Bins of the bounded losses begin at their first point, and end at the last; the jumps' origin has what is between.
+    low = (
+        _kept(bounded_cells.between, (ends > bounded.origin) & (ends <= bounded.last)),
+        _kept(bounded_cells.around, (index > bounded.origin) & (index < bounded.last)),
     )
-    is_above = (ends > 0) & (jumps.start + jumps.mesh * ends > jumps.floors[0])
-    beta, jump_shifts = masses_of(
-        jumps, Cells(_kept(jump_cells.between, is_above), _kept(jump_cells.around, index > 0))
+    edges = outside_hole(losses_of(jumps, points), jumps, 0)
+    is_cell = jnp.append(True, edges[1:] > edges[:-1]) & (index != jumps.origin + 1)
+    high = (
+        _kept(jump_cells.between, jnp.append(is_cell, True)),
+        _kept(jump_cells.around, index != jumps.origin),
     )
-    losses, h = losses_of(bounded, points), jumps.mesh
+    (alpha, shifts), (beta, jump_shifts) = masses_of(bounded, Cells(*low)), masses_of(jumps, Cells(*high))
+    losses = losses_of(bounded, points)
     relative = roundoff() * (4 * points + 64)
     mass, mean = jnp.sum(alpha, axis=1), jnp.sum(alpha[0] * jnp.exp(-losses))
     moved = jnp.maximum(jnp.log(mean / mass[0]) + 2 * relative + 2 * shifts[0], 0.0)
@@ -141,13 +151,13 @@ def apart(
         [_above(beta[0] / mass[0] * (1 + relative), moved, h), _below(alpha[1], beta[1], losses, shifts[1], bounded, h)]
     )
     # With the loss 0 for sure, which rounds once.
-    whole = (1 + gamma[:, BELOW]) * (1 + jnp.array([4.0, -4.0]) * roundoff())
+    gamma = gamma.at[:, jumps.origin].add(1.0) * (1 + jnp.array([[4.0], [-4.0]]) * roundoff())
     further = order * moved - jnp.log(mass[0]) + relative
     jumps = jumps._replace(
         log_beyond=jumps.log_beyond + further, log_above=jumps.log_above + further, log_thin=jumps.log_thin + further
     )
     of_bounded, _ = tilted(bounded, alpha, shifts, order, log_weight)
-    of_jumps, lost = tilted(jumps, gamma.at[:, BELOW].set(whole), jump_shifts, order, log_weight)
+    of_jumps, lost = tilted(jumps, gamma, jump_shifts, order, log_weight)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), of_bounded, of_jumps), lost
 
 

@@ -76,9 +76,9 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
         (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
     ]
     if int(ends[-1]) == 1 and concrete and method == METHODS[0]:
-        cut = _cut(sketches[0], chosen, points)
-        if cut is not None:
-            return _with_jumps(parts[0], sketches[0], cut, asked, facts, points)
+        found = _with_jumps(parts[0], sketches[0], chosen, asked, facts, points)
+        if found is not None:
+            return found
     if int(ends[-1]) == 1 or concrete:
         return _summed(rows, chosen, facts, points, method)
     # One after the other: their windows and stages differ, and so the memory is that of the results.
@@ -126,23 +126,23 @@ def _power_of(row: Any, chosen: plan.Plan, points: int, method: str) -> tuple[Lo
     )  # fmt: skip
 
 
-def _cut(sketch: Sketch, chosen: plan.Plan, points: int) -> float | None:
-    """Returns the loss above which those of a single pair are best counted apart, if any."""
-    sketch, chosen = _entry(outside(sketch._replace(known=None)), 0), outside(chosen)
-    return jumps.cut_of(sketch, float(chosen.saddle), float(chosen.low[0]), float(chosen.mesh[0]), points)
+def _with_jumps(part: Part, sketch: Sketch, whole: plan.Plan, asked: Any, facts: Facts, points: int) -> Composed | None:
+    """Returns the sum of a single pair's losses, of which the rare large ones are jumps on a mesh of their own.
 
-
-def _with_jumps(part: Part, sketch: Sketch, cut: float, asked: Any, facts: Facts, points: int) -> Composed:
-    """Returns the sum of a single pair's losses, of which those above a cut are jumps on a mesh of their own."""
-    pair, steps = _entry(outside(part), 0)
-    counts = np.stack([steps, steps])
-    both = jumps.halves(_entry(outside(sketch), 0), cut)
-    chosen, _ = _planned((both,), (counts,), *asked, np.int64(0))
+    None where that gains little over the plan for all on one mesh.
+    """
+    (pair, steps), sketch, of_whole = outside((_entry(part, 0), _entry(sketch, 0), (whole.saddle, whole.mesh[0])))
+    cuts = jumps.cuts_of(sketch, *map(float, of_whole), points)
+    if cuts is None:
+        return None
+    chosen, _ = _planned((jumps.halves(sketch, cuts),), (np.stack([steps, steps]),), *asked, np.int64(0))
     low, high, mesh = outside((chosen.low, chosen.high, chosen.mesh))
+    if mesh[0] * jumps.FINER > of_whole[1]:
+        return None
     size = np.float64(points)
-    whole = place(pair, low[0], high[0], mesh[0], chosen.order, size)
-    wide = np.float64(jumps.mesh_of_jumps(mesh[1], mesh[0], float(whole.start), float(whole.top)))
-    bounded, rare = jumps.place_jumps(pair, whole, high[1], wide, chosen.order, size)
+    placed = place(pair, low[0], high[0], mesh[0], chosen.order, size)
+    wide = np.float64(jumps.mesh_of_jumps(mesh[1], mesh[0], float(placed.top) - float(placed.start)))
+    bounded, rare = jumps.place_jumps(pair, placed, low[1], high[1], wide, chosen.order, size)
     lattices, stages, lost = _power_of_two(
         bounded, cells_of(pair, bounded, points), rare, cells_of(pair, rare, points), steps, chosen.order,
         chosen.log_weight, chosen.log_tail,

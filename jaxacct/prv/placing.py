@@ -56,8 +56,18 @@ class Placed(NamedTuple):
     """Edges at which these balance; see :func:`_laid`."""
     inside: Bool[Array, " 2"]
     """Whether there are such bins within the mesh."""
-    floors: Float[Array, " 2"]
-    """Losses below which no cell begins but the first, and no bin; minus infinity for all of a pair's losses."""
+    origin: Array
+    """Index of the point about which the hole is."""
+    hole: Float[Array, "2 2"]
+    """Ends of an interval of losses that are left out, the first above the second if there is none: for cells, and for
+    bins."""
+
+
+def outside_hole(losses: Array, placed: Placed, which: int) -> Array:
+    """Returns boundaries, each between or at the points of its index, moved to the end of the hole that is next."""
+    below, above = placed.hole[which]
+    is_below = jnp.arange(losses.shape[0]) < placed.origin + 1 - which
+    return jnp.where(is_below, jnp.minimum(losses, below), jnp.maximum(losses, above))
 
 
 @compiled
@@ -86,7 +96,8 @@ def with_tails(pair: DominatingPair, start: Array, h: Array, last: Array, order:
     return Placed(
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
         log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,
-        outermost=jnp.zeros(2), edges=jnp.zeros(2), inside=jnp.zeros(2, bool), floors=jnp.full(2, -jnp.inf),
+        outermost=jnp.zeros(2), edges=jnp.zeros(2), inside=jnp.zeros(2, bool),
+        origin=jnp.int32(0), hole=jnp.stack([jnp.full(2, jnp.inf), jnp.full(2, -jnp.inf)], axis=1),
     )  # fmt: skip
 
 
