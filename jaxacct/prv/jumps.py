@@ -39,6 +39,9 @@ from jaxacct.prv.sketch import Sketch
 REACH = 128
 """Points of the jumps' mesh that the bounded losses may span, a power of two."""
 
+RARE = 1e-2
+"""Most mass of the jumps."""
+
 WORTHWHILE = 8.0
 """By how much the error is to shrink by the below for the two meshes to be worth another look."""
 
@@ -61,14 +64,19 @@ def cuts_of(sketch: Sketch, saddle: float, mesh: float, points: int) -> tuple[fl
         mesh: one for all losses.
         points: mesh points.
     """
-    if np.isfinite(sketch.anchors[0]):
+    if np.isfinite(sketch.anchors[0]) or not np.all(np.isfinite(sketch.edges)) or not np.isfinite(saddle):
         return None
     exponents = saddle * sketch.losses
     weights = sketch.p * np.exp(exponents - np.max(np.where(sketch.p > 0, exponents, -np.inf)))
-    weights /= np.sum(weights)
+    shares = np.stack([weights / np.sum(weights), sketch.p])
     lows, highs, of_mesh = sketch.edges[:-1], sketch.edges[1:], saddle / (12.0 * points**2)
-    low = np.where(lows < 0, 0.1 * (np.cumsum(weights) - weights) * -lows, np.inf)
-    high = np.where(highs > 0, 0.1 * (np.cumsum(weights[::-1])[::-1] - weights) * highs, np.inf)
+
+    def cost_of(distances: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Returns what the jumps beyond each cut cost, the last of the cells there being within it."""
+        (share, p) = np.cumsum(shares, axis=1) - shares
+        return np.where((distances > 0) & (p < RARE), 0.1 * share * np.maximum(distances, mesh), np.inf)
+
+    low, high = cost_of(-lows, shares), cost_of(highs[::-1], shares[:, ::-1])[::-1]
     cost = low[:, None] + high + of_mesh * (highs - lows[:, None]) ** 2
     i, j = np.unravel_index(np.argmin(cost), cost.shape)
     return (float(lows[i]), float(highs[j])) if cost[i, j] * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
@@ -104,7 +112,7 @@ def place_jumps(
     # Beyond the last point there are jumps alone.
     last = jnp.clip(origin + jnp.ceil(jnp.maximum(high, whole.top) / h) + 1, 1, points - 2)
     jumps = with_tails(pair, -origin * h, h, last, order, points)
-    overlap = 4 * (jumps.shift + whole.shift) * jnp.array([1.0, -1.0])
+    overlap = 4 * (jumps.shift + whole.shift)
     # Where the infimum or the supremum is on the mesh there is nothing beyond.
     ends = jnp.stack([whole.start, whole.top])
     is_end = whole.inside & jnp.stack([jnp.asarray(True), whole.outermost[1] < whole.last])
@@ -116,9 +124,9 @@ def place_jumps(
         inside=jnp.ones(2, bool),
         origin=jnp.where(is_end[0], -1, 0).astype(jnp.int32),
     )
-    hole = jnp.where(is_end, jnp.array([-jnp.inf, jnp.inf]), ends)[:, None]
-    hole = hole + overlap * jnp.array([[1.0], [-1.0]])
-    return bounded, jumps._replace(origin=origin.astype(jnp.int32), hole=hole.T)
+    below, above = jnp.where(is_end, jnp.array([-jnp.inf, jnp.inf]), ends)
+    hole = jnp.stack([below + overlap, above - overlap, below - overlap, above + overlap]).reshape(2, 2)
+    return bounded, jumps._replace(origin=origin.astype(jnp.int32), hole=hole)
 
 
 def apart(
@@ -148,7 +156,10 @@ def apart(
     mass, mean = jnp.sum(alpha, axis=1), jnp.sum(alpha[0] * jnp.exp(-losses))
     moved = jnp.maximum(jnp.log(mean / mass[0]) + 2 * relative + 2 * shifts[0], 0.0)
     gamma = jnp.stack(
-        [_above(beta[0] / mass[0] * (1 + relative), moved, h), _below(alpha[1], beta[1], losses, shifts[1], bounded, h)]
+        [
+            _above(beta[0] / mass[0] * (1 + relative), moved, h),
+            _below(alpha[1], beta[1], losses, shifts[1], bounded.top, h),
+        ]
     )
     # With the loss 0 for sure, which rounds once.
     gamma = gamma.at[:, jumps.origin].add(1.0) * (1 + jnp.array([[4.0], [-4.0]]) * roundoff())
@@ -172,10 +183,8 @@ def _above(masses: Float[Array, " points"], moved: Array, h: Array) -> Float[Arr
     return (masses * (1 - share) + jnp.roll(masses * share, 1)) * (1 + 4 * roundoff())
 
 
-def _below(
-    alpha: Array, beta: Array, losses: Array, shift: Array, bounded: Placed, h: Array
-) -> Float[Array, " points"]:
-    """Returns gamma below; see the module."""
+def _below(alpha: Array, beta: Array, losses: Array, shift: Array, top: Array, h: Array) -> Float[Array, " points"]:
+    """Returns gamma below (see the module), alpha's losses being right to ``shift`` and at most ``top``."""
     points = len(beta)
     up, down, rounded = 1 + 256 * roundoff(), 1 - 256 * roundoff(), roundoff() * (4 * points + 64)
     beta = jnp.where(beta < NEGLIGIBLE, 0.0, beta)
@@ -205,6 +214,6 @@ def _below(
     gamma = beta * smallest * down
     left = jnp.maximum(beta - summed(gamma), 0.0) * down
     # By the largest loss of alpha, to where it is.
-    fall = jnp.ceil((bounded.top + 8 * shift) / h)
+    fall = jnp.ceil((top + 8 * shift) / h)
     gamma = (gamma + moved(left, -fall.astype(jnp.int32)) / mass) * down
     return jnp.where(fall <= least + REACH - 1, gamma, 0.0)

@@ -56,10 +56,11 @@ class Composed(NamedTuple):
     facts: Facts
 
 
-def composed(parts: Parts, question: Question, points: int, method: str) -> Composed:
+def composed(parts: Parts, question: Question, points: int, method: str, *, jumps_apart: bool = False) -> Composed:
     """Returns the composition on lattices of ``points`` points.
 
-    The tilt is chosen for ``question``; others may be asked after.
+    The tilt is chosen for ``question``; others may be asked after. With ``jumps_apart`` rare large losses of concrete
+    arguments may have a mesh of their own.
     """
     counts = tuple(steps for _, steps in parts)
     total = functools.reduce(operator.add, [steps.sum() for steps in counts])
@@ -75,7 +76,7 @@ def composed(parts: Parts, question: Question, points: int, method: str) -> Comp
     rows = [
         (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
     ]
-    if int(ends[-1]) == 1 and concrete and method == METHODS[0]:
+    if jumps_apart and int(ends[-1]) == 1 and concrete and method == METHODS[0]:
         found = _with_jumps(parts[0], sketches[0], chosen, asked, facts, points)
         if found is not None:
             return found
@@ -264,9 +265,11 @@ def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
     return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * roundoff()), 0.0, 1.0)
 
 
-def bounds_of(parts: Parts, question: Question, points: int, method: str) -> tuple[Bounds, Diagnostics]:
+def bounds_of(
+    parts: Parts, question: Question, points: int, method: str, *, jumps_apart: bool = False
+) -> tuple[Bounds, Diagnostics]:
     """Returns the bracket that answers a question, for one direction, and how it came about."""
-    sum_ = composed(parts, question, points, method)
+    sum_ = composed(parts, question, points, method, jumps_apart=jumps_apart)
     bounds, at = _bracket(sum_.lattices, sum_.lost, sum_.facts, question)
     return bounds, Diagnostics(
         points=points,

@@ -30,7 +30,7 @@ USUAL = 2**12
 COARSE = 2**10
 """Mesh points that tell which direction counts, before many more are spent on it."""
 
-SAFETY = 1.5
+SAFETY = 2.0
 """By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
 
 FARTHEST = 16
@@ -46,8 +46,9 @@ class ToleranceWarning(UserWarning):
 class _Found:
     """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
 
-    def __init__(self, directions: list[Parts], question: Question, method: str):
-        self.directions, self.question, self.method = directions, question, method
+    def __init__(self, directions: list[Parts], question: Question, method: str, *, jumps_apart: bool):
+        self.directions, self.question = directions, question
+        self.bounds_of = functools.partial(bounds_of, method=method, jumps_apart=jumps_apart)
         self.answers: dict[int, Answer] = {}
 
     def improve(self, which: Sequence[int], points: int) -> None:
@@ -56,7 +57,7 @@ class _Found:
         for i in which:
             old = self.answers.get(i)
             if old is None or old[0].upper > threshold:
-                bounds, record = bounds_of(self.directions[i], self.question, points, self.method)
+                bounds, record = self.bounds_of(self.directions[i], self.question, points)
                 new = outside(bounds)
                 # The finer mesh has the estimate.
                 self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
@@ -90,7 +91,8 @@ def at_points(directions: list[Parts], question: Question, points: int, method: 
     The first direction, which mostly decides, is answered so; the others on a coarse mesh, which does for those that
     turn out not to decide.
     """
-    found = _Found(directions, question, method)
+    # What a trace would give.
+    found = _Found(directions, question, method, jumps_apart=False)
     found.improve([0], points)
     for rung in (COARSE, points) if points > COARSE else (points,):
         found.improve(range(1, len(directions)), rung)
@@ -132,7 +134,7 @@ def within(directions: list[Parts], question: Question, tolerance: float, method
     The first mesh tells how far the gap has to fall; it falls at least with the square of the mesh as long as rounding
     and truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
     """
-    found = _Found(directions, question, method)
+    found = _Found(directions, question, method, jumps_apart=True)
     points, previous, stalls = _size(USUAL * min((question.tolerance / tolerance) ** 0.5, 1.0)), float("inf"), 0
     while True:
         found.improve(range(len(directions)), points)
