@@ -93,10 +93,16 @@ def halves(sketch: Sketch, cuts: tuple[float, float]) -> Sketch:
     return every._replace(p=p, losses=losses)
 
 
-def mesh_of_jumps(least: float, mesh: float, span: float) -> float:
-    """Returns the jumps' mesh: a double of the bounded losses' that is at least ``least``, and wide enough for them."""
-    widest = max(span / (REACH - 4), least)
-    return mesh * 2.0 ** max(np.ceil(np.log2(widest / mesh) - 1e-9), 0.0)
+def mesh_of_jumps(least: float, bounded: Placed) -> float | None:
+    """Returns the jumps' mesh: a double of the bounded losses' that is at least ``least``, and wide enough for them.
+
+    None where it would be too wide for jumps to be told from 0.
+    """
+    start, top, mesh = float(bounded.start), float(bounded.top), float(bounded.mesh)
+    widest = max((top - start) / (REACH - 4), least)
+    found = mesh * 2.0 ** max(np.ceil(np.log2(widest / mesh) - 1e-9), 0.0)
+    is_end = np.asarray(bounded.inside)
+    return found if (is_end[0] or -start > 2 * found) and (is_end[1] or top > 2 * found) else None
 
 
 @compiled
@@ -161,6 +167,9 @@ def apart(
             _below(alpha[1], beta[1], losses, shifts[1], bounded.top, h),
         ]
     )
+    # Of the cell about the origin all is in the hole, or nothing is known.
+    (below, above), _ = jumps.hole
+    gamma = jnp.where((jnp.arange(2)[:, None] == 0) & ~((below <= -h) & (above >= h)), jnp.nan, gamma)
     # With the loss 0 for sure, which rounds once.
     gamma = gamma.at[:, jumps.origin].add(1.0) * (1 + jnp.array([[4.0], [-4.0]]) * roundoff())
     further = order * moved - jnp.log(mass[0]) + relative

@@ -142,8 +142,10 @@ def _with_jumps(part: Part, sketch: Sketch, whole: plan.Plan, asked: Any, facts:
         return None
     size = np.float64(points)
     placed = place(pair, low[0], high[0], mesh[0], chosen.order, size)
-    wide = np.float64(jumps.mesh_of_jumps(mesh[1], mesh[0], float(placed.top) - float(placed.start)))
-    bounded, rare = jumps.place_jumps(pair, placed, low[1], high[1], wide, chosen.order, size)
+    wide = jumps.mesh_of_jumps(mesh[1], placed)
+    if wide is None:
+        return None
+    bounded, rare = jumps.place_jumps(pair, placed, low[1], high[1], np.float64(wide), chosen.order, size)
     lattices, stages, lost = _power_of_two(
         bounded, cells_of(pair, bounded, points), rare, cells_of(pair, rare, points), steps, chosen.order,
         chosen.log_weight, chosen.log_tail,
