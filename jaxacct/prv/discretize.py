@@ -190,12 +190,12 @@ def relaxation(bins: CellMasses, largest: Array) -> Array:
     """Returns how far the points below are lowered, so that the rounding of a bin's masses is no deficit at an atom.
 
     The losses of atoms and what is made of them are right to a few units; masses that are sums bring in their own
-    errors, where those are a rounding and not all that there is.
+    errors, where those are a rounding and not all that there is: up to some 40 units each of P's mass and of Q's.
     """
     errors = _outward(bins.p, bins.p_error) / bins.p + _outward(bins.q, bins.q_error) / bins.q
     known = (bins.p > 0) & (bins.q > 0) & (errors > roundoff() / 4)
     relative = jnp.max(jnp.where(known, errors, 0.0))
-    return 64 * roundoff() * largest + jnp.minimum(2 * relative, 64 * roundoff())
+    return 64 * roundoff() * largest + jnp.minimum(2 * relative, 256 * roundoff())
 
 
 def _outward(mass: Array, error: Array) -> Array:
