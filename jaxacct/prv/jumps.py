@@ -39,6 +39,9 @@ from jaxacct.prv.sketch import Sketch
 REACH = 128
 """Points of the jumps' mesh that the bounded losses may span, a power of two."""
 
+JUMP_COST = 0.1
+"""Of a jump next to a cut, over the distance of that: it falls by a few points of the jumps' mesh, or little further."""
+
 RARE = 1e-2
 """Most mass of the jumps."""
 
@@ -74,7 +77,7 @@ def cuts_of(sketch: Sketch, saddle: float, mesh: float, points: int) -> tuple[fl
     def cost_of(distances: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Returns what the jumps beyond each cut cost, the last of the cells there being within it."""
         (share, p) = np.cumsum(shares, axis=1) - shares
-        return np.where((distances > 0) & (p < RARE), 0.1 * share * np.maximum(distances, mesh), np.inf)
+        return np.where((distances > 0) & (p < RARE), JUMP_COST * share * np.maximum(distances, mesh), np.inf)
 
     low, high = cost_of(-lows, shares), cost_of(highs[::-1], shares[:, ::-1])[::-1]
     cost = low[:, None] + high + of_mesh * (highs - lows[:, None]) ** 2
