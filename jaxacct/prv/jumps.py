@@ -23,6 +23,8 @@ two is then at most y_j. Where beta is smooth at the scale of kappa next to noth
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +42,7 @@ REACH = 128
 """Points of the jumps' mesh that the bounded losses may span, a power of two."""
 
 JUMP_COST = 0.1
-"""Of a jump next to a cut, over the distance of that: it falls by a few points of the jumps' mesh, or little further."""
+"""Of a jump next to a cut, over the distance of that: it falls by a few points of the jumps' mesh."""
 
 RARE = 1e-2
 """Most mass of the jumps."""
@@ -74,7 +76,7 @@ def cuts_of(sketch: Sketch, saddle: float, mesh: float, points: int) -> tuple[fl
     shares = np.stack([weights / np.sum(weights), sketch.p])
     lows, highs, of_mesh = sketch.edges[:-1], sketch.edges[1:], saddle / (12.0 * points**2)
 
-    def cost_of(distances: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    def cost_of(distances: Any, shares: Any) -> Any:
         """Returns what the jumps beyond each cut cost, the last of the cells there being within it."""
         (share, p) = np.cumsum(shares, axis=1) - shares
         return np.where((distances > 0) & (p < RARE), JUMP_COST * share * np.maximum(distances, mesh), np.inf)

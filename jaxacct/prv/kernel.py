@@ -133,7 +133,7 @@ def _with_jumps(part: Part, sketch: Sketch, whole: plan.Plan, asked: Any, facts:
     None where that gains little over the plan for all on one mesh.
     """
     (pair, steps), sketch, of_whole = outside((_entry(part, 0), _entry(sketch, 0), (whole.saddle, whole.mesh[0])))
-    cuts = jumps.cuts_of(sketch, *map(float, of_whole), points)
+    cuts = jumps.cuts_of(sketch, float(of_whole[0]), float(of_whole[1]), points)
     if cuts is None:
         return None
     chosen, _ = _planned((jumps.halves(sketch, cuts),), (np.stack([steps, steps]),), *asked, np.int64(0))
@@ -142,7 +142,7 @@ def _with_jumps(part: Part, sketch: Sketch, whole: plan.Plan, asked: Any, facts:
         return None
     size = np.float64(points)
     placed = place(pair, low[0], high[0], mesh[0], chosen.order, size)
-    wide = jumps.mesh_of_jumps(mesh[1], placed)
+    wide = jumps.mesh_of_jumps(float(mesh[1]), placed)
     if wide is None:
         return None
     bounded, rare = jumps.place_jumps(pair, placed, low[1], high[1], np.float64(wide), chosen.order, size)
@@ -267,11 +267,13 @@ def delta_at(lattices: LossLattice, infinite: Array, epsilon: Array) -> Array:
     return jnp.clip(finite + infinite * (1 + jnp.array([4.0, -4.0]) * roundoff()), 0.0, 1.0)
 
 
-def bounds_of(
-    parts: Parts, question: Question, points: int, method: str, *, jumps_apart: bool = False
-) -> tuple[Bounds, Diagnostics]:
+def bounds_of(parts: Parts, question: Question, points: int, method: str) -> tuple[Bounds, Diagnostics]:
     """Returns the bracket that answers a question, for one direction, and how it came about."""
-    sum_ = composed(parts, question, points, method, jumps_apart=jumps_apart)
+    return answer_of(composed(parts, question, points, method), question, points, method)
+
+
+def answer_of(sum_: Composed, question: Question, points: int, method: str) -> tuple[Bounds, Diagnostics]:
+    """Returns the bracket that a composition gives, and how it came about."""
     bounds, at = _bracket(sum_.lattices, sum_.lost, sum_.facts, question)
     return bounds, Diagnostics(
         points=points,

@@ -5,7 +5,6 @@ All of it costs a few hundred evaluations of the pair, whatever the number of me
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -132,7 +131,9 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
         jnp.where(is_upper, far, h / 2),
     )
 
-    def found(own_point: Array, first: Array, last: Array, below: Array, above: Array, point: Array) -> Array:
+    def found(own_point: Array, ends: tuple[Array, ...], point: Array) -> Array:
+        first, last, below, above = ends
+
         def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             middle = (ends[0] + ends[1]) / 2
             bin_ = pair.cell_masses(jnp.stack([middle + below, middle + above]))
@@ -157,8 +158,8 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
         # Right up to the points: an atom may sit on the outermost one.
         reach, middle = h / 2 * (1 - 1e-8), point + side * h / 2
         about = middle - reach, middle + reach, jnp.where(side > 0, -far, 0.0), jnp.where(side > 0, 0.0, far)
-        ends = [jnp.where(own_point, a, b) for a, b in zip(around, about, strict=True)]
-        least, most = jax.vmap(functools.partial(found, own_point))(*ends, point).T
+        ends = tuple(jnp.where(own_point, a, b) for a, b in zip(around, about, strict=True))
+        least, most = jax.vmap(found, in_axes=(None, 0, 0))(own_point, ends, point).T
         is_balanced = (least > about[0]) & (most < about[1])
         point = jnp.where(jnp.isfinite(anchor), anchor, least[0])
         # An even number of points above the start, so that it stays when the mesh doubles.

@@ -50,8 +50,6 @@ class Plan(NamedTuple):
     """The tilt, common to all."""
     saddle: Float[Array, ""]
     """The order whose bound on delta is the least."""
-    error: Float[Array, ""]
-    """What is foreseen of the relative error of delta."""
     log_weight: Float[Array, ""]
     """Log of what a unit of the composition's tilted mass can count in delta."""
     log_tail: Float[Array, ""]
@@ -102,7 +100,8 @@ def choose(
     meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths, points)
     if len(meshes) > 1:
         meshes = _doubles_of_one(meshes, sketch.anchors, firsts)
-    return Plan(*of_sum, *of_each, meshes)
+    order, saddle, log_weight, log_tail = of_sum
+    return Plan(order, saddle, log_weight, log_tail, *of_each, meshes)
 
 
 def _guessed(
@@ -146,7 +145,7 @@ def _guessed(
     of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (8 * truncation(points) + rounding * copies)
     error = of_mesh + of_slack
     chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
-    of_sum = candidates[chosen], best, error[chosen], loss[chosen], log_tail
+    of_sum = candidates[chosen], best, loss[chosen], log_tail
     return of_sum, (low[:, chosen], high[:, chosen]), lengths[:, chosen]
 
 
