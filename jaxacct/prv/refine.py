@@ -33,7 +33,7 @@ COARSE = 2**10
 MANY = 8
 """Losses of which it is worth a size of its own to compile to look at the second direction on few points first."""
 
-SAFETY = 2.0
+SAFETY = 2.5
 """By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
 
 FARTHEST = 16
