@@ -82,9 +82,13 @@ def cuts_of(sketch: Sketch, saddle: float, mesh: float, points: int) -> tuple[fl
         return np.where((distances > 0) & (p < RARE), JUMP_COST * share * np.maximum(distances, mesh), np.inf)
 
     low, high = cost_of(-lows, shares), cost_of(highs[::-1], shares[:, ::-1])[::-1]
-    cost = low[:, None] + high + of_mesh * (highs - lows[:, None]) ** 2
-    i, j = np.unravel_index(np.argmin(cost), cost.shape)
-    return (float(lows[i]), float(highs[j])) if cost[i, j] * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
+    # Either cut in its turn: from the widest on that is little from the best of both.
+    i, j = int(np.argmin(low)), int(np.argmin(high))
+    for _ in range(2):
+        j = int(np.argmin(high + of_mesh * (highs - lows[i]) ** 2))
+        i = int(np.argmin(low + of_mesh * (highs[j] - lows) ** 2))
+    cost = low[i] + high[j] + of_mesh * (highs[j] - lows[i]) ** 2
+    return (float(lows[i]), float(highs[j])) if cost * WORTHWHILE < of_mesh * (mesh * points) ** 2 else None
 
 
 def halves(sketch: Sketch, cuts: tuple[float, float]) -> Sketch:
