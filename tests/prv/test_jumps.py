@@ -87,8 +87,10 @@ def test_below_is_below(seed):
 
 def bracket(mechanism, steps, delta, relation, points):
     (parts,) = directed_parts(mechanism, steps, relation)
+    question = ForEpsilon(np.float64(delta))
     with jax.enable_x64(True):
-        bounds, _ = kernel.bounds_of(parts, ForEpsilon(np.float64(delta)), points, "recursive", jumps_apart=True)
+        sum_ = kernel.composed(parts, question, points, "recursive", jumps_apart=True)
+        bounds, _ = kernel.answer_of(sum_, question, points, "recursive")
     return outside(bounds)
 
 
