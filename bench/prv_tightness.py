@@ -23,7 +23,7 @@ from rich.table import Table
 import jaxacct as ja
 from bench import report
 from jaxacct.prv import ToleranceWarning
-from jaxacct.prv.refine import LADDER
+from jaxacct.prv.refine import SIZES, USUAL
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 SMALLEST = 0.01
@@ -67,9 +67,9 @@ def main() -> None:
     columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     generator, rows, skipped = np.random.default_rng(arguments.seed), [], 0
     with Progress(*columns, console=console, transient=True) as progress:
-        compiling = progress.add_task("compiling", total=len(LADDER))
+        compiling = progress.add_task("compiling", total=len(SIZES))
         first = {}
-        for points in LADDER:
+        for points in SIZES:
             start = time.perf_counter()
             ja.prv.epsilon(ja.PoissonSubsampledGaussian(1.0, 0.01), 10**4, 1e-5, points=points)
             first[points] = time.perf_counter() - start
@@ -78,7 +78,7 @@ def main() -> None:
         while len(rows) < arguments.count:
             setting = draw(generator)
             noise, rate, steps, delta = setting
-            rough = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=LADDER[1])
+            rough = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=4 * USUAL)
             if rough.upper < SMALLEST:
                 skipped += 1
                 continue
@@ -109,13 +109,13 @@ def main() -> None:
         gaps = np.quantile([a["gap"] for a in answers], QUANTILES, method="higher")
         times = np.quantile([a["seconds"] for a in answers], QUANTILES, method="higher")
         share = float(np.mean([a["gap"] <= tolerance for a in answers]))
-        used = {points: sum(a["points"] == points for a in answers) for points in LADDER}
+        used = {points: sum(a["points"] == points for a in answers) for points in SIZES}
         summary[tolerance] = {"within": share, "gaps": list(gaps), "seconds": list(times), "points": used}
         table.add_row(
             f"{tolerance:g}", f"{share:.1%}", *(f"{gap:.1e}" for gap in gaps), *map(report.seconds, times),
-            " ".join(f"{number}" for number in used.values()),
+            " ".join(f"{points}: {number}" for points, number in used.items() if number),
         )  # fmt: skip
-    table.columns[-1].header = "settings on 2^" + " 2^".join(f"{points.bit_length() - 1}" for points in LADDER)
+    table.columns[-1].header = "settings on so many points"
     console.print(table)
 
     for tolerance in arguments.tolerance:

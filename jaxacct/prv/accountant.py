@@ -35,6 +35,7 @@ def epsilon(
     method: str = "recursive",
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
+    error: tuple[float, float] | None = None,
 ) -> Any:
     """Returns certified bounds on epsilon of a composition, at ``delta``.
 
@@ -51,6 +52,8 @@ def epsilon(
             whose points must grow with the fourth root, or the square root, of the steps: with too few they give inf.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
         arithmetic: as of :func:`jaxacct.epsilon`.
+        error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
+            ``upper`` is at most a above epsilon at ``delta`` - b, and ``lower`` at most a below that at ``delta`` + b.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. With
@@ -71,7 +74,7 @@ def epsilon(
     (True, True)
     """
     return answer(
-        mechanism, steps, ForEpsilon(delta), relation, tolerance, points, method, return_diagnostics, arithmetic
+        mechanism, steps, ForEpsilon(delta), relation, tolerance, points, method, return_diagnostics, arithmetic, error
     )
 
 
@@ -86,12 +89,14 @@ def delta(
     method: str = "recursive",
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
+    error: tuple[float, float] | None = None,
 ) -> Any:
     """Returns certified bounds on delta of a composition, at ``epsilon``.
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta,
-    ``inf`` asks for the mass of infinite losses, and ``tolerance`` is the relative gap of delta, 1e-2 by default. Where
-    nothing is known ``upper`` is 1.
+    ``inf`` asks for the mass of infinite losses, and ``tolerance`` is the relative gap of delta, 1e-2 by default. With
+    ``error`` (a, b) ``upper`` is at most b above delta at ``epsilon`` - a, or at 0, and ``lower`` at most b below that
+    at ``epsilon`` + a. Where nothing is known ``upper`` is 1.
 
     >>> from jaxacct import Gaussian
     >>> bounds = delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0)
@@ -99,7 +104,7 @@ def delta(
     (True, True)
     """
     return answer(
-        mechanism, steps, ForDelta(epsilon), relation, tolerance, points, method, return_diagnostics, arithmetic
+        mechanism, steps, ForDelta(epsilon), relation, tolerance, points, method, return_diagnostics, arithmetic, error
     )
 
 
@@ -110,6 +115,27 @@ def check_points(points: int) -> None:
     if points < 2**7 or not whole:
         raise ValueError(
             f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128."
+        )
+
+
+def check_error(error: tuple[float, float], question: Question, *, concrete: bool) -> None:
+    """Raises where errors are none, or cannot be asked for."""
+    if not concrete:
+        raise ValueError(
+            f"error = {error} cannot be used inside jit, vmap or scan, where the shapes are fixed before the gap is "
+            "known: give points, the number of mesh points, instead."
+        )
+    if not isinstance(error, tuple) or len(error) != 2:
+        raise ValueError(f"error = {error} is no pair: give the errors (of epsilon, of delta) as a tuple.")
+    is_epsilon = isinstance(question, ForEpsilon)
+    for value, name, alone in zip(error, ("error[0]", "error[1]"), (is_epsilon, not is_epsilon), strict=True):
+        validation.check_number(value, name)
+        if not (value > 0 or (value == 0 and not alone)) or not np.isfinite(value):
+            what = "above 0" if alone else "0 or above"
+            raise ValueError(f"{name} = {value} is no error for {question.name}: give a finite number {what}.")
+    if is_epsilon and not error[1] <= question.value < 1 - error[1]:
+        raise ValueError(
+            f"error[1] = {error[1]} is not below delta = {question.value}: give an error that leaves a delta to ask at."
         )
 
 
@@ -139,12 +165,15 @@ def answer(
     method: str = "recursive",
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
+    error: tuple[float, float] | None = None,
 ) -> Any:
     """Returns what :func:`epsilon` or :func:`delta` does."""
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
     if needs_pairs(arithmetic, mechanism, steps, question):
         check_options(tolerance, points, concrete=False)
+        if error is not None:
+            check_error(error, question, concrete=False)
         run = functools.partial(
             answer, relation=relation, points=points, method=method, return_diagnostics=return_diagnostics
         )
@@ -152,6 +181,10 @@ def answer(
     validation.check_one_of(method, "method", METHODS)
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)
+    if error is not None:
+        if tolerance is not None or points is not None:
+            raise ValueError("error is given beside tolerance or points: give one of the three.")
+        check_error(error, question, concrete=concrete)
     if not concrete:
 
         def traced(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
@@ -166,7 +199,7 @@ def answer(
             return zero()
         question = question.at(np.asarray(question.value, np.float64))
         if points is None:
-            found = refine.within(directions, question, tolerance or question.tolerance, method)
+            found = refine.within(directions, question, error or tolerance or question.tolerance, method)
         else:
             found = refine.at_points(directions, question, points, method)
     return outside(found) if return_diagnostics else found[0]

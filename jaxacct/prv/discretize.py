@@ -16,7 +16,7 @@ from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, first_index
 from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.placing import CUTS, Placed
+from jaxacct.prv.placing import CUTS, Placed, outside_hole
 
 
 class Cells(NamedTuple):
@@ -31,7 +31,7 @@ class Cells(NamedTuple):
 @compiled(static=("points",))
 def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
     """Returns the masses of the cells between the points of a mesh, and of the bins about them."""
-    losses = _losses(placed, points)
+    losses = losses_of(placed, points)
     infinity = jnp.full((1,), jnp.inf)
 
     def masses(boundaries: Array, is_first: Array) -> tuple[Array, CellMasses]:
@@ -39,12 +39,12 @@ def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
 
         def bins() -> Array:
             edges = _with_settled(balanced_edges(cells.p[1:-1], losses, placed.mesh), placed)
-            return jnp.concatenate([-infinity, edges, infinity, infinity])
+            return jnp.concatenate([-infinity, outside_hole(edges, placed, 1), infinity, infinity])
 
         return jax.lax.cond(is_first, bins, lambda: boundaries), cells
 
     # One after the other in a loop: half the code to compile.
-    first = jnp.concatenate([-infinity, losses, infinity])
+    first = jnp.concatenate([-infinity, outside_hole(losses, placed, 0), infinity])
     _, both = jax.lax.scan(masses, first, jnp.array([True, False]))
     return Cells(*(CellMasses(*(leaf[i][: points + 1 - i] for leaf in both)) for i in range(2)))
 
@@ -59,12 +59,23 @@ def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> t
     there on, wherever that costs least (``log_weight`` is the log of what tilted mass costs): the tilted mass of all
     may be without bound, and the mass of all more than delta. Below, it is left out.
     """
+    return tilted(placed, *masses_of(placed, cells), order, log_weight)
+
+
+def masses_of(placed: Placed, cells: Cells) -> tuple[Float[Array, "2 points"], Float[Array, " 2"]]:
+    """Returns masses above the pair's and below them, on the mesh up to the last point kept, and how far off it is."""
     points = cells.around.p.shape[0]
-    losses, h, shift = _losses(placed, points), placed.mesh, placed.shift
+    losses, h, shift = losses_of(placed, points), placed.mesh, placed.shift
     relaxed = relaxation(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
     masses = jnp.stack([_raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
-    masses = jnp.where((jnp.arange(points) <= placed.last)[None, :], masses, 0.0)
-    shifts, sides = jnp.stack([shift, shift + relaxed]), jnp.array([True, False])
+    kept = (jnp.arange(points) <= placed.last)[None, :]
+    return jnp.where(kept, masses, 0.0), jnp.stack([shift, shift + relaxed])
+
+
+def tilted(placed: Placed, masses: Array, shifts: Array, order: Array, log_weight: Array) -> tuple[LossLattice, Array]:
+    """Returns the lattices of masses above and below, (2, points), and the mass that counts as infinite."""
+    points = masses.shape[1]
+    losses, h, shift, sides = losses_of(placed, points), placed.mesh, placed.shift, jnp.array([True, False])
     both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0, 0))(masses, losses, order, h, shifts, sides)
     log_mass = both.log_mass[0]
     # Masses that float64 flushed to zero: those up to some loss as if they sat there, and beyond it all that there is.
@@ -74,12 +85,13 @@ def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> t
     beyond, lost = _cut(placed, order, log_mass, log_weight)
     # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
     cut = jnp.exp(jnp.minimum(placed.log_beyond, placed.log_above[0] + order * placed.top) - log_mass)
-    log_total = log_mass + jnp.log1p(both.slack[0] + cut + flushed) + order * shift
+    log_total = jnp.max(both.log_mass) + jnp.log1p(both.slack[0] + cut + flushed) + order * shift
     slack = both.slack + jnp.where(sides, beyond + flushed, 0.0)
     return replace(both, slack=slack, log_total=jnp.broadcast_to(log_total, (2,))), lost
 
 
-def _losses(placed: Placed, points: int) -> Float[Array, " points"]:
+def losses_of(placed: Placed, points: int) -> Float[Array, " points"]:
+    """Returns the losses of the mesh points."""
     return placed.start + placed.mesh * jnp.arange(points)
 
 
@@ -178,12 +190,12 @@ def relaxation(bins: CellMasses, largest: Array) -> Array:
     """Returns how far the points below are lowered, so that the rounding of a bin's masses is no deficit at an atom.
 
     The losses of atoms and what is made of them are right to a few units; masses that are sums bring in their own
-    errors, where those are a rounding and not all that there is.
+    errors, where those are a rounding and not all that there is: up to some 40 units each of P's mass and of Q's.
     """
     errors = _outward(bins.p, bins.p_error) / bins.p + _outward(bins.q, bins.q_error) / bins.q
     known = (bins.p > 0) & (bins.q > 0) & (errors > roundoff() / 4)
     relative = jnp.max(jnp.where(known, errors, 0.0))
-    return 64 * roundoff() * largest + jnp.minimum(2 * relative, 64 * roundoff())
+    return 64 * roundoff() * largest + jnp.minimum(2 * relative, 256 * roundoff())
 
 
 def _outward(mass: Array, error: Array) -> Array:
@@ -221,11 +233,12 @@ def balanced_edges(p: Array, losses: Array, h: Array) -> Array:
 
 
 def _with_settled(edges: Array, placed: Placed) -> Array:
-    """Returns the edges with those of the outermost bins moved to where these balance."""
-    places = jnp.clip(placed.outermost.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
-    for i in range(2):
-        edges = edges.at[places[i]].set(jnp.where(placed.inside[i], placed.edges[i], edges[places[i]]))
-    return edges
+    """Returns the edges with those of the outermost bins moved to where these balance, and none beyond."""
+    low, high = jnp.clip(placed.outermost.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
+    index = jnp.arange(edges.shape[0])
+    (is_low, is_high), (lowest, highest) = placed.inside, placed.edges
+    edges = jnp.where(is_low & (index <= low), jnp.where(index == low, lowest, -jnp.inf), edges)
+    return jnp.where(is_high & (index >= high), jnp.where(index == high, highest, jnp.inf), edges)
 
 
 def _finite(values: Array) -> Array:

@@ -55,6 +55,18 @@ class Placed(NamedTuple):
     """Edges at which these balance; see :func:`_laid`."""
     inside: Bool[Array, " 2"]
     """Whether there are such bins within the mesh."""
+    origin: Array
+    """Index of the point about which the hole is."""
+    hole: Float[Array, "2 2"]
+    """Ends of an interval of losses that are left out, the first above the second if there is none: for cells, and for
+    bins."""
+
+
+def outside_hole(losses: Array, placed: Placed, which: int) -> Array:
+    """Returns boundaries, each between or at the points of its index, moved to the end of the hole that is next."""
+    below, above = placed.hole[which]
+    is_below = jnp.arange(losses.shape[0]) < placed.origin + 1 - which
+    return jnp.where(is_below, jnp.minimum(losses, below), jnp.maximum(losses, above))
 
 
 @compiled
@@ -67,6 +79,11 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     start, outermost, edges, inside = _laid(pair, low, h, points)
     # One point more: an atom at the end may have been rounded to the other side of it.
     last = jnp.clip(jnp.ceil((high - start) / h) + 1, 1, points - 1)
+    return with_tails(pair, start, h, last, order, points)._replace(outermost=outermost, edges=edges, inside=inside)
+
+
+def with_tails(pair: DominatingPair, start: Array, h: Array, last: Array, order: Array, points: Array) -> Placed:
+    """Returns a mesh that begins at ``start``, with bounds on what lies beyond its point ``last``."""
     top = start + h * last
     largest = jnp.maximum(jnp.abs(start), jnp.abs(start + h * (points - 1)))
     shift = pair.boundary_error(largest) + 4 * roundoff() * largest
@@ -78,7 +95,8 @@ def place(pair: DominatingPair, low: Array, high: Array, h: Array, order: Array,
     return Placed(
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
         log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,
-        outermost=outermost, edges=edges, inside=inside,
+        outermost=jnp.zeros(2), edges=jnp.zeros(2), inside=jnp.zeros(2, bool),
+        origin=jnp.int32(0), hole=jnp.stack([jnp.full(2, jnp.inf), jnp.full(2, -jnp.inf)], axis=1),
     )  # fmt: skip
 
 
@@ -92,8 +110,10 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
     is no such end the bin about the bulk is balanced, and losses with atoms get a point at an atom. Every other bin is
     balanced by flows, wherever its edges are, but for the outermost ones, of which the inner edge is moved.
 
-    One after the other by the same bisection, for the point, for the edge of the bin above the infimum and for that of
-    the bin below the supremum: masses are most of what there is to compile.
+    Of the two bins next to an end the outermost may have next to no mass, to pay with or to be lifted by the other:
+    both are one then, if that can be balanced.
+
+    The point, and then the edges, by the same bisection: masses are most of what there is to compile.
     """
     center = pair.central_loss()
     infimum, supremum = pair.loss_range()
@@ -111,7 +131,7 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
         jnp.where(is_upper, far, h / 2),
     )
 
-    def found(ends: tuple[Array, ...], own_point: Array, point: Array) -> tuple[Array, Array]:
+    def found(own_point: Array, ends: tuple[Array, ...], point: Array) -> Array:
         first, last, below, above = ends
 
         def halve(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -123,25 +143,30 @@ def _laid(pair: DominatingPair, low: Array, h: Array, points: Array) -> tuple[Ar
             return jnp.where(is_low, middle, ends[0]), jnp.where(is_low, ends[1], middle)
 
         # To the last digit, and to the side of a surplus: what the bulk of a rare loss lacks no neighbour could pay.
-        return jax.lax.fori_loop(0, BALANCE, halve, (first, last))
+        return jnp.stack(jax.lax.fori_loop(0, BALANCE, halve, (first, last)))
 
-    def one(start: Array, i: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    # The bins next to the infimum and to the supremum, and those one further in.
+    side, further = jnp.array([1.0, -1.0, 1.0, -1.0]), jnp.array([0.0, 0.0, 1.0, -1.0])
+
+    def one(start: Array, own_point: Array) -> tuple[Array, tuple[Array, ...]]:
         lowest = jnp.ceil((infimum - start) / h - scaled(1e-9))
         highest = jnp.floor((supremum - start) / h + scaled(1e-9))
-        index, side = jnp.where(i == 1, lowest, highest), jnp.where(i == 1, 1.0, -1.0)
+        index = jnp.where(side > 0, lowest, highest) + further
         inside = (index >= 0) & (index < points)
         index = jnp.where(inside, index, 0.0)
         point = start + index * h
         # Right up to the points: an atom may sit on the outermost one.
         reach, middle = h / 2 * (1 - 1e-8), point + side * h / 2
-        zero = jnp.zeros_like(h)
-        about = middle - reach, middle + reach, jnp.where(i == 1, -far, zero), jnp.where(i == 1, zero, far)
-        ends = tuple(jnp.where(i == 0, a, b) for a, b in zip(around, about, strict=True))
-        least, most = found(ends, i == 0, point)
-        point = jnp.where(jnp.isfinite(anchor), anchor, least)
+        about = middle - reach, middle + reach, jnp.where(side > 0, -far, 0.0), jnp.where(side > 0, 0.0, far)
+        ends = tuple(jnp.where(own_point, a, b) for a, b in zip(around, about, strict=True))
+        least, most = jax.vmap(found, in_axes=(None, 0, 0))(own_point, ends, point).T
+        is_balanced = (least > about[0]) & (most < about[1])
+        point = jnp.where(jnp.isfinite(anchor), anchor, least[0])
         # An even number of points above the start, so that it stays when the mesh doubles.
         laid = point - 2 * jnp.ceil((point - low) / (2 * h)) * h
-        return jnp.where(i == 0, laid, start), (index, (least + most) / 2, inside)
+        return jnp.where(own_point, laid, start), (index, (least + most) / 2, inside, is_balanced)
 
-    start, (bins, edges, inside) = jax.lax.scan(one, jnp.zeros_like(h), jnp.arange(3))
-    return start, bins[1:], edges[1:], inside[1:]
+    start, found_bins = jax.lax.scan(one, jnp.zeros_like(h), jnp.array([True, False]))
+    index, edges, inside, is_balanced = (leaf[1] for leaf in found_bins)
+    use = jnp.where((inside & is_balanced)[2:], jnp.array([2, 3]), jnp.array([0, 1]))
+    return start, index[use], edges[use], inside[use]

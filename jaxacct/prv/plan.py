@@ -49,6 +49,8 @@ class Plan(NamedTuple):
 
     order: Float[Array, ""]
     """The tilt, common to all."""
+    saddle: Float[Array, ""]
+    """The order whose bound on delta is the least."""
     log_weight: Float[Array, ""]
     """Log of what a unit of the composition's tilted mass can count in delta."""
     log_tail: Float[Array, ""]
@@ -99,13 +101,14 @@ def choose(
     meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths, points)
     if len(meshes) > 1:
         meshes = _doubles_of_one(meshes, sketch.anchors, firsts)
-    return Plan(*of_sum, *of_each, meshes)
+    order, saddle, log_weight, log_tail = of_sum
+    return Plan(order, saddle, log_weight, log_tail, *of_each, meshes)
 
 
 def _guessed(
     rounding: float, sketch: Sketch, k: Array, value: Array, is_epsilon: Array, points: Array, method: Array
-) -> tuple[tuple[Array, Array, Array], tuple[Array, Array], Array]:
-    """Returns tilt, weight and tail of a plan, the ends of each window, and the length that each mesh is to have.
+) -> tuple[tuple[Array, ...], tuple[Array, Array], Array]:
+    """Returns what a plan has of the sum, the ends of each window, and the length that each mesh is to have.
 
     ``rounding`` is what a convolution of one step errs by.
     """
@@ -143,7 +146,7 @@ def _guessed(
     of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (8 * truncation(points) + rounding * copies)
     error = of_mesh + of_slack
     chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
-    of_sum = candidates[chosen], loss[chosen], log_tail
+    of_sum = candidates[chosen], best, loss[chosen], log_tail
     return of_sum, (low[:, chosen], high[:, chosen]), lengths[:, chosen]
 
 

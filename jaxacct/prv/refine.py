@@ -18,19 +18,31 @@ from jaxacct.composition import Parts
 from jaxacct.precision import outside
 from jaxacct.prv.coarse import without_composing
 from jaxacct.prv.diagnostics import Diagnostics
-from jaxacct.prv.kernel import bounds_of
-from jaxacct.question import Question
+from jaxacct.prv.kernel import answer_of, bounds_of, composed
+from jaxacct.question import ForEpsilon, Question
 
-LADDER = (2**12, 2**14, 2**16, 2**18, 2**19)
-"""Mesh points to choose from where a tolerance is given: few sizes, so few compilations. The first does for most."""
+SIZES = tuple(sorted({2**i for i in range(10, 20)} | {3 * 2**i for i in range(9, 18)}))
+"""Mesh points to choose from where a tolerance is given, each 3/2 or 4/3 of the one before."""
+
+USUAL = 2**12
+"""Mesh points that do for most questions at their default tolerances."""
 
 COARSE = 2**10
 """Mesh points that tell which direction counts, before many more are spent on it."""
 
-SAFETY = 1.5
+MANY = 8
+"""Losses of which it is worth a size of its own to compile to look at the second direction on few points first."""
+
+SAFETY = 2.5
 """By how much the gap foreseen for a mesh must lie below the tolerance for the mesh to be chosen."""
 
+FARTHEST = 16
+"""By how much the number of mesh points grows at most before another look at the gap."""
+
 Answer = tuple[Bounds, Diagnostics]
+
+Goal = float | tuple[float, float]
+"""What is wanted of an answer: a relative gap, or errors of epsilon and of delta."""
 
 
 class ToleranceWarning(UserWarning):
@@ -40,9 +52,17 @@ class ToleranceWarning(UserWarning):
 class _Found:
     """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
 
-    def __init__(self, directions: list[Parts], question: Question, method: str):
-        self.directions, self.question, self.method = directions, question, method
+    def __init__(self, directions: list[Parts], question: Question, goal: Goal, method: str, *, jumps_apart: bool):
+        self.directions, self.question, self.goal, self.method = directions, question, goal, method
+        self.jumps_apart = jumps_apart
         self.answers: dict[int, Answer] = {}
+        self.beside: dict[int, list[Bounds]] = {}
+
+    def begin(self, points: int) -> None:
+        """Finds the first direction, which mostly decides, on so many points, and the others on few if that does."""
+        self.improve([0], points)
+        for rung in (COARSE, points) if points > COARSE else (points,):
+            self.improve(range(1, len(self.directions)), rung)
 
     def improve(self, which: Sequence[int], points: int) -> None:
         """Narrows, on meshes of so many points, the brackets of those directions that may be the largest."""
@@ -50,10 +70,38 @@ class _Found:
         for i in which:
             old = self.answers.get(i)
             if old is None or old[0].upper > threshold:
-                bounds, record = bounds_of(self.directions[i], self.question, points, self.method)
-                new = outside(bounds)
+                sum_ = composed(self.directions[i], self.question, points, self.method, jumps_apart=self.jumps_apart)
+                (bounds, record), *beside = (
+                    answer_of(sum_, question, points, self.method) for question in (self.question, *self._beside())
+                )
+                new, self.beside[i] = outside(bounds), [outside(other) for other, _ in beside]
                 # The finer mesh has the estimate.
                 self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
+
+    def _beside(self) -> list[Question]:
+        """Returns the questions an error below and above, if the goal is errors."""
+        if not isinstance(self.goal, tuple):
+            return []
+        step, value = self.goal[isinstance(self.question, ForEpsilon)], self.question.value
+        return [self.question.at(max(value - step, 0.0)), self.question.at(value + step)]
+
+    def excess(self) -> float:
+        """Returns how many times the goal the brackets are apart.
+
+        With errors (a, b), and e(d) for epsilon, at delta d: upper <= e(d - b) + a and lower >= e(d + b) - a if the
+        upper end is at most a above the lower one at d - b, and that at d + b likewise above the lower end. Of delta
+        alike.
+        """
+        every = [bounds for bounds, _ in self.answers.values()]
+        lower, upper = max(b.lower for b in every), max(b.upper for b in every)
+        if lower == upper:
+            return 0.0
+        if not isinstance(self.goal, tuple):
+            return float(Bounds(lower=lower, estimate=lower, upper=upper).gap) / self.goal
+        before = max(below.lower for below, _ in self.beside.values())
+        after = max(above.upper for _, above in self.beside.values())
+        apart = max(upper - before, after - lower) / self.goal[not isinstance(self.question, ForEpsilon)]
+        return float(apart) if np.isfinite(apart) else float("inf")
 
     def narrow(self) -> None:
         """Adds what is known without a mesh, which is little but holds where a mesh says nothing."""
@@ -62,33 +110,29 @@ class _Found:
             rough = Bounds(lower=lower, estimate=bounds.estimate, upper=upper, converged=False)
             self.answers[i] = rough.intersection(bounds), record
 
-    def largest(self, tolerance: float) -> Answer:
+    def largest(self) -> Answer:
         """Returns the larger of the brackets, and the record of the one with the largest upper end.
 
-        It has converged where both ends are one number, be it infinite, or their gap is within the tolerance.
+        It has converged where both ends are one number, be it infinite, or as near as was asked.
         """
         every = [bounds for bounds, _ in self.answers.values()]
         _, record = max(self.answers.values(), key=lambda answer: float(answer[0].upper))
+        converged = np.asarray(self.excess() <= 1)[()]
         bounds = Bounds(
             lower=max(b.lower for b in every),
             estimate=max(b.estimate for b in every),
             upper=max(b.upper for b in every),
+            converged=converged,
         )
-        converged = np.asarray((bounds.lower == bounds.upper) | (bounds.gap <= tolerance))[()]
-        return replace(bounds, converged=converged), replace(record, converged=converged)
+        return bounds, replace(record, converged=converged)
 
 
 def at_points(directions: list[Parts], question: Question, points: int, method: str) -> Answer:
-    """Returns the answer of concrete arguments on meshes of ``points`` points.
-
-    The first direction, which mostly decides, is answered so; the others on a coarse mesh, which does for those that
-    turn out not to decide.
-    """
-    found = _Found(directions, question, method)
-    found.improve([0], points)
-    for rung in (COARSE, points) if points > COARSE else (points,):
-        found.improve(range(1, len(directions)), rung)
-    return found.largest(question.tolerance)
+    """Returns the answer of concrete arguments on meshes of ``points`` points, coarser where that does not count."""
+    # What a trace would give.
+    found = _Found(directions, question, question.tolerance, method, jumps_apart=False)
+    found.begin(points)
+    return found.largest()
 
 
 def traced(directions: list[Parts], question: Question, points: int, method: str) -> Answer:
@@ -115,35 +159,47 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
     return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
 
 
-def within(directions: list[Parts], question: Question, tolerance: float, method: str) -> Answer:
-    """Returns the answer of concrete arguments on the smallest meshes found to reach a relative gap of ``tolerance``.
+def _size(least: float) -> int:
+    """Returns the least of the sizes that is not below a number, or the largest."""
+    return next((size for size in SIZES if size >= least), SIZES[-1])
+
+
+def within(directions: list[Parts], question: Question, goal: Goal, method: str) -> Answer:
+    """Returns the answer of concrete arguments on the smallest meshes found to reach a goal.
 
     The first mesh tells how far the gap has to fall; it falls at least with the square of the mesh as long as rounding
     and truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
     """
-    found = _Found(directions, question, method)
-    rung, previous, stalls = 0, float("inf"), 0
+    found = _Found(directions, question, goal, method, jumps_apart=True)
+    tolerance = question.tolerance if isinstance(goal, tuple) else goal
+    points, previous, stalls = _size(USUAL * min((question.tolerance / tolerance) ** 0.5, 1.0)), float("inf"), 0
+    every = range(len(directions))
+    if sum(len(steps) for _, steps in directions[0]) < MANY:
+        found.improve(every, points)
+    else:
+        found.begin(points)
     while True:
-        found.improve(range(len(directions)), LADDER[rung])
-        bounds, record = found.largest(tolerance)
-        gap = float(bounds.gap)
+        bounds, record = found.largest()
+        gap, excess = float(bounds.gap), found.excess()
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
         # has twice not helped. One mesh for all steps, or for many, may be too coarse for a single one, though.
         stalls += 0.8 * previous < gap < 0.5
         unknown = gap == float("inf") and (method == "recursive" or not np.isfinite(record.mesh))
         hopeless = unknown or stalls == 2
-        if bounds.converged or hopeless or rung == len(LADDER) - 1:
+        if bounds.converged or hopeless or points == SIZES[-1]:
             break
-        # From afar the gap says little of where it will fall; two rungs at most are skipped.
-        fine = [j for j, n in enumerate(LADDER) if SAFETY * min(gap, 0.3) * (LADDER[rung] / n) ** 2 <= tolerance]
-        rung, previous = max(rung + 1, min([*fine, rung + 2, len(LADDER) - 1])), gap
+        # From afar the gap says little of where it will fall.
+        finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5
+        points, previous = _size(min(max(finer, points + 1), FARTHEST * points)), gap
+        found.improve(every, points)
     if not bounds.converged:
         found.narrow()
-        bounds, record = found.largest(tolerance)
+        bounds, record = found.largest()
     if not bounds.converged:
+        asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
         warnings.warn(
-            f"{question.name} is known to a relative gap of {gap:.1e}, not the {tolerance:.1e} asked for: the bracket "
-            "is valid and as wide as it says.",
+            f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
+            "as wide as it says.",
             ToleranceWarning,
             stacklevel=5,
         )
