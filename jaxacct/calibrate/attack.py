@@ -69,12 +69,12 @@ def tangent(
         """Returns log noise for a run (sampling rate, steps), by the expansion."""
         given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones_like(rate), *run)
 
-        def parts_at(setting: Array):
+        def parts_at(given: Given, setting: Array):
             mechanism, count = composition("noise_multiplier", given, jnp.exp(setting))
             return directed_parts(mechanism, count, relation)[0]
 
         start = gaussian_start((True, False, False), given)
-        near = guess(parts_at, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
+        near = guess(parts_at, given, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
         return jnp.where(near.settled, near.setting, jnp.inf)
 
     def needed(epsilon: Array) -> Array:

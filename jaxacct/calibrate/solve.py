@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
+from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess, guess_at_once, guess_patiently
+from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
-from jaxacct.composition import directed_parts
+from jaxacct.composition import Parts, directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import (
@@ -31,9 +33,9 @@ from jaxacct.precision import (
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
-from jaxacct.saddlepoint.accountant import answer
+from jaxacct.saddlepoint.accountant import answer, larger
 from jaxacct.saddlepoint.contour import total
-from jaxacct.saddlepoint.solve import scanned
+from jaxacct.saddlepoint.solve import bounds_of, scanned
 
 NOISES = (1e-2, 1e15)
 """Noise multipliers searched: the least costs an epsilon of 5,000 a full step, the largest suits delta = 1e-15."""
@@ -86,7 +88,7 @@ def composition(unknown: str, given: Given, value: Any) -> tuple[PoissonSubsampl
     return PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), whole.steps
 
 
-def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
+def aimed(config: Config, given: Given, ends: tuple[Any, Any], *, thorough: bool) -> Aim:
     """Returns what the search is for: delta at the epsilon of the budget, whichever of them is reported.
 
     It falls smoothly in u for every epsilon. Epsilon at a delta does not: it is 0 from some setting on, and what is at
@@ -94,12 +96,12 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     """
     return Aim(
         target=given.delta,
-        largest=np.float64(1.0),
         least=np.asarray(ends[0], np.float64) if is_concrete(ends) else as_float64(ends[0]),
         most=np.asarray(ends[1], np.float64) if is_concrete(ends) else as_float64(ends[1]),
         tolerance=np.float64(config.tolerance),
         rises=np.bool_(config.unknown in ("noise_multiplier", "scale")),
         whole=np.bool_(config.unknown == "steps"),
+        thorough=np.bool_(thorough),
     )
 
 
@@ -117,14 +119,16 @@ def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 
 def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     unknown = np.asarray([config.unknown == name for name in ENDS])
-    aim = aimed(config, given, ENDS[config.unknown])
+    aim = aimed(config, given, ENDS[config.unknown], thorough=leading(config.relation) == config.relation)
     near = _guessed(config.relation, unknown, given, aim)
     found = outside(_answered(config.relation, unknown, given, aim, near))
     if config.budget is ForEpsilon:
         if is_concrete(found) and not found.satisfied:
             bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)
         else:
-            bounds = answer(*_composition(unknown, given, found.value), ForEpsilon(given.delta), config.relation)
+            # That the budget is kept is certified by now: a bound from below is missing, for which one direction will do.
+            run, question = _composition(unknown, given, found.value), ForEpsilon(given.delta)
+            bounds = answer(*run, question, leading(config.relation))
         found = with_epsilon(found, bounds, given.epsilon)
     return _with_covered(config.budget, unknown, given, found), near.setting
 
@@ -132,45 +136,47 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
+def leading(relation: Relation) -> Relation:
+    """Returns the direction of a sampled Gaussian that mostly decides, by which the search is led."""
+    return "remove" if relation == "add_or_remove" else relation
+
+
+@compiled(static=("relation",))
 def _guessed(relation: Relation, unknown: Any, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
-    start, found = _guessed_at_once(relation, unknown, given, aim)
-    # The other way is a program as large as this one, and hardly ever needed.
-    return (
-        found
-        if is_concrete(found) and found.settled
-        else _guessed_patiently(relation, unknown, given, aim, start, found)
-    )
+    start, ends = gaussian_start(unknown, given), (jnp.asarray(aim.least), jnp.asarray(aim.most))
 
-
-@compiled(static=("relation",))
-def _guessed_at_once(relation: Relation, unknown: Array, given: Given, aim: Aim) -> tuple[Guess, Guess]:
-    start, ends = gaussian_start(unknown, given), (aim.least, aim.most)
-    parts_at = _parts_at(relation, unknown, given, aim)
-    return start, guess_at_once(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
-
-
-@compiled(static=("relation",))
-def _guessed_patiently(relation: Relation, unknown: Array, given: Given, aim: Aim, start: Guess, found: Guess) -> Guess:
-    parts_at, ends = _parts_at(relation, unknown, given, aim), (aim.least, aim.most)
-    return guess_patiently(parts_at, start, found, given.epsilon, jnp.log(given.delta), ends)
-
-
-def _parts_at(relation: Relation, unknown: Array, given: Given, aim: Aim) -> Callable[[Array], Any]:
-    def parts_at(setting: Array) -> Any:
+    def parts_at(of_lane: Any, setting: Array) -> Parts:
+        (unknown, given, rises) = of_lane
         # Not with ``aim.value``: a whole number of steps has no derivative.
-        value = jnp.where(aim.rises, jnp.exp(setting), jnp.exp(-setting))
-        return directed_parts(*_composition(unknown, given, value), relation)[0]
+        value = jnp.where(rises, jnp.exp(setting), jnp.exp(-setting))
+        return directed_parts(*_composition(unknown, given, value), leading(relation))[0]
 
-    return parts_at
+    return guess(parts_at, (unknown, given, aim.rises), start, given.epsilon, jnp.log(given.delta), ends)
 
 
 @compiled(static=("relation",), in_pieces=True)
 def _answered(relation: Relation, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
-    def evaluate(value: Array) -> Bounds:
-        return answer(*_composition(unknown, given, value), ForDelta(given.epsilon), relation)
+    def evaluate(of_lane: tuple[Array, Given], value: Array, fully: Array) -> Bounds:
+        unknown, given = of_lane
+        run, question = _composition(unknown, given, value), ForDelta(given.epsilon)
+        if is_concrete(run, question, fully):
+            return answer(*run, question, relation if fully else leading(relation))
+        return by_directions(directed_parts(*run, relation), question, fully)
 
-    return graded(aim, searched(evaluate, near, aim))
+    return graded(aim, searched(evaluate, (unknown, given), near, aim))
+
+
+def by_directions(directions: list[Parts], question: Question, fully: Array) -> Bounds:
+    """Returns the larger of the directions' brackets; of all of them where it says so, else of the first."""
+    count = jnp.where(fully, len(directions), 1)
+    every: Bounds = by_work.map_rows(count, _in_one_direction, stack(*directions), question)
+    first, *others = (jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(len(directions)))
+    return larger(first, *others)[0] if others else first
+
+
+def _in_one_direction(_: Array, parts: Parts, question: Question) -> Bounds:
+    return bounds_of(parts, question)
 
 
 @in_float64_by_programs
@@ -191,11 +197,10 @@ def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsamp
     return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
 
-def searched(evaluate: Callable[[Array], Bounds], near: Guess, aim: Aim) -> Found:
+def searched(evaluate: Callable[[Any, Array, Array], Bounds], given: Any, near: Guess, aim: Aim) -> Found:
     """Returns what the search from a guess found."""
-    # Half the tolerance on the safe side: where the guess is that good, two evaluations will do.
     near = outside(near)
-    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, near.slope, near.settled).found
+    return search(evaluate, given, aim, near.setting, near.slope, near.settled).found
 
 
 @compiled
@@ -285,30 +290,31 @@ def scaled(
 ) -> tuple[Calibrated, Array]:
     """Returns the result for the least scale of ``make``, and the setting that was guessed."""
 
-    def parts_at(setting: Array) -> Any:
+    def parts_at(steps: Any, setting: Array) -> Parts:
         return directed_parts(make(jnp.exp(setting)), steps, config.relation)[0]
 
     low, high = ends
-    if not all(pair.law() is not None for pair, _ in parts_at(low)):
+    if not all(pair.law() is not None for pair, _ in parts_at(steps, low)):
         nothing = unknown_of(ForEpsilon(low))
         return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32)), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)
 
     def spread(setting: Array) -> Array:
         """Returns the standard deviation of the losses' sum, tilted hardly at all: the mu of the central limit."""
-        parts = parts_at(setting)
+        parts = parts_at(steps, setting)
         return jnp.sqrt(total(parts, scanned(parts), jnp.asarray(1e-3)).curvature)
 
     settings = jnp.linspace(low, high, SCALES)
     distances = jnp.abs(jnp.log(jax.lax.map(spread, settings)) - jnp.log(mu))
     distances = jnp.where(jnp.isnan(distances), jnp.inf, distances)
     setting = jnp.min(jnp.where(distances == jnp.min(distances), settings, jnp.inf))
-    near = guess(parts_at, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
+    near = guess(parts_at, steps, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
 
-    def evaluate(scale: Array) -> Bounds:
-        return answer(make(scale), steps, ForDelta(given.epsilon), config.relation)
+    def evaluate(of_lane: tuple[Any, Array], scale: Array, _: Array) -> Bounds:
+        steps, epsilon = of_lane
+        return answer(make(scale), steps, ForDelta(epsilon), config.relation)
 
-    aim = aimed(config, given, ends)
-    found = graded(aim, searched(evaluate, near, aim))
+    aim = aimed(config, given, ends, thorough=True)
+    found = graded(aim, searched(evaluate, (steps, given.epsilon), near, aim))
     reached = answer(make(jnp.asarray(found.value)), steps, ForEpsilon(given.delta), config.relation)
     return with_epsilon(found, reached, given.epsilon), near.setting
