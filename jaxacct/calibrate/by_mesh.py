@@ -15,7 +15,7 @@ import numpy as np
 from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import Aim, State, search
+from jaxacct.calibrate.search import Aim, State, by_delta, search
 from jaxacct.calibrate.solve import Config, Given, aimed, graded, with_epsilon
 from jaxacct.precision import in_float64, outside
 from jaxacct.question import ForEpsilon
@@ -46,7 +46,7 @@ def improved(
 
     ``compose`` gives the mechanism and the steps for a value of what is looked for.
     """
-    aim = aimed(config, given, ends, thorough=True)
+    aim = aimed(config, given, ends)._replace(reports=np.bool_(False))
 
     def delta_at(value: Any, gap: float) -> Bounds:
         return certified.delta(*compose(value), given.epsilon, relation=config.relation, tolerance=gap)
@@ -56,8 +56,8 @@ def improved(
         rough = _searched(delta_at, aim._replace(tolerance=max(CLOSE, config.tolerance)), start, None, GAP)
         found = rough.found
         if np.isfinite(found.setting):
-            gap = float(np.clip(-BLUR * config.tolerance * rough.slope, LEAST_GAP, GAP))
-            finer = _searched(delta_at, aim, found.setting, rough.slope, gap).found
+            gap = float(np.clip(-BLUR * config.tolerance * rough.slope / aim.steepness(), LEAST_GAP, GAP))
+            finer = _searched(delta_at, aim, found.setting, rough.slope / aim.steepness(), gap).found
             found = finer if np.isfinite(finer.setting) else found
         result = outside(graded(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
@@ -73,4 +73,5 @@ def _searched(delta_at: Callable[[Any, float], Bounds], aim: Aim, start: Any, sl
     """Returns the last state of :func:`.search.search`, by bounds of about a relative gap; None is no known slope."""
     known = slope is not None
     first = np.float64(slope if known else SLOPE)
-    return search(lambda _, value, __: delta_at(value, gap), (), aim, np.float64(start), first, np.bool_(known))
+    evaluate = by_delta(lambda value: delta_at(value, gap))
+    return search(evaluate, (), aim, np.float64(start), first, np.bool_(known))

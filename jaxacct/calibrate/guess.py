@@ -35,7 +35,7 @@ FARTHEST = 0.7
 """Longest step in u and in log t. Both vary by a few units in all; a step from afar must not leave the range."""
 
 TURN = 1.0
-"""By how much a step in u may move the saddle point's equation, a logarithm: where large losses are rare it is steep."""
+"""By how much a step in u may move the saddle point's equation; it is steep where large losses are rare."""
 
 NEAR = 0.5
 """Distance from the saddle point, in units of its equation, from which on the setting moves. Farther off the expansion

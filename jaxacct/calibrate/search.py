@@ -1,12 +1,11 @@
 """The search along one coordinate u for the least one that is certified to satisfy a budget.
 
 u grows with privacy: the logarithm of the noise, of the rate's inverse, or of the steps'. A setting is accepted only
-by the certified upper bound, of every direction, at that very setting; so nothing about the search needs to be right
-for the answer to be safe: the guess, the slopes and the stopping rule decide how near it comes to the least.
+by the certified upper bound at that very setting, so nothing about the search needs to be right for the answer to be
+safe: the guess, the slopes and the stopping rule decide how near it comes to the least.
 
-The logarithm of delta is nearly linear in u. Secants of one direction's lead to where it meets the budget, and on to a
-setting just below it, which that direction's lower bound refutes. Then all directions are asked, once, of the setting
-a little less than the tolerance above. From a good guess these are two evaluations, one of them of one direction only.
+Secants lead to a setting just below the least, which the lower bound of its delta refutes. Then the one a little less
+than the tolerance above is asked for what is reported, and closes the search: from a good guess, two evaluations.
 """
 
 from __future__ import annotations
@@ -55,6 +54,9 @@ above that one the setting to be accepted. Either leaves room for the foresight 
 LANES_A_SLOT = 4
 """Of a batch of searches: a step is made of queues itself."""
 
+PROBE = 0.95
+"""Share of the tolerance by which a setting is undercut, to prove that it is near the best."""
+
 MOST_STEPS = 2.0**53
 """Largest whole number of steps considered: beyond, float64 skips some."""
 
@@ -83,7 +85,7 @@ class Aim(NamedTuple):
         tolerance (): distance from the least, in u, at which to stop.
         rises (): whether the value of a setting u is ``exp(u)``, not ``exp(-u)``.
         whole (): whether values are whole numbers, ``exp(-u)`` rounded down; then the search ends at neighbours.
-        thorough (): whether every evaluation is of all directions.
+        reports (): whether what is found is to be asked for something else than delta at the end.
     """
 
     target: Any
@@ -92,7 +94,7 @@ class Aim(NamedTuple):
     tolerance: Any
     rises: Any
     whole: Any
-    thorough: Any
+    reports: Any
 
     def value(self, setting: Array) -> Array:
         """Returns the value of a setting, which is what is evaluated and returned."""
@@ -101,40 +103,58 @@ class Aim(NamedTuple):
         # Evaluated as it will be read. Whole numbers are exact in any case, where they are not too large.
         return jnp.where(self.whole & (value < 2.0**46), value, representable(value))
 
+    def steepness(self) -> Array:
+        """Returns the derivative of :func:`measured` in the logarithm of delta, at the target."""
+        return 0.25 * jnp.maximum(-jnp.log(self.target), 1e-6) ** -0.75
+
+
+class Seen(NamedTuple):
+    """What one evaluation says of a value: bounds on delta; and what is to be reported, if that was asked for."""
+
+    delta: Bounds
+    reached: Bounds
+
+
+def by_delta(delta_at: Callable[[Any], Bounds]) -> Callable[[Any, Any, Any], Seen]:
+    """Returns what :func:`search` evaluates, where delta is what is reported."""
+
+    def evaluate(_: Any, value: Any, __: Any) -> Seen:
+        bounds = delta_at(value)
+        return Seen(bounds, bounds)
+
+    return evaluate
+
 
 class State(NamedTuple):
     """Of a search after so many evaluations: what is asked next, what is known of the curve, and the best setting.
 
-    ``fully`` () is whether the next evaluation is to be of all directions, ``strict`` () whether all further ones are:
-    where another direction turned out to cost more. ``bad`` () is the most private setting that does not pass, ``good``
-    () the least private one that does, by what was evaluated of it, ``refuted`` () the most private one refuted.
+    ``closes`` () is whether the next evaluation is also for what is reported, and the last if it passes. ``bad`` () is
+    the most private setting that does not pass, ``refuted`` () the most private one that was refuted.
     """
 
     round: Array
     setting: Array
     value: Array
-    fully: Array
-    strict: Array
+    closes: Array
     slope: Array
     is_slope: Array
     last: Array
     height: Array
     retreats: Array
     bad: Array
-    good: Array
     refuted: Array
     found: Found
     is_done: Array
 
 
 def search(
-    evaluate: Callable[[Any, Array, Array], Bounds], given: Any, aim: Aim, start: Any, slope: Any, is_slope: Any
+    evaluate: Callable[[Any, Array, Array], Seen], given: Any, aim: Aim, start: Any, slope: Any, is_slope: Any
 ) -> State:
     """Returns the last state of a search for the least setting at which ``evaluate`` certifies at most the target.
 
     Args:
-        evaluate: the certified bounds on delta for what is given, at a value; of all directions where its last argument
-            says so, else of one, or more. They decrease in the setting.
+        evaluate: what is certified for what is given, at a value; with what is reported where its last argument says
+            so. Bounds on delta decrease in the setting.
         given: pytree of arrays.
         aim: see there.
         start (): about the least setting.
@@ -146,12 +166,12 @@ def search(
 
         def step(state: State, of_lane: tuple[Aim, Any]) -> State:
             aim, given = of_lane
-            return advanced(aim, state, evaluate(given, state.value, state.fully | aim.thorough))
+            return advanced(aim, state, evaluate(given, state.value, state.closes))
 
         return by_work.while_loop(lambda state, _: _goes_on(state), step, state, (aim, given), share=LANES_A_SLOT)
     # By the programs that answer single questions, which mostly are there already.
     while not bool(state.is_done) and int(state.round) < ROUNDS:
-        state = advanced(aim, state, evaluate(given, outside(state.value), state.fully | aim.thorough))
+        state = advanced(aim, state, evaluate(given, outside(state.value), state.closes))
     return outside(state)
 
 
@@ -169,67 +189,62 @@ def begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     tolerance = jnp.where(aim.whole, FORESEEN, aim.tolerance)
     first = jnp.clip(_below(start, jnp.where(is_slope, BELOW * tolerance, 0.0), aim.whole), aim.least, aim.most)
     zero, unseen = jnp.zeros(start.shape, int), jnp.nan * start
-    asked = zero, first, aim.value(first), never, never, slope, is_slope
-    return State(*asked, unseen, unseen, zero, -nothing, nothing, -nothing, found, never)
+    asked = zero, first, aim.value(first), never, slope * aim.steepness(), is_slope
+    return State(*asked, unseen, unseen, zero, -nothing, -nothing, found, never)
 
 
 @compiled
-def advanced(aim: Aim, state: State, bounds: Bounds) -> State:
+def advanced(aim: Aim, state: State, seen: Seen) -> State:
     """Returns the state after one more evaluation, at the value of its setting."""
-    whole, u, value, found, fully = aim.whole, state.setting, state.value, state.found, state.fully | aim.thorough
+    whole, u, value, found, bounds = aim.whole, state.setting, state.value, state.found, seen.delta
     high, low = measured(bounds.upper), measured(bounds.lower)
     known = bounds.upper < 1
-    below, is_refuted = known & (bounds.upper <= aim.target), bounds.lower > aim.target
+    passes, is_refuted = known & (bounds.upper <= aim.target), bounds.lower > aim.target
     # What the curve is like.
     secant = (high - state.height) / (u - state.last)
     usable = known & jnp.isfinite(secant) & (secant < 0)
     usable = usable & (jnp.abs(high - state.height) > 10 * (high - low))
     slope, is_slope = jnp.where(usable, secant, state.slope), state.is_slope | usable
     step = jnp.where(known, (measured(aim.target) - high) / slope, jnp.inf)
-    # What is known of settings. One that passes in all directions is the best so far; of one, it may pass.
+    # What is known of settings.
     refuted = jnp.where(is_refuted, jnp.maximum(state.refuted, u), state.refuted)
-    bad = jnp.where(below, state.bad, jnp.maximum(state.bad, u))
-    new = Found(u, value, bounds, found.distance, found.infeasible)
-    better = below & fully & (u < found.setting)
+    bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
+    new = Found(u, value, seen.reached, found.distance, found.infeasible)
+    better = passes & ((u < found.setting) | state.closes)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
     best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
-    # Of another direction than the first nothing may be known where that one leads to.
-    is_blind = state.fully & ~known
-    strict = state.strict | is_blind | fully & ~below & (state.good <= u)
-    good = jnp.where(below, jnp.minimum(state.good, u), state.good)
-    good = jnp.where((good <= bad) | is_blind, best.setting, good)
     # Where the least one is, and how well that is known.
     tolerance, blur = jnp.where(whole, FORESEEN, aim.tolerance), (high - low) / -slope
     padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
     root = u + jnp.clip(step, -LONGEST, LONGEST)
-    reach = jnp.maximum(APART * tolerance, 3 * blur)
-    accepted = jnp.where(whole, _next_below(refuted, reach), refuted + reach)
+    accepted = refuted + jnp.maximum(APART * tolerance, 3 * blur)
+    accepted = jnp.where(whole, _next_below(refuted, accepted - refuted), accepted)
     is_near = known & is_slope & (root + jnp.where(whole, 0.0, padding) <= accepted)
     refutable = _below(root, jnp.maximum(BELOW * tolerance, 1.2 * blur), whole)
     # Not farther below what passes than it takes to prove that this is near the least.
-    closest = _below(best.setting, 0.95 * jnp.maximum(tolerance, 3 * blur), whole)
-    refutable = jnp.where(jnp.isfinite(closest), jnp.maximum(refutable, closest), refutable)
+    closest = _below(best.setting, PROBE * jnp.maximum(tolerance, 3 * blur), whole)
+    refutable = jnp.where(root > closest, jnp.maximum(refutable, closest), refutable)
     # Where nothing is known: to what passed, or away from what costs more.
-    retreats = state.retreats + jnp.where(~known & jnp.isinf(good), 1 + is_blind, 0)
-    retreat = jnp.where(jnp.isfinite(good), (u + good) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
-    enough = (state.round + 1 >= ENOUGH) & ~whole
-    is_last = (good < best.setting) & ((good - bad <= tolerance) | enough | (good <= aim.least))
-    ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), jnp.where(whole, _below(retreat, 0.0, whole), retreat))
-    ahead = jnp.clip(ahead, aim.least, aim.most)
-    is_near = (is_near | strict) & ~is_last
-    ahead = _between(ahead, bad, jnp.where(is_near, best.setting, good), whole)
-    ahead = jnp.where(is_last, good, ahead)
-    fully_next = is_near | is_last
-    counts = whole & (value <= PROVEN)
+    retreats = state.retreats + (~known & jnp.isinf(best.setting))
+    retreat = jnp.where(jnp.isfinite(best.setting), (u + best.setting) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
+    retreat = jnp.where(whole, _below(retreat, 0.0, whole), retreat)
+    ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), retreat)
+    ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
     # Whole numbers end at neighbours, unless they are too large to be told apart.
+    counts = whole & (value <= PROVEN)
     is_adjacent = whole & (jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5)
-    is_done = ~counts & (best.distance <= jnp.maximum(tolerance, 3.1 * blur))
-    is_done = is_done | is_adjacent | jnp.isfinite(best.setting) & (enough | (~counts & (best.setting - bad <= tolerance / 2)))
-    at_end = below & fully & (u <= aim.least) | ~below & (u >= aim.most)
-    is_done = is_done | at_end | (retreats > RETREATS) | (ahead == u) & (fully | ~fully_next)
+    is_close = ~counts & (best.distance <= jnp.maximum(tolerance, 3.1 * blur))
+    enough = ~counts & (best.setting - bad <= tolerance / 2) | ~whole & (state.round + 1 >= ENOUGH)
+    at_end = passes & (u <= aim.least) | ~passes & (u >= aim.most)
+    ends = is_close | is_adjacent | jnp.isfinite(best.setting) & enough | at_end | (retreats > RETREATS) | (ahead == u)
+    # What has not been asked for what is reported yet is so at the end.
+    closed = state.closes & passes
+    again = ends & jnp.isfinite(best.setting) & aim.reports & ~closed
+    ahead, closes = jnp.where(again, best.setting, ahead), again | is_near
+    is_done = closed | ends & ~again
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    asked = state.round + 1, ahead, aim.value(ahead), fully_next, strict, slope, is_slope
-    return State(*asked, last, height, retreats, bad, good, refuted, best, is_done)
+    asked = state.round + 1, ahead, aim.value(ahead), closes, slope, is_slope
+    return State(*asked, last, height, retreats, bad, refuted, best, is_done)
 
 
 def _below(setting: Array, distance: Array | float, whole: Array) -> Array:
@@ -245,8 +260,12 @@ def _next_below(setting: Array, distance: Array) -> Array:
 
 
 def measured(level: ArrayLike) -> Array:
-    """Returns the logarithm of a delta: it is nearly linear in u."""
-    return jnp.log(jnp.maximum(level, SMALLEST))
+    """Returns a height that rises with a delta and is nearly linear in u.
+
+    The logarithm of a normal distribution's delta goes like the square of e^u, and that of rare large losses bends the
+    other way; a fourth root lies between the two.
+    """
+    return -(jnp.maximum(-jnp.log(jnp.maximum(level, SMALLEST)), 0.0) ** 0.25)
 
 
 def _between(ahead: Array, bad: Array, best: Array, whole: Array) -> Array:

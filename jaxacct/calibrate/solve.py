@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct import by_work
 from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
-from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
+from jaxacct.by_work import where_needed
 from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
+from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, Seen, search
 from jaxacct.composition import Parts, directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
@@ -33,15 +33,18 @@ from jaxacct.precision import (
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
-from jaxacct.saddlepoint.accountant import answer, larger
+from jaxacct.saddlepoint.accountant import answer
 from jaxacct.saddlepoint.contour import total
-from jaxacct.saddlepoint.solve import bounds_of, scanned
+from jaxacct.saddlepoint.solve import scanned
 
 NOISES = (1e-2, 1e15)
 """Noise multipliers searched: the least costs an epsilon of 5,000 a full step, the largest suits delta = 1e-15."""
 
 LEAST_RATE = 1e-12
 """Least sampling rate searched."""
+
+WIDTH = 64
+"""Lanes of a batch that are asked a question side by side, where not all of them are."""
 
 SCALES = 33
 """Scales at which a schedule's variance is looked at for a start."""
@@ -88,7 +91,7 @@ def composition(unknown: str, given: Given, value: Any) -> tuple[PoissonSubsampl
     return PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), whole.steps
 
 
-def aimed(config: Config, given: Given, ends: tuple[Any, Any], *, thorough: bool) -> Aim:
+def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     """Returns what the search is for: delta at the epsilon of the budget, whichever of them is reported.
 
     It falls smoothly in u for every epsilon. Epsilon at a delta does not: it is 0 from some setting on, and what is at
@@ -101,7 +104,7 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any], *, thorough: bool
         tolerance=np.float64(config.tolerance),
         rises=np.bool_(config.unknown in ("noise_multiplier", "scale")),
         whole=np.bool_(config.unknown == "steps"),
-        thorough=np.bool_(thorough),
+        reports=np.bool_(config.budget is ForEpsilon),
     )
 
 
@@ -119,26 +122,15 @@ def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 
 def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     unknown = np.asarray([config.unknown == name for name in ENDS])
-    aim = aimed(config, given, ENDS[config.unknown], thorough=leading(config.relation) == config.relation)
+    aim = aimed(config, given, ENDS[config.unknown])
     near = _guessed(config.relation, unknown, given, aim)
     found = outside(_answered(config.relation, unknown, given, aim, near))
     if config.budget is ForEpsilon:
-        if is_concrete(found) and not found.satisfied:
-            bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)
-        else:
-            # That the budget is kept is certified by now: a bound from below is missing, for which one direction will do.
-            run, question = _composition(unknown, given, found.value), ForEpsilon(given.delta)
-            bounds = answer(*run, question, leading(config.relation))
-        found = with_epsilon(found, bounds, given.epsilon)
+        found = with_epsilon(found, found.reached, given.epsilon)
     return _with_covered(config.budget, unknown, given, found), near.setting
 
 
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
-
-
-def leading(relation: Relation) -> Relation:
-    """Returns the direction of a sampled Gaussian that mostly decides, by which the search is led."""
-    return "remove" if relation == "add_or_remove" else relation
 
 
 @compiled(static=("relation",))
@@ -147,36 +139,21 @@ def _guessed(relation: Relation, unknown: Any, given: Given, aim: Aim) -> Guess:
     start, ends = gaussian_start(unknown, given), (jnp.asarray(aim.least), jnp.asarray(aim.most))
 
     def parts_at(of_lane: Any, setting: Array) -> Parts:
-        (unknown, given, rises) = of_lane
+        unknown, given, rises = of_lane
         # Not with ``aim.value``: a whole number of steps has no derivative.
         value = jnp.where(rises, jnp.exp(setting), jnp.exp(-setting))
-        return directed_parts(*_composition(unknown, given, value), leading(relation))[0]
+        return directed_parts(*_composition(unknown, given, value), relation)[0]
 
     return guess(parts_at, (unknown, given, aim.rises), start, given.epsilon, jnp.log(given.delta), ends)
 
 
 @compiled(static=("relation",), in_pieces=True)
 def _answered(relation: Relation, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
-    def evaluate(of_lane: tuple[Array, Given], value: Array, fully: Array) -> Bounds:
+    def run_at(of_lane: tuple[Array, Given], value: Array) -> tuple[PoissonSubsampledGaussian, Any]:
         unknown, given = of_lane
-        run, question = _composition(unknown, given, value), ForDelta(given.epsilon)
-        if is_concrete(run, question, fully):
-            return answer(*run, question, relation if fully else leading(relation))
-        return by_directions(directed_parts(*run, relation), question, fully)
+        return _composition(unknown, given, value)
 
-    return graded(aim, searched(evaluate, (unknown, given), near, aim))
-
-
-def by_directions(directions: list[Parts], question: Question, fully: Array) -> Bounds:
-    """Returns the larger of the directions' brackets; of all of them where it says so, else of the first."""
-    count = jnp.where(fully, len(directions), 1)
-    every: Bounds = by_work.map_rows(count, _in_one_direction, stack(*directions), question)
-    first, *others = (jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(len(directions)))
-    return larger(first, *others)[0] if others else first
-
-
-def _in_one_direction(_: Array, parts: Parts, question: Question) -> Bounds:
-    return bounds_of(parts, question)
+    return graded(aim, searched(run_at, (unknown, given), given, relation, near, aim))
 
 
 @in_float64_by_programs
@@ -197,10 +174,33 @@ def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsamp
     return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
 
-def searched(evaluate: Callable[[Any, Array, Array], Bounds], given: Any, near: Guess, aim: Aim) -> Found:
-    """Returns what the search from a guess found."""
+def searched(
+    run_at: Callable[[Any, Array], tuple[Any, Any]], made: Any, given: Given, relation: Relation, near: Guess, aim: Aim
+) -> Found:
+    """Returns what the search from a guess found; ``run_at(made, value)`` gives mechanism and steps."""
+
+    def ask(question: Kind, of_lane: Any, value: Array) -> Bounds:
+        made, given, _ = of_lane
+        return answer(*run_at(made, value), given.asked(question), relation)
+
+    def evaluate(of_lane: Any, value: Array, closes: Array) -> Seen:
+        """Returns delta; or epsilon, where that is to be reported, and delta only if its bound is not enough."""
+        given, aim = of_lane[1:]
+        epsilon_of, delta_of = functools.partial(ask, ForEpsilon), functools.partial(ask, ForDelta)
+        nothing = unknown_of(ForEpsilon(given.delta))
+        passed = Bounds(lower=0.0 * given.delta, estimate=given.delta, upper=given.delta, converged=nothing.converged)
+        reports = closes & aim.reports
+        if is_concrete(of_lane, value, closes):
+            at_epsilon = epsilon_of(of_lane, value) if reports else nothing
+            at_delta = passed if at_epsilon.upper <= given.epsilon else delta_of(of_lane, value)
+        else:
+            at_epsilon = where_needed(reports, epsilon_of, nothing, of_lane, value, width=WIDTH)
+            lacks = ~(reports & (at_epsilon.upper <= given.epsilon))
+            at_delta = where_needed(lacks, delta_of, passed, of_lane, value, width=WIDTH)
+        return Seen(at_delta, jax.tree.map(lambda a, b: jnp.where(aim.reports, a, b), at_epsilon, at_delta))
+
     near = outside(near)
-    return search(evaluate, given, aim, near.setting, near.slope, near.settled).found
+    return search(evaluate, (made, given, aim), aim, near.setting, near.slope, near.settled).found
 
 
 @compiled
@@ -231,13 +231,16 @@ def gaussian_start(unknown: Any, given: Given) -> Guess:
     noise, rate, count = clipped
     # Not jnp.select: its argmax is of the scope's width, and a batch may be lowered when the scope is left.
     chosen = jnp.where(unknown[0], noise, jnp.where(unknown[1], rate, count))
-    return started(chosen, mu, given.epsilon)
+    # By what power of e^-u mu goes; of little noise it is less that counts, for rare losses are no central limit.
+    inverse = jnp.exp(-2 * noise)
+    power = jnp.where(unknown[0], jnp.minimum(inverse / -jnp.expm1(-inverse), 2.0), jnp.where(unknown[1], 1.0, 0.5))
+    return started(chosen, mu, given.epsilon, power)
 
 
-def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
-    """Returns the guess that a setting with mu-GDP makes."""
+def started(setting: Array, mu: Array, epsilon: Array, power: Array | float = 1.0) -> Guess:
+    """Returns the guess that a setting with mu-GDP makes, where mu goes like a power of e^-u."""
     order = gaussian_order(epsilon, mu)
-    return Guess(setting, order, -(order**2) * mu**2, jnp.zeros(setting.shape, bool))
+    return Guess(setting, order, -power * order**2 * mu**2, jnp.zeros(setting.shape, bool))
 
 
 @compiled(static=("budget",))
@@ -310,11 +313,6 @@ def scaled(
     setting = jnp.min(jnp.where(distances == jnp.min(distances), settings, jnp.inf))
     near = guess(parts_at, steps, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
 
-    def evaluate(of_lane: tuple[Any, Array], scale: Array, _: Array) -> Bounds:
-        steps, epsilon = of_lane
-        return answer(make(scale), steps, ForDelta(epsilon), config.relation)
-
-    aim = aimed(config, given, ends, thorough=True)
-    found = graded(aim, searched(evaluate, (steps, given.epsilon), near, aim))
-    reached = answer(make(jnp.asarray(found.value)), steps, ForEpsilon(given.delta), config.relation)
-    return with_epsilon(found, reached, given.epsilon), near.setting
+    aim = aimed(config, given, ends)
+    found = searched(lambda steps, scale: (make(scale), steps), steps, given, config.relation, near, aim)
+    return with_epsilon(graded(aim, found), found.reached, given.epsilon), near.setting

@@ -17,7 +17,7 @@ from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import improved
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import LEAST_PADDING
+from jaxacct.calibrate.search import LEAST_PADDING, PROBE
 from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
 from jaxacct.composition import check
 from jaxacct.convert import dp_to_gdp
@@ -28,9 +28,6 @@ from jaxacct.question import ForDelta, ForEpsilon, Kind
 
 TOLERANCE = 1e-6
 """Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
-
-PROBE = 0.95
-"""Share of the tolerance by which a setting is undercut, to prove that it is near the best."""
 
 
 def noise_multiplier(

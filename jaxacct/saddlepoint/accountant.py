@@ -224,11 +224,11 @@ def _has_laws(directions: list[Parts]) -> bool:
 
 
 def _largest(found: Sequence[Bounds]) -> tuple[Bounds, Any]:
-    return (found[0], jnp.asarray(0)) if len(found) == 1 else larger(*found)
+    return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
 @compiled
-def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
+def _larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     """Returns the larger of two brackets, and which one decides."""
     every: Any = stack(first, second)
     # A direction that has not converged matters only where its bracket reaches beyond the other's.
