@@ -28,6 +28,9 @@ from jaxacct.saddlepoint.solve import scanned
 STEPS = 24
 """Most steps of the joint iteration. Half of random targets take 4, nearly all of them 10 (bench/calibration.py's)."""
 
+CORRECTED = 10
+"""Steps with the expansion's second term. Where large losses are rare it is of either sign, and none comes to rest."""
+
 CLOSE = 1e-5
 """Change of the setting at which it ends: that of one step more is below the error of the expansion."""
 
@@ -95,8 +98,12 @@ def gaussian_order(epsilon: Array, mu: Array) -> Array:
     return half + jnp.sqrt(half**2 + 1.5 / mu**2)
 
 
-def expansion(parts: tuple[Part, ...], order: Array, epsilon: Array) -> tuple[Array, Array, Array, Array]:
+def expansion(
+    parts: tuple[Part, ...], order: Array, epsilon: Array, corrected: Array | bool
+) -> tuple[Array, Array, Array, Array]:
     """Returns log delta by the expansion at ``order``, the saddle point's equation and its slope in log t, an excess.
+
+    With the second term where it is to be ``corrected``.
 
     The equation t K'(t) = t eps + 1 + t/(1 + t) is taken in logarithms, for K' grows like an exponential where large
     losses are rare. The excess is half the square of its difference over t^2 phi_2: by so much is log delta too large.
@@ -122,7 +129,7 @@ def expansion(parts: tuple[Part, ...], order: Array, epsilon: Array) -> tuple[Ar
     bend = 1 + t * found.curvature / found.slope - t * (epsilon + 1 / (1 + t) ** 2) / wanted
     excess = 0.5 * (t * found.slope - wanted) ** 2 / second
     # Where the correction is large it is no correction.
-    return value + LARGEST * jnp.tanh(correction / LARGEST), lean, bend, excess
+    return value + jnp.where(corrected, LARGEST * jnp.tanh(correction / LARGEST), 0.0), lean, bend, excess
 
 
 def guess(
@@ -142,7 +149,7 @@ def guess(
         (i, at), (given, epsilon, log_delta, ends) = state, of_lane
 
         def expanded(setting: Array) -> tuple[Array, ...]:
-            return expansion(parts_at(given, setting), at.order, epsilon)
+            return expansion(parts_at(given, setting), at.order, epsilon, i < CORRECTED)
 
         (value, lean, bend, above), (slope, turn, _, _) = jax.jvp(expanded, (at.setting,), (jnp.ones_like(at.setting),))
         # As a function of t log delta is least at the saddle point: ``above`` is what it is too large by here.
@@ -158,12 +165,12 @@ def guess(
         return i + 1, Guess(moved, jnp.minimum(at.order * jnp.exp(turned), highest), slope, settled)
 
     found: Guess
-    _, found = by_work.while_loop(
+    steps, found = by_work.while_loop(
         lambda state, _: (state[0] < STEPS) & ~state[1].settled,
         step,
         (jnp.asarray(0, jnp.int32), start),
         (given, epsilon, log_delta, ends),
     )
-    settled = found.settled & jnp.isfinite(found.setting) & (found.slope < 0)
+    settled = found.settled & (steps <= CORRECTED) & jnp.isfinite(found.setting) & (found.slope < 0)
     setting = jnp.where(jnp.isfinite(found.setting), found.setting, start.setting)
     return Guess(setting, found.order, jnp.where(settled, found.slope, start.slope), settled)
