@@ -165,12 +165,12 @@ def guess(
         return i + 1, Guess(moved, jnp.minimum(at.order * jnp.exp(turned), highest), slope, settled)
 
     found: Guess
-    steps, found = by_work.while_loop(
+    _, found = by_work.while_loop(
         lambda state, _: (state[0] < STEPS) & ~state[1].settled,
         step,
         (jnp.asarray(0, jnp.int32), start),
         (given, epsilon, log_delta, ends),
     )
-    settled = found.settled & (steps <= CORRECTED) & jnp.isfinite(found.setting) & (found.slope < 0)
+    settled = found.settled & jnp.isfinite(found.setting) & (found.slope < 0)
     setting = jnp.where(jnp.isfinite(found.setting), found.setting, start.setting)
     return Guess(setting, found.order, jnp.where(settled, found.slope, start.slope), settled)
