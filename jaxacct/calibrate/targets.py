@@ -208,7 +208,8 @@ def noise_multiplier_for_tpr(
         sampling_rate (): as of :func:`noise_multiplier`.
         steps (): likewise.
         relation: likewise.
-        tolerance: likewise; at the epsilon that was chosen, whose choice costs less than 1e-4 beside it.
+        tolerance: likewise; at the epsilon that was chosen, whose choice costs less than 1e-4 beside it, or up to 4e-3
+            where the delta that belongs to it is above a half.
 
     Returns, errors as of :func:`noise_multiplier`; ``reached`` bounds delta at the epsilon that rules the test out.
 
