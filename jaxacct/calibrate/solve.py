@@ -183,20 +183,21 @@ def searched(
         made, given, _ = of_lane
         return answer(*run_at(made, value), given.asked(question), relation)
 
+    epsilon_of, delta_of = functools.partial(ask, ForEpsilon), functools.partial(ask, ForDelta)
+
     def evaluate(of_lane: Any, value: Array, closes: Array) -> Seen:
         """Returns delta; or epsilon, where that is to be reported, and delta only if its bound is not enough."""
         given, aim = of_lane[1:]
-        epsilon_of, delta_of = functools.partial(ask, ForEpsilon), functools.partial(ask, ForDelta)
-        nothing = unknown_of(ForEpsilon(given.delta))
-        passed = Bounds(lower=0.0 * given.delta, estimate=given.delta, upper=given.delta, converged=nothing.converged)
+        nothing = outside(unknown_of(ForEpsilon(given.delta)))
+        passed = Bounds(nothing.lower, given.delta, given.delta, nothing.converged)
         reports = closes & aim.reports
         if is_concrete(of_lane, value, closes):
             at_epsilon = epsilon_of(of_lane, value) if reports else nothing
             at_delta = passed if at_epsilon.upper <= given.epsilon else delta_of(of_lane, value)
-        else:
-            at_epsilon = where_needed(reports, epsilon_of, nothing, of_lane, value, width=WIDTH)
-            lacks = ~(reports & (at_epsilon.upper <= given.epsilon))
-            at_delta = where_needed(lacks, delta_of, passed, of_lane, value, width=WIDTH)
+            return Seen(at_delta, at_epsilon if aim.reports else at_delta)
+        at_epsilon = where_needed(reports, epsilon_of, nothing, of_lane, value, width=WIDTH)
+        lacks = ~(reports & (at_epsilon.upper <= given.epsilon))
+        at_delta = where_needed(lacks, delta_of, passed, of_lane, value, width=WIDTH)
         return Seen(at_delta, jax.tree.map(lambda a, b: jnp.where(aim.reports, a, b), at_epsilon, at_delta))
 
     near = outside(near)
