@@ -30,10 +30,11 @@ ENOUGH = 12
 """Evaluations after which any setting that passes will do: where so many are needed the bounds are rough."""
 
 PADDING = 0.02
-"""Share of a step by which it goes farther, to the safe side: what the slope may be off by."""
+"""Share of a step that it may be off by, as the slope is."""
 
 LEAST_PADDING = 2e-10
-"""Smallest addition to u. It grows eightfold with each evaluation, so that roundings cannot keep the search awake."""
+"""Smallest distance from what failed. It grows eightfold with each evaluation: roundings cannot keep the search awake.
+"""
 
 LONGEST = 0.5
 """Longest step in u, and the first where nothing is known is ``FIRST_RETREAT``, each further one four times longer."""
@@ -215,7 +216,7 @@ def advanced(aim: Aim, state: State, seen: Seen) -> State:
     best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
     # Where the least one is, and how well that is known.
     tolerance, blur = jnp.where(whole, FORESEEN, aim.tolerance), (high - low) / -slope
-    padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
+    padding = PADDING * jnp.abs(step)
     root = u + jnp.clip(step, -LONGEST, LONGEST)
     accepted = refuted + jnp.maximum(APART * tolerance, 3 * blur)
     accepted = jnp.where(whole, _next_below(refuted, accepted - refuted), accepted)
@@ -229,6 +230,8 @@ def advanced(aim: Aim, state: State, seen: Seen) -> State:
     retreat = jnp.where(jnp.isfinite(best.setting), (u + best.setting) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
     retreat = jnp.where(whole, _below(retreat, 0.0, whole), retreat)
     ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), retreat)
+    beyond = jnp.maximum(bad + LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12), root + padding)
+    ahead = jnp.where(ahead > bad, ahead, beyond)
     ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
     # Whole numbers end at neighbours, unless they are too large to be told apart.
     counts = whole & (value <= PROVEN)

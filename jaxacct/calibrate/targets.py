@@ -27,7 +27,7 @@ from jaxacct.precision import as_float64, is_concrete, outside, scope
 from jaxacct.question import ForDelta, ForEpsilon, Kind
 
 TOLERANCE = 1e-6
-"""Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
+"""Relative distance from the best setting. Three or four evaluations; 1e-4 mostly takes two, and 1e-8 four or five."""
 
 
 def noise_multiplier(
