@@ -65,30 +65,32 @@ def tangent(
     widest = jnp.log(rate / false_rate)
     grid = jnp.linspace(-1.0, 1.0, CHOICES)
 
-    def expanded(epsilon: Array, run: tuple[Array, Array]) -> Array:
-        """Returns log noise for a run (sampling rate, steps), by the expansion."""
+    def expanded(epsilon: Array, run: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+        """Returns log noise for a run (sampling rate, steps), by the expansion and by the central limit."""
         given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones_like(rate), *run)
 
-        def parts_at(setting: Array):
+        def parts_at(given: Given, setting: Array):
             mechanism, count = composition("noise_multiplier", given, jnp.exp(setting))
             return directed_parts(mechanism, count, relation)[0]
 
         start = gaussian_start((True, False, False), given)
-        near = guess(parts_at, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
-        return jnp.where(near.settled, near.setting, jnp.inf)
+        near = guess(parts_at, given, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
+        return near.setting, start.setting, near.settled
 
-    def needed(epsilon: Array) -> Array:
+    def least(epsilon: Array) -> Array:
         """Returns log noise, less the expansion's error for a Gaussian: most of its error where delta is large."""
         one = jnp.ones_like(rate)
         runs = jnp.stack([sampling_rate, one]), jnp.stack([steps, one])
-        found, gaussian = jax.lax.map(lambda run: expanded(epsilon, run), runs)
-        error = gaussian + jnp.log(gaussian_mu(epsilon, as_delta(rate, false_rate, epsilon)))
-        return found - jnp.where(jnp.isfinite(error), error, 0.0)
+        settings, starts, settled = jax.lax.map(lambda run: expanded(epsilon, run), runs)
+        # The expansion is of no use where delta is nearly 1.
+        found, gaussian = jnp.where(jnp.all(settled), settings, starts)
+        needed = found - (gaussian + jnp.log(gaussian_mu(epsilon, as_delta(rate, false_rate, epsilon))))
+        return jnp.where(jnp.isfinite(needed), needed, jnp.inf)
 
     def zoomed(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
         centre, width = state
         epsilons = jnp.clip(centre + width * grid, 0.01 * widest, 0.99 * widest)
-        settings = jax.lax.map(needed, epsilons)
+        settings = jax.lax.map(least, epsilons)
         best = jnp.min(jnp.where(settings == jnp.min(settings), jnp.arange(CHOICES), CHOICES - 2))
         i = jnp.clip(best, 1, CHOICES - 2)
         left, here, right = settings[i - 1], settings[i], settings[i + 1]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import PROBE, Aim, State, search
+from jaxacct.calibrate.search import Aim, State, by_delta, search
 from jaxacct.calibrate.solve import Config, Given, aimed, graded, with_epsilon
 from jaxacct.precision import in_float64, outside
 from jaxacct.question import ForEpsilon
@@ -23,11 +23,8 @@ from jaxacct.question import ForEpsilon
 CLOSE, GAP = 5e-5, 2e-4
 """Tolerance of the first search, and the relative gap of the bounds on delta that it takes."""
 
-SHARE = 0.25
-"""Tolerance of the second search, as a share of what is asked for: blurred bounds need room to refute within it."""
-
 BLUR = 0.2
-"""Share of the tolerance by which the second one's bounds may blur the setting."""
+"""Share of the tolerance by which the second one's bounds may blur the setting: they need room to refute within it."""
 
 LEAST_GAP = 1e-9
 """Least gap that is asked for."""
@@ -49,7 +46,7 @@ def improved(
 
     ``compose`` gives the mechanism and the steps for a value of what is looked for.
     """
-    aim = aimed(config, given, ends)
+    aim = aimed(config, given, ends)._replace(reports=np.bool_(False))
 
     def delta_at(value: Any, gap: float) -> Bounds:
         return certified.delta(*compose(value), given.epsilon, relation=config.relation, tolerance=gap)
@@ -59,14 +56,9 @@ def improved(
         rough = _searched(delta_at, aim._replace(tolerance=max(CLOSE, config.tolerance)), start, None, GAP)
         found = rough.found
         if np.isfinite(found.setting):
-            gap = float(np.clip(-BLUR * config.tolerance * rough.slope, LEAST_GAP, GAP))
-            fine = aim._replace(tolerance=SHARE * config.tolerance)
-            finer = _searched(delta_at, fine, found.setting + 2 * fine.tolerance, rough.slope, gap).found
+            gap = float(np.clip(-BLUR * config.tolerance * rough.slope / aim.steepness(), LEAST_GAP, GAP))
+            finer = _searched(delta_at, aim, found.setting, rough.slope / aim.steepness(), gap).found
             found = finer if np.isfinite(finer.setting) else found
-            if found.distance > config.tolerance and found.setting > aim.least and not aim.whole:
-                undercut = np.maximum(found.setting - PROBE * config.tolerance, aim.least)
-                if delta_at(outside(aim.value(undercut)), gap).lower > aim.target:
-                    found = found._replace(distance=found.setting - undercut)
         result = outside(graded(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
         if result.status == Status.UNKNOWN or (before.satisfied and worse):
@@ -81,4 +73,5 @@ def _searched(delta_at: Callable[[Any, float], Bounds], aim: Aim, start: Any, sl
     """Returns the last state of :func:`.search.search`, by bounds of about a relative gap; None is no known slope."""
     known = slope is not None
     first = np.float64(slope if known else SLOPE)
-    return search(lambda value: delta_at(value, gap), aim, np.float64(start), first, np.bool_(known))
+    evaluate = by_delta(lambda value: delta_at(value, gap))
+    return search(evaluate, (), aim, np.float64(start), first, np.bool_(known))

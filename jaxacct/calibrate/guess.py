@@ -20,13 +20,16 @@ import jax.numpy as jnp
 from jax.scipy.special import log_ndtr, ndtri
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.composition import Part
-from jaxacct.saddlepoint.search import saddle_for
 from jaxacct.saddlepoint.solve import scanned
 from jaxacct.saddlepoint.sums import largest_order, total
 
 STEPS = 24
 """Most steps of the joint iteration. Half of random targets take 4, nearly all of them 10 (bench/calibration.py's)."""
+
+CORRECTED = 10
+"""Steps with the expansion's second term. Where large losses are rare it is of either sign, and none comes to rest."""
 
 CLOSE = 1e-5
 """Change of the setting at which it ends: that of one step more is below the error of the expansion."""
@@ -34,18 +37,18 @@ CLOSE = 1e-5
 FARTHEST = 0.7
 """Longest step in u and in log t. Both vary by a few units in all; a step from afar must not leave the range."""
 
-NEAR = 0.2
+TURN = 1.0
+"""By how much a step in u may move the saddle point's equation; it is steep where large losses are rare."""
+
+NEAR = 0.5
 """Distance from the saddle point, in units of its equation, from which on the setting moves. Farther off the expansion
 is too large, and the two coordinates would chase each other."""
 
+MET = 0.2
+"""Distance from it at which the search may end."""
+
 LARGEST = 0.2
 """Largest correction of log delta by the expansion's second term."""
-
-PATIENT = 12
-"""Most steps of the patient iteration, which finds the saddle point anew for each setting."""
-
-PATIENT_CLOSE = 1e-3
-"""Change of the setting at which it ends: the expansion is a few per cent off where it is needed."""
 
 GAUSSIAN_STEPS = 12
 """Newton's steps for the mu of a Gaussian; chosen by tests/calibrate/test_guess.py."""
@@ -95,8 +98,12 @@ def gaussian_order(epsilon: Array, mu: Array) -> Array:
     return half + jnp.sqrt(half**2 + 1.5 / mu**2)
 
 
-def expansion(parts: tuple[Part, ...], order: Array, epsilon: Array) -> tuple[Array, Array, Array, Array]:
+def expansion(
+    parts: tuple[Part, ...], order: Array, epsilon: Array, corrected: Array | bool
+) -> tuple[Array, Array, Array, Array]:
     """Returns log delta by the expansion at ``order``, the saddle point's equation and its slope in log t, an excess.
+
+    With the second term where it is to be ``corrected``.
 
     The equation t K'(t) = t eps + 1 + t/(1 + t) is taken in logarithms, for K' grows like an exponential where large
     losses are rare. The excess is half the square of its difference over t^2 phi_2: by so much is log delta too large.
@@ -122,82 +129,48 @@ def expansion(parts: tuple[Part, ...], order: Array, epsilon: Array) -> tuple[Ar
     bend = 1 + t * found.curvature / found.slope - t * (epsilon + 1 / (1 + t) ** 2) / wanted
     excess = 0.5 * (t * found.slope - wanted) ** 2 / second
     # Where the correction is large it is no correction.
-    return value + LARGEST * jnp.tanh(correction / LARGEST), lean, bend, excess
+    return value + jnp.where(corrected, LARGEST * jnp.tanh(correction / LARGEST), 0.0), lean, bend, excess
 
 
 def guess(
-    parts_at: Callable[[Array], tuple[Part, ...]],
+    parts_at: Callable[[Any, Array], tuple[Part, ...]],
+    given: Any,
     start: Guess,
     epsilon: Array,
     log_delta: Array,
     ends: tuple[Any, Any],
 ) -> Guess:
-    """Returns the setting in [ends] whose delta at ``epsilon`` is about ``exp(log_delta)``; ``start`` need be rough."""
-    found = guess_at_once(parts_at, start, epsilon, log_delta, ends)
-    return guess_patiently(parts_at, start, found, epsilon, log_delta, ends)
+    """Returns the setting in [ends] whose delta at ``epsilon`` is about ``exp(log_delta)``; ``start`` need be rough.
 
-
-def guess_at_once(
-    parts_at: Callable[[Array], tuple[Part, ...]],
-    start: Guess,
-    epsilon: Array,
-    log_delta: Array,
-    ends: tuple[Any, Any],
-) -> Guess:
-    """Returns what Newton's method in setting and order together finds."""
-
-    def at(setting: Array, log_order: Array) -> tuple[Array, ...]:
-        return expansion(parts_at(setting), jnp.exp(log_order), epsilon)
-
-    def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        i, setting, log_order, _, _ = state
-        one = jnp.ones_like(setting)
-        (value, lean, bend, above), (slope, turn, _, _) = jax.jvp(lambda u: at(u, log_order), (setting,), (one,))
-        # As a function of t log delta is least at the saddle point: ``above`` is what it is too large by here.
-        move = (log_delta - value + jnp.minimum(above, 1.0)) / slope
-        move = jnp.where(jnp.isfinite(move) & (jnp.abs(lean) < NEAR), jnp.clip(move, -FARTHEST, FARTHEST), 0.0)
-        turned = -(lean + turn * move) / bend
-        turned = jnp.where(jnp.isfinite(turned), jnp.clip(turned, -FARTHEST, FARTHEST), 0.0)
-        moved = jnp.clip(setting + move, *ends)
-        highest = jnp.log(largest_order(parts_at(moved)) * 0.9)
-        is_done = (jnp.abs(moved - setting) < CLOSE) & (jnp.abs(lean) < NEAR)
-        return i + 1, moved, jnp.minimum(log_order + turned, highest), slope, is_done
-
-    state = (jnp.asarray(0), start.setting, jnp.log(start.order), start.slope, jnp.zeros(start.setting.shape, bool))
-    _, setting, log_order, slope, settled = jax.lax.while_loop(
-        lambda state: (state[0] < STEPS) & ~state[-1], step, state
-    )
-    return Guess(setting, jnp.exp(log_order), slope, settled & jnp.isfinite(setting) & (slope < 0))
-
-
-def guess_patiently(
-    parts_at: Callable[[Array], tuple[Part, ...]],
-    start: Guess,
-    found: Guess,
-    epsilon: Array,
-    log_delta: Array,
-    ends: tuple[Any, Any],
-) -> Guess:
-    """Returns ``found`` where that has come to rest, else what Newton's method in the setting alone finds.
-
-    Where large losses are rare, moments rise like e^(t^2): the two coordinates chase each other there.
+    ``parts_at(given, setting)`` is what is composed.
     """
 
-    def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        i, setting, _, _, _ = state
-        parts = parts_at(setting)
-        order = saddle_for(parts, scanned(parts), epsilon, log_delta, False, True).order
-        one = jnp.ones_like(setting)
-        value, slope = jax.jvp(lambda u: expansion(parts_at(u), order, epsilon)[0], (setting,), (one,))
-        move = (log_delta - value) / slope
-        move = jnp.where(jnp.isfinite(move), jnp.clip(move, -FARTHEST, FARTHEST), 0.0)
-        return i + 1, jnp.clip(setting + move, *ends), order, slope, jnp.abs(move) < PATIENT_CLOSE
+    def step(state: tuple[Array, Guess], of_lane: Any) -> tuple[Array, Guess]:
+        (i, at), (given, epsilon, log_delta, ends) = state, of_lane
 
-    start_here = (jnp.asarray(0), start.setting, start.order, start.slope, jnp.zeros(start.setting.shape, bool))
-    _, setting, order, slope, settled = jax.lax.while_loop(
-        lambda state: ~found.settled & (state[0] < PATIENT) & ~state[-1], step, start_here
+        def expanded(setting: Array) -> tuple[Array, ...]:
+            return expansion(parts_at(given, setting), at.order, epsilon, i < CORRECTED)
+
+        (value, lean, bend, above), (slope, turn, _, _) = jax.jvp(expanded, (at.setting,), (jnp.ones_like(at.setting),))
+        # As a function of t log delta is least at the saddle point: ``above`` is what it is too large by here.
+        move = (log_delta - value + jnp.minimum(above, 1.0)) / slope
+        longest = jnp.minimum(FARTHEST, TURN / jnp.abs(turn))
+        is_sound = jnp.isfinite(move) & (slope < 0) & (jnp.abs(lean) < NEAR)
+        move = jnp.where(is_sound, jnp.clip(move, -longest, longest), 0.0)
+        turned = -(lean + turn * move) / bend
+        turned = jnp.where(jnp.isfinite(turned), jnp.clip(turned, -FARTHEST, FARTHEST), 0.0)
+        moved = jnp.clip(at.setting + move, *ends)
+        highest = largest_order(parts_at(given, moved)) * 0.9
+        settled = (jnp.abs(moved - at.setting) < CLOSE) & (jnp.abs(lean) < MET)
+        return i + 1, Guess(moved, jnp.minimum(at.order * jnp.exp(turned), highest), slope, settled)
+
+    found: Guess
+    _, found = by_work.while_loop(
+        lambda state, _: (state[0] < STEPS) & ~state[1].settled,
+        step,
+        (jnp.asarray(0, jnp.int32), start),
+        (given, epsilon, log_delta, ends),
     )
-    sound = settled & jnp.isfinite(setting) & jnp.isfinite(order) & (slope < 0)
-    slow = Guess(setting, order, slope, sound)
-    slow = jax.tree.map(lambda new, old: jnp.where(sound, new, old), slow, start)
-    return jax.tree.map(lambda new, old: jnp.where(found.settled, new, old), found, slow)
+    settled = found.settled & jnp.isfinite(found.setting) & (found.slope < 0)
+    setting = jnp.where(jnp.isfinite(found.setting), found.setting, start.setting)
+    return Guess(setting, found.order, jnp.where(settled, found.slope, start.slope), settled)

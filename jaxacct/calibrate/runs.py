@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxacct import certified, rdp, validation
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.search import Aim, search
+from jaxacct.calibrate.search import Aim, by_delta, search
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import in_float64
@@ -69,10 +69,11 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
     """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
     real = np.float64
     aim = Aim(
-        target=real(delta), largest=real(1.0), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0),
-        rises=np.bool_(False), whole=np.bool_(True),
+        target=real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0),
+        rises=np.bool_(False), whole=np.bool_(True), reports=np.bool_(False),
     )  # fmt: skip
     first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
-    state = search(lambda value: delta_at(int(value)), aim, first, real(SLOPE), np.bool_(False))
+    evaluate = by_delta(lambda value: delta_at(int(value)))
+    state = search(evaluate, (), aim, first, real(SLOPE), np.bool_(False))
     setting = float(state.found.setting)
     return int(state.found.value) if math.isfinite(setting) else 0

@@ -3,6 +3,9 @@
 u grows with privacy: the logarithm of the noise, of the rate's inverse, or of the steps'. A setting is accepted only
 by the certified upper bound at that very setting, so nothing about the search needs to be right for the answer to be
 safe: the guess, the slopes and the stopping rule decide how near it comes to the least.
+
+Secants lead to a setting just below the least, which the lower bound of its delta refutes. Then the one a little less
+than the tolerance above is asked for what is reported, and closes the search: from a good guess, two evaluations.
 """
 
 from __future__ import annotations
@@ -14,36 +17,46 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
+from jaxacct import by_work
 from jaxacct.arithmetic import scaled
 from jaxacct.bounds import Bounds
 from jaxacct.precision import is_concrete, outside, representable
 from jaxacct.programs import compiled
 
-ROUNDS = 20
-"""Most evaluations; one to three are usual, ten where the guess was far off."""
+ROUNDS = 24
+"""Most evaluations; two or three are usual, ten where the guess was far off."""
 
 ENOUGH = 12
-"""Evaluations after which any setting that passed will do: where so many are needed the bounds are rough."""
+"""Evaluations after which any setting that passes will do: where so many are needed the bounds are rough."""
 
 PADDING = 0.02
-"""Share of a step by which it goes farther, to the safe side: what the slope may be off by."""
+"""Share of a step that it may be off by, as the slope is."""
 
 LEAST_PADDING = 2e-10
-"""Smallest addition to u. It grows eightfold with each evaluation, so that roundings cannot keep the search awake."""
+"""Smallest distance from what failed. It grows eightfold with each evaluation: roundings cannot keep the search awake.
+"""
 
 LONGEST = 0.5
 """Longest step in u, and the first where nothing is known is ``FIRST_RETREAT``, each further one four times longer."""
 
 SMALLEST = 1e-300
-"""What counts as this much at least, so that there is a logarithm: an epsilon of 0 passes any budget."""
+"""What counts as this much at least, so that there is a logarithm."""
 
 FIRST_RETREAT, RETREATS = 0.02, 4
 
 PROVEN, FORESEEN = 1e8, 1e-9
 """Number of steps up to which the next one is tried and seen to fail; beyond, one that many times larger is."""
 
+BELOW, APART = 0.35, 0.8
+"""Shares of the tolerance: by how much less private than the foreseen least the setting to be refuted is, and how far
+above that one the setting to be accepted. Either leaves room for the foresight to be off by a third of the tolerance.
+"""
+
+LANES_A_SLOT = 4
+"""Of a batch of searches: a step is made of queues itself."""
+
 PROBE = 0.95
-"""Share of the tolerance by which a setting near the least is undercut, to prove that it is."""
+"""Share of the tolerance by which a setting is undercut, to prove that it is near the best."""
 
 MOST_STEPS = 2.0**53
 """Largest whole number of steps considered: beyond, float64 skips some."""
@@ -67,22 +80,22 @@ class Aim(NamedTuple):
     """What is searched for, as numbers, so that one program serves every search.
 
     Attributes:
-        target (): the budget.
-        largest (): what an upper bound is that says nothing: 1 for delta, inf for epsilon.
+        target (): the budget, a delta.
         least (): smallest setting.
         most (): largest setting.
         tolerance (): distance from the least, in u, at which to stop.
         rises (): whether the value of a setting u is ``exp(u)``, not ``exp(-u)``.
         whole (): whether values are whole numbers, ``exp(-u)`` rounded down; then the search ends at neighbours.
+        reports (): whether what is found is to be asked for something else than delta at the end.
     """
 
     target: Any
-    largest: Any
     least: Any
     most: Any
     tolerance: Any
     rises: Any
     whole: Any
+    reports: Any
 
     def value(self, setting: Array) -> Array:
         """Returns the value of a setting, which is what is evaluated and returned."""
@@ -91,13 +104,39 @@ class Aim(NamedTuple):
         # Evaluated as it will be read. Whole numbers are exact in any case, where they are not too large.
         return jnp.where(self.whole & (value < 2.0**46), value, representable(value))
 
+    def steepness(self) -> Array:
+        """Returns the derivative of :func:`measured` in the logarithm of delta, at the target."""
+        return 0.25 * jnp.maximum(-jnp.log(self.target), 1e-6) ** -0.75
+
+
+class Seen(NamedTuple):
+    """What one evaluation says of a value: bounds on delta; and what is to be reported, if that was asked for."""
+
+    delta: Bounds
+    reached: Bounds
+
+
+def by_delta(delta_at: Callable[[Any], Bounds]) -> Callable[[Any, Any, Any], Seen]:
+    """Returns what :func:`search` evaluates, where delta is what is reported."""
+
+    def evaluate(_: Any, value: Any, __: Any) -> Seen:
+        bounds = delta_at(value)
+        return Seen(bounds, bounds)
+
+    return evaluate
+
 
 class State(NamedTuple):
-    """Of a search after so many evaluations: the next setting, what is known of the curve, and the best setting."""
+    """Of a search after so many evaluations: what is asked next, what is known of the curve, and the best setting.
+
+    ``closes`` () is whether the next evaluation is also for what is reported, and the last if it passes. ``bad`` () is
+    the most private setting that does not pass, ``refuted`` () the most private one that was refuted.
+    """
 
     round: Array
     setting: Array
     value: Array
+    closes: Array
     slope: Array
     is_slope: Array
     last: Array
@@ -105,27 +144,35 @@ class State(NamedTuple):
     retreats: Array
     bad: Array
     refuted: Array
-    probes: Array
     found: Found
     is_done: Array
 
 
-def search(evaluate: Callable[[Array], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
+def search(
+    evaluate: Callable[[Any, Array, Array], Seen], given: Any, aim: Aim, start: Any, slope: Any, is_slope: Any
+) -> State:
     """Returns the last state of a search for the least setting at which ``evaluate`` certifies at most the target.
 
     Args:
-        evaluate: the certified bounds at a value, decreasing in the setting.
+        evaluate: what is certified for what is given, at a value; with what is reported where its last argument says
+            so. Bounds on delta decrease in the setting.
+        given: pytree of arrays.
         aim: see there.
-        start (): the first setting.
-        slope (): derivative in u of the logarithm of what is compared, roughly.
+        start (): about the least setting.
+        slope (): derivative in u of the logarithm of delta, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
     """
     state = begun(aim, start, slope, is_slope)
-    if not is_concrete(aim, state):
-        return jax.lax.while_loop(_goes_on, lambda state: advanced(aim, state, evaluate(state.value)), state)
+    if not is_concrete(aim, state, given):
+
+        def step(state: State, of_lane: tuple[Aim, Any]) -> State:
+            aim, given = of_lane
+            return advanced(aim, state, evaluate(given, state.value, state.closes))
+
+        return by_work.while_loop(lambda state, _: _goes_on(state), step, state, (aim, given), share=LANES_A_SLOT)
     # By the programs that answer single questions, which mostly are there already.
     while not bool(state.is_done) and int(state.round) < ROUNDS:
-        state = advanced(aim, state, evaluate(outside(state.value)))
+        state = advanced(aim, state, evaluate(given, outside(state.value), state.closes))
     return outside(state)
 
 
@@ -140,68 +187,88 @@ def begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=jnp.zeros(start.shape, bool))
     never = jnp.zeros(start.shape, bool)
     found = Found(nothing, aim.value(nothing), unknown, nothing, never)
-    first = _snapped(jnp.clip(start, aim.least, aim.most), aim.whole)
-    zero = jnp.zeros(start.shape, int)
-    height = jnp.nan * start
-    return State(
-        zero, first, aim.value(first), slope, is_slope, height, height, zero, -nothing, -nothing, never, found, never
-    )
+    tolerance = jnp.where(aim.whole, FORESEEN, aim.tolerance)
+    first = jnp.clip(_below(start, jnp.where(is_slope, BELOW * tolerance, 0.0), aim.whole), aim.least, aim.most)
+    zero, unseen = jnp.zeros(start.shape, int), jnp.nan * start
+    asked = zero, first, aim.value(first), never, slope * aim.steepness(), is_slope
+    return State(*asked, unseen, unseen, zero, -nothing, -nothing, found, never)
 
 
 @compiled
-def advanced(aim: Aim, state: State, bounds: Bounds) -> State:
+def advanced(aim: Aim, state: State, seen: Seen) -> State:
     """Returns the state after one more evaluation, at the value of its setting."""
-    target, least, most, whole = aim.target, aim.least, aim.most, aim.whole
-    wanted, u, value, found = measured(target), state.setting, state.value, state.found
+    whole, u, value, found, bounds = aim.whole, state.setting, state.value, state.found, seen.delta
     high, low = measured(bounds.upper), measured(bounds.lower)
-    known = bounds.upper < aim.largest
-    passes = known & (bounds.upper <= target)
+    known = bounds.upper < 1
+    passes, is_refuted = known & (bounds.upper <= aim.target), bounds.lower > aim.target
+    # What the curve is like.
     secant = (high - state.height) / (u - state.last)
-    # An epsilon of 0 hides how far below 0 the curve is.
-    usable = known & (bounds.upper > SMALLEST) & jnp.isfinite(secant) & (secant < 0)
+    usable = known & jnp.isfinite(secant) & (secant < 0)
     usable = usable & (jnp.abs(high - state.height) > 10 * (high - low))
-    slope = jnp.where(usable, secant, state.slope)
-    is_slope = state.is_slope | usable
-    step = jnp.where(known, (wanted - high) / slope, jnp.inf)
-    better = passes & (u < found.setting)
-    is_refuted = bounds.lower > target
+    slope, is_slope = jnp.where(usable, secant, state.slope), state.is_slope | usable
+    step = jnp.where(known, (measured(aim.target) - high) / slope, jnp.inf)
+    # What is known of settings.
     refuted = jnp.where(is_refuted, jnp.maximum(state.refuted, u), state.refuted)
-    new = Found(u, value, bounds, found.distance, found.infeasible)
-    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
-    best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= most)))
     bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
-    padding = jnp.maximum(PADDING * jnp.abs(step), LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12))
-    ahead = u + jnp.clip(step + padding, -LONGEST, LONGEST)
-    retreats = state.retreats + (~known & jnp.isinf(state.found.setting))
+    new = Found(u, value, seen.reached, found.distance, found.infeasible)
+    better = passes & ((u < found.setting) | state.closes)
+    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
+    best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
+    # Where the least one is, and how well that is known.
+    tolerance, blur = jnp.where(whole, FORESEEN, aim.tolerance), (high - low) / -slope
+    padding = PADDING * jnp.abs(step)
+    root = u + jnp.clip(step, -LONGEST, LONGEST)
+    accepted = refuted + jnp.maximum(APART * tolerance, 3 * blur)
+    accepted = jnp.where(whole, _next_below(refuted, accepted - refuted), accepted)
+    is_near = known & is_slope & (root + jnp.where(whole, 0.0, padding) <= accepted)
+    refutable = _below(root, jnp.maximum(BELOW * tolerance, 1.2 * blur), whole)
+    # Not farther below what passes than it takes to prove that this is near the least.
+    closest = _below(best.setting, PROBE * jnp.maximum(tolerance, 3 * blur), whole)
+    refutable = jnp.where(root > closest, jnp.maximum(refutable, closest), refutable)
     # Where nothing is known: to what passed, or away from what costs more.
+    retreats = state.retreats + (~known & jnp.isinf(best.setting))
     retreat = jnp.where(jnp.isfinite(best.setting), (u + best.setting) / 2, u + FIRST_RETREAT * 4.0**state.retreats)
-    ahead = jnp.where(known, ahead, retreat)
-    ahead = _between(_snapped(jnp.clip(ahead, least, most), whole), bad, best.setting, whole)
-    at_end = passes & (u <= least) | ~passes & (u >= most)
+    retreat = jnp.where(whole, _below(retreat, 0.0, whole), retreat)
+    ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), retreat)
+    beyond = jnp.maximum(bad + LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12), root + padding)
+    ahead = jnp.where(ahead > bad, ahead, beyond)
+    ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
     # Whole numbers end at neighbours, unless they are too large to be told apart.
-    is_adjacent = whole & (jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5)
     counts = whole & (value <= PROVEN)
-    tolerance = jnp.where(whole, FORESEEN, aim.tolerance)
-    blurred = (high - low) / -slope
-    near = passes & is_slope & ~counts & (-step <= jnp.maximum(tolerance, blurred))
-    # A setting is near the least by foresight; that it is, the next one is to prove, by its lower bound.
-    ahead = jnp.where(near, jnp.maximum(_snapped(u - PROBE * tolerance, whole), least), ahead)
-    is_done = ~counts & (best.distance <= tolerance) | state.probes & ~passes
-    is_done = is_done | jnp.isfinite(best.setting) & (state.round + 1 >= ENOUGH) & ~whole
-    is_done = is_done | at_end | (retreats > RETREATS) | is_adjacent | (ahead == u)
+    is_adjacent = whole & (jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5)
+    is_close = ~counts & (best.distance <= jnp.maximum(tolerance, 3.1 * blur))
+    enough = ~counts & (best.setting - bad <= tolerance / 2) | ~whole & (state.round + 1 >= ENOUGH)
+    at_end = passes & (u <= aim.least) | ~passes & (u >= aim.most)
+    ends = is_close | is_adjacent | jnp.isfinite(best.setting) & enough | at_end | (retreats > RETREATS) | (ahead == u)
+    # What has not been asked for what is reported yet is so at the end.
+    closed = state.closes & passes
+    again = ends & jnp.isfinite(best.setting) & aim.reports & ~closed
+    ahead, closes = jnp.where(again, best.setting, ahead), again | is_near
+    is_done = closed | ends & ~again
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    rows = state.round + 1, ahead, aim.value(ahead), slope, is_slope, last, height, retreats, bad, refuted, near
-    return State(*rows, best, is_done)
+    asked = state.round + 1, ahead, aim.value(ahead), closes, slope, is_slope
+    return State(*asked, last, height, retreats, bad, refuted, best, is_done)
 
 
-def _snapped(setting: Array, whole: Array) -> Array:
-    """Returns the setting of the next smaller whole value."""
-    return jnp.where(whole, -jnp.log(jnp.floor(jnp.exp(-setting) * (1 + scaled(1e-12)))), setting)
+def _below(setting: Array, distance: Array | float, whole: Array) -> Array:
+    """Returns a setting so much less private; of whole values the next larger one, by as much at least."""
+    lower = setting - distance
+    above = jnp.maximum(jnp.floor(jnp.exp(-setting) * (1 + scaled(1e-12))) + 1, jnp.ceil(jnp.exp(-lower)))
+    return jnp.where(whole, -jnp.log(above), lower)
+
+
+def _next_below(setting: Array, distance: Array) -> Array:
+    """Returns the setting of the next smaller whole value, by a distance at least."""
+    return -jnp.log(jnp.minimum(jnp.round(jnp.exp(-setting)) - 1, jnp.floor(jnp.exp(-setting - distance))))
 
 
 def measured(level: ArrayLike) -> Array:
-    """Returns the logarithm of an epsilon or delta: it is nearly linear in u."""
-    return jnp.log(jnp.maximum(level, SMALLEST))
+    """Returns a height that rises with a delta and is nearly linear in u.
+
+    The logarithm of a normal distribution's delta goes like the square of e^u, and that of rare large losses bends the
+    other way; a fourth root lies between the two.
+    """
+    return -(jnp.maximum(-jnp.log(jnp.maximum(level, SMALLEST)), 0.0) ** 0.25)
 
 
 def _between(ahead: Array, bad: Array, best: Array, whole: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess, guess_at_once, guess_patiently
+from jaxacct.by_work import where_needed
+from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
-from jaxacct.composition import directed_parts
+from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, Seen, search
+from jaxacct.composition import Parts, directed_parts
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import (
@@ -40,6 +42,9 @@ NOISES = (1e-2, 1e15)
 
 LEAST_RATE = 1e-12
 """Least sampling rate searched."""
+
+WIDTH = 64
+"""Lanes of a batch that are asked a question side by side, where not all of them are."""
 
 SCALES = 33
 """Scales at which a schedule's variance is looked at for a start."""
@@ -94,12 +99,12 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     """
     return Aim(
         target=given.delta,
-        largest=np.float64(1.0),
         least=np.asarray(ends[0], np.float64) if is_concrete(ends) else as_float64(ends[0]),
         most=np.asarray(ends[1], np.float64) if is_concrete(ends) else as_float64(ends[1]),
         tolerance=np.float64(config.tolerance),
         rises=np.bool_(config.unknown in ("noise_multiplier", "scale")),
         whole=np.bool_(config.unknown == "steps"),
+        reports=np.bool_(config.budget is ForEpsilon),
     )
 
 
@@ -121,56 +126,34 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
     near = _guessed(config.relation, unknown, given, aim)
     found = outside(_answered(config.relation, unknown, given, aim, near))
     if config.budget is ForEpsilon:
-        if is_concrete(found) and not found.satisfied:
-            bounds = Bounds(lower=0.0, estimate=np.nan, upper=np.inf, converged=False)
-        else:
-            bounds = answer(*_composition(unknown, given, found.value), ForEpsilon(given.delta), config.relation)
-        found = with_epsilon(found, bounds, given.epsilon)
+        found = with_epsilon(found, found.reached, given.epsilon)
     return _with_covered(config.budget, unknown, given, found), near.setting
 
 
 _calibrated_traced = jax.jit(_calibrated, static_argnums=0)
 
 
+@compiled(static=("relation",))
 def _guessed(relation: Relation, unknown: Any, given: Given, aim: Aim) -> Guess:
     """Returns the guess; ``unknown`` (3,) tells which argument is looked for, in the order of ENDS."""
-    start, found = _guessed_at_once(relation, unknown, given, aim)
-    # The other way is a program as large as this one, and hardly ever needed.
-    return (
-        found
-        if is_concrete(found) and found.settled
-        else _guessed_patiently(relation, unknown, given, aim, start, found)
-    )
+    start, ends = gaussian_start(unknown, given), (jnp.asarray(aim.least), jnp.asarray(aim.most))
 
-
-@compiled(static=("relation",))
-def _guessed_at_once(relation: Relation, unknown: Array, given: Given, aim: Aim) -> tuple[Guess, Guess]:
-    start, ends = gaussian_start(unknown, given), (aim.least, aim.most)
-    parts_at = _parts_at(relation, unknown, given, aim)
-    return start, guess_at_once(parts_at, start, given.epsilon, jnp.log(given.delta), ends)
-
-
-@compiled(static=("relation",))
-def _guessed_patiently(relation: Relation, unknown: Array, given: Given, aim: Aim, start: Guess, found: Guess) -> Guess:
-    parts_at, ends = _parts_at(relation, unknown, given, aim), (aim.least, aim.most)
-    return guess_patiently(parts_at, start, found, given.epsilon, jnp.log(given.delta), ends)
-
-
-def _parts_at(relation: Relation, unknown: Array, given: Given, aim: Aim) -> Callable[[Array], Any]:
-    def parts_at(setting: Array) -> Any:
+    def parts_at(of_lane: Any, setting: Array) -> Parts:
+        unknown, given, rises = of_lane
         # Not with ``aim.value``: a whole number of steps has no derivative.
-        value = jnp.where(aim.rises, jnp.exp(setting), jnp.exp(-setting))
+        value = jnp.where(rises, jnp.exp(setting), jnp.exp(-setting))
         return directed_parts(*_composition(unknown, given, value), relation)[0]
 
-    return parts_at
+    return guess(parts_at, (unknown, given, aim.rises), start, given.epsilon, jnp.log(given.delta), ends)
 
 
 @compiled(static=("relation",), in_pieces=True)
 def _answered(relation: Relation, unknown: Array, given: Given, aim: Aim, near: Guess) -> Calibrated:
-    def evaluate(value: Array) -> Bounds:
-        return answer(*_composition(unknown, given, value), ForDelta(given.epsilon), relation)
+    def run_at(of_lane: tuple[Array, Given], value: Array) -> tuple[PoissonSubsampledGaussian, Any]:
+        unknown, given = of_lane
+        return _composition(unknown, given, value)
 
-    return graded(aim, searched(evaluate, near, aim))
+    return graded(aim, searched(run_at, (unknown, given), given, relation, near, aim))
 
 
 @in_float64_by_programs
@@ -191,11 +174,34 @@ def _composition(unknown: Any, given: Given, value: Any) -> tuple[PoissonSubsamp
     return PoissonSubsampledGaussian(noise_multiplier, rate), steps
 
 
-def searched(evaluate: Callable[[Array], Bounds], near: Guess, aim: Aim) -> Found:
-    """Returns what the search from a guess found."""
-    # Half the tolerance on the safe side: where the guess is that good, two evaluations will do.
+def searched(
+    run_at: Callable[[Any, Array], tuple[Any, Any]], made: Any, given: Given, relation: Relation, near: Guess, aim: Aim
+) -> Found:
+    """Returns what the search from a guess found; ``run_at(made, value)`` gives mechanism and steps."""
+
+    def ask(question: Kind, of_lane: Any, value: Array) -> Bounds:
+        made, given, _ = of_lane
+        return answer(*run_at(made, value), given.asked(question), relation)
+
+    epsilon_of, delta_of = functools.partial(ask, ForEpsilon), functools.partial(ask, ForDelta)
+
+    def evaluate(of_lane: Any, value: Array, closes: Array) -> Seen:
+        """Returns delta; or epsilon, where that is to be reported, and delta only if its bound is not enough."""
+        given, aim = of_lane[1:]
+        nothing = outside(unknown_of(ForEpsilon(given.delta)))
+        passed = Bounds(nothing.lower, given.delta, given.delta, nothing.converged)
+        reports = closes & aim.reports
+        if is_concrete(of_lane, value, closes):
+            at_epsilon = epsilon_of(of_lane, value) if reports else nothing
+            at_delta = passed if at_epsilon.upper <= given.epsilon else delta_of(of_lane, value)
+            return Seen(at_delta, at_epsilon if aim.reports else at_delta)
+        at_epsilon = where_needed(reports, epsilon_of, nothing, of_lane, value, width=WIDTH)
+        lacks = ~(reports & (at_epsilon.upper <= given.epsilon))
+        at_delta = where_needed(lacks, delta_of, passed, of_lane, value, width=WIDTH)
+        return Seen(at_delta, jax.tree.map(lambda a, b: jnp.where(aim.reports, a, b), at_epsilon, at_delta))
+
     near = outside(near)
-    return search(evaluate, aim, near.setting + 0.5 * aim.tolerance, near.slope, near.settled).found
+    return search(evaluate, (made, given, aim), aim, near.setting, near.slope, near.settled).found
 
 
 @compiled
@@ -226,13 +232,16 @@ def gaussian_start(unknown: Any, given: Given) -> Guess:
     noise, rate, count = clipped
     # Not jnp.select: its argmax is of the scope's width, and a batch may be lowered when the scope is left.
     chosen = jnp.where(unknown[0], noise, jnp.where(unknown[1], rate, count))
-    return started(chosen, mu, given.epsilon)
+    # By what power of e^-u mu goes; of little noise it is less that counts, for rare losses are no central limit.
+    inverse = jnp.exp(-2 * noise)
+    power = jnp.where(unknown[0], jnp.minimum(inverse / -jnp.expm1(-inverse), 2.0), jnp.where(unknown[1], 1.0, 0.5))
+    return started(chosen, mu, given.epsilon, power)
 
 
-def started(setting: Array, mu: Array, epsilon: Array) -> Guess:
-    """Returns the guess that a setting with mu-GDP makes."""
+def started(setting: Array, mu: Array, epsilon: Array, power: Array | float = 1.0) -> Guess:
+    """Returns the guess that a setting with mu-GDP makes, where mu goes like a power of e^-u."""
     order = gaussian_order(epsilon, mu)
-    return Guess(setting, order, -(order**2) * mu**2, jnp.zeros(setting.shape, bool))
+    return Guess(setting, order, -power * order**2 * mu**2, jnp.zeros(setting.shape, bool))
 
 
 @compiled(static=("budget",))
@@ -285,30 +294,26 @@ def scaled(
 ) -> tuple[Calibrated, Array]:
     """Returns the result for the least scale of ``make``, and the setting that was guessed."""
 
-    def parts_at(setting: Array) -> Any:
+    def parts_at(steps: Any, setting: Array) -> Parts:
         return directed_parts(make(jnp.exp(setting)), steps, config.relation)[0]
 
     low, high = ends
-    if not all(pair.law() is not None for pair, _ in parts_at(low)):
+    if not all(pair.law() is not None for pair, _ in parts_at(steps, low)):
         nothing = unknown_of(ForEpsilon(low))
         return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32)), (low + high) / 2
     mu = gaussian_mu(given.epsilon, given.delta)
 
     def spread(setting: Array) -> Array:
         """Returns the standard deviation of the losses' sum, tilted hardly at all: the mu of the central limit."""
-        parts = parts_at(setting)
+        parts = parts_at(steps, setting)
         return jnp.sqrt(total(parts, scanned(parts), jnp.asarray(1e-3)).curvature)
 
     settings = jnp.linspace(low, high, SCALES)
     distances = jnp.abs(jnp.log(jax.lax.map(spread, settings)) - jnp.log(mu))
     distances = jnp.where(jnp.isnan(distances), jnp.inf, distances)
     setting = jnp.min(jnp.where(distances == jnp.min(distances), settings, jnp.inf))
-    near = guess(parts_at, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
-
-    def evaluate(scale: Array) -> Bounds:
-        return answer(make(scale), steps, ForDelta(given.epsilon), config.relation)
+    near = guess(parts_at, steps, started(setting, mu, given.epsilon), given.epsilon, jnp.log(given.delta), ends)
 
     aim = aimed(config, given, ends)
-    found = graded(aim, searched(evaluate, near, aim))
-    reached = answer(make(jnp.asarray(found.value)), steps, ForEpsilon(given.delta), config.relation)
-    return with_epsilon(found, reached, given.epsilon), near.setting
+    found = searched(lambda steps, scale: (make(scale), steps), steps, given, config.relation, near, aim)
+    return with_epsilon(graded(aim, found), found.reached, given.epsilon), near.setting

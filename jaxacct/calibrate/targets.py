@@ -27,7 +27,7 @@ from jaxacct.precision import as_float64, is_concrete, outside, scope
 from jaxacct.question import ForDelta, ForEpsilon, Kind
 
 TOLERANCE = 1e-6
-"""Relative distance from the best setting. About three evaluations; 1e-4 mostly takes two, and 1e-8 four."""
+"""Relative distance from the best setting. Three or four evaluations; 1e-4 mostly takes two, and 1e-8 four or five."""
 
 
 def noise_multiplier(
@@ -208,7 +208,8 @@ def noise_multiplier_for_tpr(
         sampling_rate (): as of :func:`noise_multiplier`.
         steps (): likewise.
         relation: likewise.
-        tolerance: likewise; at the epsilon that was chosen, whose choice costs less than 1e-4 beside it.
+        tolerance: likewise; at the epsilon that was chosen, whose choice costs less than 1e-4 beside it, or up to 4e-3
+            where the delta that belongs to it is above a half.
 
     Returns, errors as of :func:`noise_multiplier`; ``reached`` bounds delta at the epsilon that rules the test out.
 

@@ -8,9 +8,8 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from jaxacct import strict_json
 from jaxacct.cli.arguments import Elsewhere, add_json, add_run, examples, number
-from jaxacct.cli.shown import GUARANTEES, SCOPE, print_facts, rounded
+from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 
@@ -85,10 +84,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         "accountant": arguments.accountant,
         "guarantee": GUARANTEES[arguments.accountant],
     }
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        _print(record, bounds, given)
+    show(record, arguments.json, lambda: _print(record, bounds, given))
     return 0
 
 
@@ -104,7 +100,7 @@ def described(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "steps": int(arguments.steps),
         "relation": arguments.relation,
-        "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
+        "scope": scope_of(arguments.relation),
         "version": __version__,
     }
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from jaxacct.cli.arguments import add_json, examples, number
-from jaxacct.cli.shown import print_facts, rounded
+from jaxacct.cli.shown import print_facts, rounded, show
 
 FAULTS = ("noise", "clipping", "shuffling")
 EXCEEDED = 1
@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audits, prints the result, and returns the exit code."""
-    from jaxacct import audit, strict_json
+    from jaxacct import audit
     from jaxacct.train import cross_entropy
 
     settings = audit.Settings(
@@ -69,10 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = _model(inputs.shape[1:], classes)
     found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
     record = _record(arguments, found, len(labels))
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        _print(record)
+    show(record, arguments.json, lambda: _print(record))
     return EXCEEDED if found.exceeded else 0
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxacct import strict_json
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
-from jaxacct.cli.shown import GUARANTEES, SCOPE, print_facts, rounded
+from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
 from jaxacct.mechanisms.mechanism import Relation
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
@@ -77,13 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         "steps": int(run_found["steps"]),
         "relation": arguments.relation,
         "guarantee": GUARANTEES["prv"],
-        "scope": SCOPE.format(relation=arguments.relation.replace("_", " ")),
+        "scope": scope_of(arguments.relation),
         "version": __version__,
     }
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        _print(record)
+    show(record, arguments.json, lambda: _print(record))
     return 0
 
 

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import PICTURES, add_json, add_run, examples
-from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded
+from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, show
 from jaxacct.mechanisms.mechanism import Relation
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Which argument belongs to which kind."""
+
+NUMBERS = (".npz", ".csv", ".json")
+"""Suffixes of files of numbers."""
 
 LEAST_DELTA = 1e-12
 """Delta about which a profile ends unless its epsilons are given."""
@@ -90,28 +93,24 @@ def run(arguments: argparse.Namespace) -> int:
         _write(record, found, out)
     if plot is not None:
         _draw(record, found, plot)
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        _print(record, found)
+    show(record, arguments.json, lambda: _print(record, found))
     return 0
 
 
 def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
     """Raises where something cannot be written, and makes the folders: before the computing, not after it."""
-    if out is not None:
+    files = [(path, known) for path, known in ((out, NUMBERS), (plot, PICTURES)) if path is not None]
+    if files:
         from jaxacct.sweep.export import check_suffix
 
-        check_suffix(out, (".npz", ".csv", ".json"))
+        for path, known in files:
+            check_suffix(path, known)
     if plot is not None:
         from jaxacct.plot import require_matplotlib
 
         require_matplotlib()
-        if plot.suffix not in PICTURES:
-            raise ValueError(f"plot = {plot}: the suffix says the format: give one of {', '.join(PICTURES)}.")
-    for path in (out, plot):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    for path, _ in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:

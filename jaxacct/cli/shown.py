@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxacct import strict_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,13 +17,25 @@ GUARANTEES = {
     "rdp": "upper bound, by Rényi divergences",
     "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
 }
-SCOPE = "noise, rate and steps fixed in advance; Poisson sampling; neighbours: {relation}"
 
 WIDTH = 80
 """Columns of a table of facts, at most."""
 
 LEAST = 24
 """Columns of a fact; where there are fewer, each fact gets lines of its own."""
+
+
+def scope_of(relation: str) -> str:
+    """Returns what a guarantee is about."""
+    return f"noise, rate and steps fixed in advance; Poisson sampling; neighbours: {relation.replace('_', ' ')}"
+
+
+def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
+    """Prints a record as one JSON object, or what ``table`` prints."""
+    if as_json:
+        print(strict_json.dumps(record))
+    else:
+        table()
 
 
 def rounded(name: str, value: float, digits: int = 6) -> str:

@@ -10,9 +10,9 @@ import sys
 import time
 from typing import Any
 
-from jaxacct import strict_json
 from jaxacct.cli import sweep_folders
 from jaxacct.cli.arguments import RELATIONS, add_json, add_relation, examples, number
+from jaxacct.cli.shown import show
 
 AXES = {
     "noise-multiplier": "standard deviation of the noise over the clipping norm",
@@ -118,10 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"jaxacct sweep: finished parts are kept in {out}: give --resume to go on.", file=sys.stderr)
         raise
     record = sweep_folders.described(found, out) | {"seconds": time.monotonic() - start}
-    if arguments.json:
-        print(strict_json.dumps(record if out is not None else record | {"results": found.as_dict()["results"]}))
-    else:
-        _print(record, found)
+    results = {"results": found.as_dict()["results"]} if arguments.json and out is None else {}
+    show(record | results, arguments.json, lambda: _print(record, found))
     return 0
 
 

@@ -6,9 +6,8 @@ import argparse
 import pathlib
 from typing import Any
 
-from jaxacct import strict_json
 from jaxacct.cli.arguments import PICTURES, add_json, examples, number
-from jaxacct.cli.shown import GUARANTEES, SCOPE, print_columns, print_facts, rounded
+from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, scope_of, show
 
 FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
 """Settings whose ranges may be asked for."""
@@ -89,10 +88,7 @@ def merge(arguments: argparse.Namespace) -> int:
 
     found = merge(arguments.folder, arguments.shards)
     record = described(found, arguments.folder)
-    if arguments.json:
-        print(strict_json.dumps(record))
-    else:
-        print_about(record)
+    show(record, arguments.json, lambda: print_about(record))
     return 0
 
 
@@ -111,15 +107,18 @@ def best(arguments: argparse.Namespace) -> int:
               for name in FILTERS}  # fmt: skip
     ranges = {name: limit for name, limit in limits.items() if limit != (None, None)}
     entries = found.best(given[budget], least=arguments.least, most=arguments.most, count=arguments.count, **ranges)
-    if arguments.json:
-        about = {
-            name: value for name, value in described(found, arguments.folder).items() if name not in ("counts", "axes")
-        }
-        print(strict_json.dumps(about | {"results": {name: values.tolist() for name, values in entries.items()}}))
-    elif entries:
-        print_entries(found, {name: values.tolist() for name, values in entries.items()})
-    else:
-        print("none: no entry within the budget and the ranges.")
+    columns = {name: values.tolist() for name, values in entries.items()}
+    about = {
+        name: value for name, value in described(found, arguments.folder).items() if name not in ("counts", "axes")
+    }
+
+    def table() -> None:
+        if columns:
+            print_entries(found, columns)
+        else:
+            print("none: no entry within the budget and the ranges.")
+
+    show(about | {"results": columns}, arguments.json, table)
     return 0
 
 
@@ -217,7 +216,7 @@ def described(found: Any, out: Any) -> dict[str, Any]:
         "counts": found.counts(),
         "out": None if out is None else str(out),
         "guarantee": guarantee,
-        "scope": SCOPE.format(relation=found.relation.replace("_", " ")),
+        "scope": scope_of(found.relation),
         "version": __version__,
     }
 

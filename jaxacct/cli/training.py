@@ -14,7 +14,7 @@ from typing import Any
 from jaxacct import strict_json
 from jaxacct.cli import tables
 from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
-from jaxacct.cli.shown import print_facts
+from jaxacct.cli.shown import print_facts, show
 from jaxacct.whole_file import PRIVATE, write_whole
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
@@ -155,10 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
         plot.training(report, folder / PICTURE)
     except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
         print(f"jaxacct train: no picture: {error}", file=sys.stderr)
-    if arguments.json:
-        print(strict_json.dumps(report))
-    else:
-        _print(report, folder)
+    show(report, arguments.json, lambda: _print(report, folder))
     return 0
 
 

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jaxacct import strict_json
 from jaxacct.cli.arguments import add_json, examples
-from jaxacct.cli.shown import print_columns, print_facts
+from jaxacct.cli.shown import print_columns, print_facts, show
 from jaxacct.mechanisms.mechanism import Relation
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
@@ -72,10 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     statuses = [str(verdict["status"]) for verdict in verdicts]
     status = next(name for name in ("REFUTED", "UNDECIDED", "PROVED") if name in statuses)
     counts = {name.lower(): statuses.count(name) for name in CODES}
-    if arguments.json:
-        print(strict_json.dumps({"status": status, "counts": counts, "claims": verdicts, "version": __version__}))
-    else:
-        _print(status, found, verdicts)
+    show(
+        {"status": status, "counts": counts, "claims": verdicts, "version": __version__},
+        arguments.json,
+        lambda: _print(status, found, verdicts),
+    )
     return CODES[status]
 
 
