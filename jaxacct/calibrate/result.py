@@ -43,7 +43,8 @@ class Calibrated:
         value: the setting, float64, the shape of the batch. Where ``status`` is INFEASIBLE or UNKNOWN it is on the safe
             side: infinite noise, no sampling, no steps.
         reached: certified bounds on the budgeted quantity at ``value``: on epsilon, or on delta where the target is an
-            advantage. ``reached.upper`` is at most the budget.
+            advantage. ``reached.upper`` is at most the budget. Where it took the mesh, :func:`jaxacct.epsilon` needs a
+            ``tolerance`` as small to say so.
         status: a :class:`Status`, int32.
 
     >>> bool(Calibrated(2.0, Bounds(0.9, 0.95, 1.0), 0).satisfied)

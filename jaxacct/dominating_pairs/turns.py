@@ -11,7 +11,7 @@ from jaxacct.arithmetic import with_pair_form
 
 
 def turned(angle: Array) -> tuple[Array, Array]:
-    """Returns cos - 1 and sin, the first without cancellation."""
+    """Returns cos - 1 and sin, the first without cancellation, of angles below 2^52."""
     half = angle / 2
     sine, cosine = sine_and_cosine(half) if half.dtype == jnp.float64 else (jnp.sin(half), jnp.cos(half))
     return -2 * sine**2, 2 * sine * cosine

@@ -128,9 +128,9 @@ def place_jumps(
     last = jnp.clip(origin + jnp.ceil(jnp.maximum(high, whole.top) / h) + 1, 1, points - 2)
     jumps = with_tails(pair, -origin * h, h, last, order, points)
     overlap = 4 * (jumps.shift + whole.shift)
-    # Where the infimum or the supremum is on the mesh there is nothing beyond.
+    # Nothing is beyond an infimum or supremum that is on the mesh; the bin taken next to it may be the last but one.
     ends = jnp.stack([whole.start, whole.top])
-    is_end = whole.inside & jnp.stack([jnp.asarray(True), whole.outermost[1] < whole.last])
+    is_end = whole.inside & jnp.stack([jnp.asarray(True), whole.outermost[1] < whole.last - 1])
     bounded = whole._replace(
         log_beyond=jnp.full_like(whole.log_beyond, -jnp.inf),
         log_above=jnp.full_like(whole.log_above, -jnp.inf),
@@ -181,7 +181,8 @@ def apart(
     gamma = jnp.where((jnp.arange(2)[:, None] == 0) & ~((below <= -h) & (above >= h)), jnp.nan, gamma)
     # With the loss 0 for sure, which rounds once.
     gamma = gamma.at[:, jumps.origin].add(1.0) * (1 + jnp.array([[4.0], [-4.0]]) * roundoff())
-    further = order * moved - jnp.log(mass[0]) + relative
+    # Rounded up alpha's mass may be above 1, and then counts in what is lost.
+    further = order * moved - jnp.minimum(jnp.log(mass[0]), 0.0) + relative
     jumps = jumps._replace(
         log_beyond=jumps.log_beyond + further, log_above=jumps.log_above + further, log_thin=jumps.log_thin + further
     )

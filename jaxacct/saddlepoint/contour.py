@@ -81,7 +81,7 @@ class Line(NamedTuple):
     """K(t) of the sum."""
     slope: Array
     common_error: Array
-    """Relative error of all nodes alike."""
+    """Error of the log of all nodes alike."""
     log_tail: Array
     """Log of the nodes left out, in units of the sum over the nodes."""
     orders: Array
@@ -278,8 +278,9 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
-    relative = both * jnp.exp(-log_height) + line.common_error
-    relative = relative + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
+    relative = both * jnp.exp(-log_height) + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
+    # What all nodes have in common is an error of a logarithm.
+    relative = relative + (1 + relative) * jnp.expm1(line.common_error)
     bounds = line.log_beside - found - line.orders * epsilon
     sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
     added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))

@@ -66,6 +66,43 @@ def test_one_step_is_bracketed(rate, relation):
     assert np.all(lower <= upper + lost + 1e-12)
 
 
+def test_no_loss_beyond_the_last_point_is_left_out():
+    """Wherever the last point is beside the supremum, and whichever bin is the outermost: what is beyond are jumps."""
+    low, mesh = -1.0, 1 / 512
+    step, top = 0.5 - mesh, 0.5 + mesh / 2
+
+    def of_pieces(integral, beginning, end):
+        """Returns what a density of 1, and of 1/30 beyond the step, has between two losses."""
+        pieces = ((low, step, 1.0), (step, top, 1 / 30))
+        return sum(
+            height * jnp.maximum(integral(jnp.minimum(end, last)) - integral(jnp.maximum(beginning, first)), 0.0)
+            for first, last, height in pieces
+        )
+
+    whole_mass = step - low + (top - step) / 30
+
+    def p(beginning, end):
+        return of_pieces(lambda y: y, beginning, end) / whole_mass
+
+    def q(beginning, end):
+        return of_pieces(lambda y: -jnp.exp(-y), beginning, end) / whole_mass
+
+    loss = ja.PrivacyLoss(
+        lambda y, _: p(low, y), lambda y, _: 1 - q(y, top), lowest=low, highest=top,
+        survival_p=lambda y, _: p(y, top), survival_q=lambda y, _: q(y, top),
+    )  # fmt: skip
+    pair, beyond = loss.dominating_pairs("remove")[0], 0
+    with jax.enable_x64(True):
+        size, order, wide = np.float64(POINTS), np.float64(3.0), np.float64(16 * mesh)
+        for short in np.linspace(-1.0, 4.0, 21):
+            whole = place(pair, np.float64(low - 2 * mesh), top - short * mesh, np.float64(mesh), order, size)
+            bounded, rare = jumps.place_jumps(pair, whole, np.float64(-1.5), np.float64(top), wide, order, size)
+            (_, above), _ = rare.hole
+            assert top <= bounded.top or above <= bounded.top
+            beyond += int(whole.outermost[1]) + 1 == int(whole.last) and top > bounded.top
+    assert beyond >= 3
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_below_is_below(seed):
     """The lower measure of the jumps, on rough random measures, where nothing is smooth."""
