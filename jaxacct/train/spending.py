@@ -89,10 +89,11 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
     if steps is not None and steps > MOST_COUNT:
         raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}.")
 
-    noise = chosen.noise_multiplier if has_noise else None
-    solve = _planned if sampler or budget.queries else _planned_once
+    # Numbers alone, by which a plan is known again.
+    noise = float(chosen.noise_multiplier) if has_noise else None
     steps = None if steps is None else int(steps)
-    made = solve(sampler, size, budget.queries, rate, budget.delta, budget.epsilon, noise, steps)
+    solve = _planned if sampler or budget.queries else _planned_once
+    made = solve(sampler, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
 
