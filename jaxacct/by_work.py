@@ -29,6 +29,9 @@ FEWEST, SHARE = 16, 8
 """Slots of a queue: one for so many lanes (SHARE), and not fewer than so many. More fill a device better, but the last
 lanes to be done keep all of them busy: for a lane's most steps, at most."""
 
+OF_QUEUES = 4
+"""Lanes for each slot of a queue whose steps are queues themselves."""
+
 
 def while_loop(
     condition: Callable[[Tree, Any], Array],
@@ -46,7 +49,7 @@ def while_loop(
         state: pytree of arrays.
         given: pytree of arrays, the same at every step.
         longest_first (): lanes for which it is larger come first in the queue: steps that they may take, if known.
-        share: lanes for each slot, SHARE by default. Fewer where a step is of loops that are queues themselves.
+        share: lanes for each slot, SHARE by default. OF_QUEUES where a step is of loops that are queues themselves.
     """
 
     def alone(state: Tree, given: Any, _: Any) -> Tree:

@@ -92,12 +92,6 @@ def gaussian_mu(epsilon: Array, delta: Array) -> Array:
     return jnp.exp(jax.lax.fori_loop(0, GAUSSIAN_STEPS, newton, jnp.log(start)))
 
 
-def gaussian_order(epsilon: Array, mu: Array) -> Array:
-    """Returns roughly the saddle point of a mu-GDP mechanism at ``epsilon``: K'(t) = (t + 1/2) mu^2 = eps + 3/(2t)."""
-    half = (epsilon / mu**2 - 0.5) / 2
-    return half + jnp.sqrt(half**2 + 1.5 / mu**2)
-
-
 def expansion(
     parts: tuple[Part, ...], order: Array, epsilon: Array, corrected: Array | bool
 ) -> tuple[Array, Array, Array, Array]:

@@ -52,9 +52,6 @@ BELOW, APART = 0.35, 0.8
 above that one the setting to be accepted. Either leaves room for the foresight to be off by a third of the tolerance.
 """
 
-LANES_A_SLOT = 4
-"""Of a batch of searches: a step is made of queues itself."""
-
 PROBE = 0.95
 """Share of the tolerance by which a setting is undercut, to prove that it is near the best."""
 
@@ -169,7 +166,7 @@ def search(
             aim, given = of_lane
             return advanced(aim, state, evaluate(given, state.value, state.closes))
 
-        return by_work.while_loop(lambda state, _: _goes_on(state), step, state, (aim, given), share=LANES_A_SLOT)
+        return by_work.while_loop(lambda state, _: _goes_on(state), step, state, (aim, given), share=by_work.OF_QUEUES)
     # By the programs that answer single questions, which mostly are there already.
     while not bool(state.is_done) and int(state.round) < ROUNDS:
         state = advanced(aim, state, evaluate(given, outside(state.value), state.closes))

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.by_work import where_needed
-from jaxacct.calibrate.guess import Guess, gaussian_mu, gaussian_order, guess
+from jaxacct.calibrate.guess import Guess, gaussian_mu, guess
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, Seen, search
 from jaxacct.composition import Parts, directed_parts
@@ -34,6 +34,7 @@ from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
 from jaxacct.saddlepoint.accountant import answer
+from jaxacct.saddlepoint.search import gaussian_order
 from jaxacct.saddlepoint.solve import scanned
 from jaxacct.saddlepoint.sums import total
 

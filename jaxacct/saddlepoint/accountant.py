@@ -179,7 +179,7 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
     runs = closed_forms(directions, single=asked.single)
     if runs:
-        return _largest([one_run.bounds_of(run, question) for run in runs])
+        return _of_runs(runs, question)
     if not _has_laws(directions):
         return unknown(question), jnp.asarray(0)
     return solve.bounds_of(directions, question)
@@ -209,7 +209,7 @@ def _each(directions: tuple[Parts, ...], questions: Question) -> Bounds:
 
 @compiled
 def _each_run(runs: list[OneRun], questions: Question) -> Bounds:
-    return jax.lax.map(lambda question: _largest([one_run.bounds_of(run, question) for run in runs])[0], questions)
+    return jax.lax.map(lambda question: _of_runs(runs, question)[0], questions)
 
 
 def has_laws(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
@@ -221,7 +221,9 @@ def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
-def _largest(found: Sequence[Bounds]) -> tuple[Bounds, Any]:
+def _of_runs(runs: Sequence[OneRun], question: Question) -> tuple[Bounds, Any]:
+    """Returns the larger of the closed forms' brackets, and which direction decides."""
+    found = [one_run.bounds_of(run, question) for run in runs]
     return (found[0], jnp.asarray(0)) if len(found) == 1 else solve.larger(*found)
 
 

@@ -95,12 +95,10 @@ def _variance(nodes: Nodes) -> Array:
     return jnp.sum(p * (nodes.losses - jnp.sum(p * nodes.losses)) ** 2)
 
 
-def gaussian_order(variance: Array, epsilon: Array, log_delta: Array, by_delta: Array) -> Array:
-    """Returns about the saddle point of a Gaussian loss of this variance; for others it is a beginning."""
-    deviation, apart = jnp.sqrt(variance), epsilon - variance / 2
-    for_delta = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / deviation
-    # K'(t) = (t + 1/2) variance = eps + 1/t, and a little more.
-    return jnp.where(by_delta, for_delta, (apart + jnp.hypot(apart, 2 * deviation)) / (2 * variance))
+def gaussian_order(epsilon: Array, mu: Array) -> Array:
+    """Returns roughly the saddle point of a mu-GDP mechanism at ``epsilon``: K'(t) = (t + 1/2) mu^2 = eps + 3/(2t)."""
+    half = (epsilon / mu**2 - 0.5) / 2
+    return half + jnp.sqrt(half**2 + 1.5 / mu**2)
 
 
 def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
@@ -132,7 +130,10 @@ def saddle_for(
     given = parts, scans, epsilon, log_delta, by_delta
     largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
     variance = summed(parts, [jax.vmap(_variance)(rows) for rows in scans])
-    start = search_from(gaussian_order(variance, epsilon, log_delta, by_delta), largest, wanted)
+    # Where a Gaussian loss of this variance has it.
+    mu = jnp.sqrt(variance)
+    by_tail = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / mu
+    start = search_from(jnp.where(by_delta, by_tail, gaussian_order(epsilon, mu)), largest, wanted)
     search, at, reached = by_work.while_loop(
         lambda state, _: ~state[0].is_over, _one_look, (start, nothing, nothing), given
     )

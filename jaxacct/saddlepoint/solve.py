@@ -44,10 +44,6 @@ NEWTON = 5
 LINES = 3
 """Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
 
-
-LANES_A_SLOT = 4
-"""Of the loop over lines: one is usual, and a step is made of queues."""
-
 MOVED = 0.005
 """Nats of log delta by which eps must have moved for another line to be another line."""
 
@@ -170,7 +166,7 @@ def _worked_off(directions: tuple[Parts, ...], first: int, state: State, questio
         return _read(opened(parts, state.wanted, state.direction < end), question, state)
 
     return by_work.while_loop(
-        lambda state, _: state.direction < end, a_line, state, (directions, question), share=LANES_A_SLOT
+        lambda state, _: state.direction < end, a_line, state, (directions, question), share=by_work.OF_QUEUES
     )
 
 
@@ -203,9 +199,8 @@ def _read(on: Opened, question: Question, state: State) -> State:
     decides = jnp.where(is_done & (which == 1), state.direction, state.decides)
     # Where a line leads: to another for the same direction, to a rough one for the next, or to a first one.
     first, no = _first(question), jnp.asarray(False)
-    known = bounds.lower if isinstance(question, ForEpsilon) else question.epsilon
-    limit = question.delta if isinstance(question, ForEpsilon) else bounds.lower
-    another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(known, limit, no, on.line.order)
+    at = (bounds.lower, question.delta) if isinstance(question, ForEpsilon) else (question.epsilon, bounds.lower)
+    another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
     can_be_below = is_done & bounds.converged & (on.line.order > 0) & _is_certified()
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
