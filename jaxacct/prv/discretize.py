@@ -16,7 +16,7 @@ from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, first_index
 from jaxacct.programs import compiled
 from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.placing import CUTS, Placed, losses_of, outside_hole, widths_of
+from jaxacct.prv.placing import CUTS, Placed, losses_of, widths_of
 
 
 class Cells(NamedTuple):
@@ -39,12 +39,12 @@ def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
 
         def bins() -> Array:
             edges = _with_settled(balanced_edges(cells.p[1:-1], losses, widths_of(placed, points)), placed)
-            return jnp.concatenate([-infinity, outside_hole(edges, placed, 1), infinity, infinity])
+            return jnp.concatenate([-infinity, edges, infinity, infinity])
 
         return jax.lax.cond(is_first, bins, lambda: boundaries), cells
 
     # One after the other in a loop: half the code to compile.
-    first = jnp.concatenate([-infinity, outside_hole(losses, placed, 0), infinity])
+    first = jnp.concatenate([-infinity, losses, infinity])
     _, both = jax.lax.scan(masses, first, jnp.array([True, False]))
     return Cells(*(CellMasses(*(leaf[i][: points + 1 - i] for leaf in both)) for i in range(2)))
 
@@ -59,21 +59,7 @@ def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> t
     there on, wherever that costs least (``log_weight`` is the log of what tilted mass costs): the tilted mass of all
     may be without bound, and the mass of all more than delta. Below, it is left out.
     """
-    return tilted(placed, *masses_of(placed, cells), order, log_weight)
-
-
-def masses_of(placed: Placed, cells: Cells) -> tuple[Float[Array, "2 points"], Float[Array, " 2"]]:
-    """Returns masses above the pair's and below them, on the mesh up to the last point kept, and how far off it is."""
-    points = cells.around.p.shape[0]
-    losses, h, shift = losses_of(placed, points), widths_of(placed, points), placed.shift
-    relaxed = relaxation(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
-    masses = jnp.stack([_raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
-    kept = (jnp.arange(points) <= placed.last)[None, :]
-    return jnp.where(kept, masses, 0.0), jnp.stack([shift, shift + relaxed])
-
-
-def tilted(placed: Placed, masses: Array, shifts: Array, order: Array, log_weight: Array) -> tuple[LossLattice, Array]:
-    """Returns the lattices of masses above and below, (2, points), and the mass that counts as infinite."""
+    masses, shifts = masses_of(placed, cells)
     points = masses.shape[1]
     losses, h, shift, sides = losses_of(placed, points), placed.mesh, placed.shift, jnp.array([True, False])
     both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0, 0))(masses, losses, order, h, shifts, sides)
@@ -88,6 +74,16 @@ def tilted(placed: Placed, masses: Array, shifts: Array, order: Array, log_weigh
     log_total = jnp.max(both.log_mass) + jnp.log1p(both.slack[0] + cut + flushed) + order * shift
     slack = both.slack + jnp.where(sides, beyond + flushed, 0.0)
     return replace(both, slack=slack, log_total=jnp.broadcast_to(log_total, (2,))), lost
+
+
+def masses_of(placed: Placed, cells: Cells) -> tuple[Float[Array, "2 points"], Float[Array, " 2"]]:
+    """Returns masses above the pair's and below them, on the mesh up to the last point kept, and how far off it is."""
+    points = cells.around.p.shape[0]
+    losses, h, shift = losses_of(placed, points), widths_of(placed, points), placed.shift
+    relaxed = relaxation(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
+    masses = jnp.stack([_raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
+    kept = (jnp.arange(points) <= placed.last)[None, :]
+    return jnp.where(kept, masses, 0.0), jnp.stack([shift, shift + relaxed])
 
 
 def _cut(placed: Placed, order: Array, log_mass: Array, log_weight: Array) -> tuple[Array, Array]:

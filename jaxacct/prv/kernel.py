@@ -25,10 +25,10 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Part, Parts, combined
+from jaxacct.composition import Facts, Parts, combined
 from jaxacct.precision import TINY, UNIT_ROUNDOFF, is_concrete, outside
 from jaxacct.programs import compiled
-from jaxacct.prv import jumps, plan
+from jaxacct.prv import plan
 from jaxacct.prv.compose import METHODS, Stages, merge, self_compose
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.discretize import Cells, cells_of, measures
@@ -56,11 +56,10 @@ class Composed(NamedTuple):
     facts: Facts
 
 
-def composed(parts: Parts, question: Question, points: int, method: str, *, jumps_apart: bool = False) -> Composed:
+def composed(parts: Parts, question: Question, points: int, method: str) -> Composed:
     """Returns the composition on lattices of ``points`` points.
 
-    The tilt is chosen for ``question``; others may be asked after. With ``jumps_apart`` rare large losses of concrete
-    arguments may have a mesh of their own.
+    The tilt is chosen for ``question``; others may be asked after.
     """
     counts = tuple(steps for _, steps in parts)
     total = functools.reduce(operator.add, [steps.sum() for steps in counts])
@@ -76,10 +75,6 @@ def composed(parts: Parts, question: Question, points: int, method: str, *, jump
     rows = [
         (*part, *(leaf[end - len(part[1]) : end] for leaf in windows)) for part, end in zip(parts, ends, strict=True)
     ]
-    if jumps_apart and int(ends[-1]) == 1 and concrete and method == METHODS[0]:
-        found = _with_jumps(parts[0], sketches[0], chosen, asked, facts, points)
-        if found is not None:
-            return found
     if int(ends[-1]) == 1 or concrete:
         return _summed(rows, chosen, facts, points, method)
     # One after the other: their windows and stages differ, and so the memory is that of the results.
@@ -126,32 +121,6 @@ def _power_of(row: Any, chosen: plan.Plan, points: int, method: str) -> tuple[Lo
         placed, cells_of(pair, placed, points), steps, np.int64(METHODS.index(method)), chosen.order, chosen.log_weight,
         chosen.log_tail,
     )  # fmt: skip
-
-
-def _with_jumps(part: Part, sketch: Sketch, whole: plan.Plan, asked: Any, facts: Facts, points: int) -> Composed | None:
-    """Returns the sum of a single pair's losses, of which the rare large ones are jumps on a mesh of their own.
-
-    None where that gains little over the plan for all on one mesh.
-    """
-    (pair, steps), sketch, of_whole = outside((_entry(part, 0), _entry(sketch, 0), (whole.saddle, whole.mesh[0])))
-    cuts = jumps.cuts_of(sketch, float(of_whole[0]), float(of_whole[1]), points)
-    if cuts is None:
-        return None
-    chosen, _ = _planned((jumps.halves(sketch, cuts),), (np.stack([steps, steps]),), *asked, np.int64(0))
-    low, high, mesh = outside((chosen.low, chosen.high, chosen.mesh))
-    if mesh[0] * jumps.FINER > of_whole[1]:
-        return None
-    size = np.float64(points)
-    placed = place(pair, low[0], high[0], mesh[0], chosen.order, size)
-    wide = jumps.mesh_of_jumps(float(mesh[1]), placed)
-    if wide is None:
-        return None
-    bounded, rare = jumps.place_jumps(pair, placed, low[1], high[1], np.float64(wide), chosen.order, size)
-    lattices, stages, lost = _power_of_two(
-        bounded, cells_of(pair, bounded, points), rare, cells_of(pair, rare, points), steps, chosen.order,
-        chosen.log_weight, chosen.log_tail,
-    )  # fmt: skip
-    return Composed(lattices, stages, chosen.order, lost, facts)
 
 
 def _summed(rows: list[Any], chosen: plan.Plan, facts: Facts, points: int, method: str) -> Composed:
@@ -202,17 +171,6 @@ def _power(
     """Returns the lattices of a loss summed ``steps`` times, their stages, and what they lost."""
     lattices, lost = measures(placed, cells, order, log_weight)
     return *self_compose(lattices, steps, method, log_tail), steps * lost
-
-
-@compiled
-def _power_of_two(
-    bounded: Placed, bounded_cells: Cells, rare: Placed, rare_cells: Cells, steps: Array, order: Array,
-    log_weight: Array, log_tail: Array,
-) -> tuple[LossLattice, Stages, Array]:  # fmt: skip
-    """Returns the same of a loss whose jumps are apart, with the stages of the bounded one."""
-    both, lost = jumps.apart(bounded, bounded_cells, rare, rare_cells, order, log_weight)
-    powers, stages = jax.lax.map(lambda one: self_compose(one, steps, jnp.int64(0), log_tail), both)
-    return merge(_entry(powers, 0), _entry(powers, 1), log_tail), _entry(stages, 0), steps * lost
 
 
 def _tournament(lattices: LossLattice, log_tail: Array) -> LossLattice:

@@ -55,11 +55,6 @@ class Placed(NamedTuple):
     """Edges at which these balance; see :func:`_laid`."""
     inside: Bool[Array, " 2"]
     """Whether there are such bins within the mesh."""
-    origin: Array
-    """Index of the point about which the hole is."""
-    hole: Float[Array, "2 2"]
-    """Ends of an interval of losses that are left out, the first above the second if there is none: for cells, and for
-    bins."""
     spacing: Float[Array, " blocks"] | None = None
     """How far apart the points of each block are, in units of ``mesh``: powers of two; None if they are alike."""
 
@@ -83,13 +78,6 @@ def positions_of(spacing: Array | None, points: int) -> Array:
     size = points // spacing.shape[0]
     begins = size * (jnp.cumsum(spacing) - spacing)
     return (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
-
-
-def outside_hole(losses: Array, placed: Placed, which: int) -> Array:
-    """Returns boundaries, each between or at the points of its index, moved to the end of the hole that is next."""
-    below, above = placed.hole[which]
-    is_below = jnp.arange(losses.shape[0]) < placed.origin + 1 - which
-    return jnp.where(is_below, jnp.minimum(losses, below), jnp.maximum(losses, above))
 
 
 @compiled
@@ -143,7 +131,6 @@ def with_tails(pair: DominatingPair, start: Array, h: Array, last: Array, order:
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
         log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,
         outermost=jnp.zeros(2), edges=jnp.zeros(2), inside=jnp.zeros(2, bool),
-        origin=jnp.int32(0), hole=jnp.stack([jnp.full(2, jnp.inf), jnp.full(2, -jnp.inf)], axis=1),
     )  # fmt: skip
 
 

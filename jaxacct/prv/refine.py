@@ -55,9 +55,8 @@ class ToleranceWarning(UserWarning):
 class _Found:
     """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
 
-    def __init__(self, directions: list[Parts], question: Question, goal: Goal, method: str, *, jumps_apart: bool):
+    def __init__(self, directions: list[Parts], question: Question, goal: Goal, method: str):
         self.directions, self.question, self.goal, self.method = directions, question, goal, method
-        self.jumps_apart = jumps_apart
         self.answers: dict[int, Answer] = {}
         self.beside: dict[int, list[Bounds]] = {}
 
@@ -79,7 +78,7 @@ class _Found:
 
     def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
         """Returns the brackets that answer all questions of a direction, and the record of the first."""
-        sum_ = composed(self.directions[which], self.question, points, self.method, jumps_apart=self.jumps_apart)
+        sum_ = composed(self.directions[which], self.question, points, self.method)
         found = [answer_of(sum_, self.question.at(value), points, self.method) for value in self.values()]
         return [outside(bounds) for bounds, _ in found], found[0][1]
 
@@ -135,8 +134,7 @@ class _Found:
 
 def at_points(directions: list[Parts], question: Question, points: int, method: str) -> Answer:
     """Returns the answer of concrete arguments on meshes of ``points`` points, coarser where that does not count."""
-    # What a trace would give.
-    found = _Found(directions, question, question.tolerance, method, jumps_apart=False)
+    found = _Found(directions, question, question.tolerance, method)
     found.begin(points)
     return found.largest()
 
@@ -185,7 +183,7 @@ class _OnOneMesh(_Found):
     """The same, by the frequencies of one mesh for all steps."""
 
     def __init__(self, directions: list[Parts], question: Question, goal: Goal):
-        super().__init__(directions, question, goal, METHODS[0], jumps_apart=False)
+        super().__init__(directions, question, goal, METHODS[0])
         is_epsilon = isinstance(question, ForEpsilon)
         wanted = (0.0, goal[not is_epsilon]) if isinstance(goal, tuple) else (goal, 0.0)
         cut = 1 / min(wanted[0] or question.tolerance, question.tolerance)
@@ -242,7 +240,7 @@ def within(directions: list[Parts], question: Question, goal: Goal, method: str)
         answer = on_one_mesh(directions, question, goal)
         if answer is not None:
             return answer
-    found = _Found(directions, question, goal, method, jumps_apart=True)
+    found = _Found(directions, question, goal, method)
     tolerance = question.tolerance if isinstance(goal, tuple) else goal
     points, previous, stalls = _size(USUAL * min((question.tolerance / tolerance) ** 0.5, 1.0)), float("inf"), 0
     every = range(len(directions))
