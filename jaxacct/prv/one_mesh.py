@@ -74,10 +74,17 @@ def _read(
 
 
 @compiled
+def have_atoms(directions: list[Parts]) -> Array:
+    """Returns whether some loss has atoms, which evolving meshes keep on their points."""
+    lowest = [jax.vmap(lambda pair: pair.anchors()[0])(pairs) for parts in directions for pairs, _ in parts]
+    return jnp.any(jnp.isfinite(jnp.concatenate(lowest)))
+
+
+@compiled
 def outlines(
     directions: list[Parts], value: Array, is_epsilon: Array, goal: tuple[Array, Array], points: Array
-) -> list[tuple[Outline, Facts, Array]]:
-    """Returns, of each direction, what is chosen, what is known, and whether some loss has atoms."""
+) -> list[tuple[Outline, Facts]]:
+    """Returns, of each direction, what is chosen and what is known."""
     found = []
     for parts in directions:
         counts = tuple(steps for _, steps in parts)
@@ -90,10 +97,9 @@ def outlines(
 @compiled
 def _outlined(
     sketches: tuple[Any, ...], counts: tuple[Array, ...], value: Array, is_epsilon: Array, goal: tuple[Array, Array]
-) -> tuple[Outline, Facts, Array]:
-    has_atoms = jnp.any(jnp.concatenate([jnp.isfinite(sketch.anchors[:, 0]) for sketch in sketches]))
+) -> tuple[Outline, Facts]:
     chosen = outline(sketches, counts, value, is_epsilon, goal)
-    return chosen, combined([sketch.known for sketch in sketches], counts), has_atoms
+    return chosen, combined([sketch.known for sketch in sketches], counts)
 
 
 SIZES = tuple(sorted({2**i for i in range(8, 18)} | {3 * 2**i for i in range(7, 16)}))

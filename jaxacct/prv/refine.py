@@ -195,7 +195,7 @@ class _OnOneMesh(_Found):
         return one_mesh.SPARE * float(np.max(self.outlines[which][0].points)) / share**0.5 + one_mesh.MARGIN
 
     def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
-        chosen, facts, _ = self.outlines[which]
+        chosen, facts = self.outlines[which]
         return one_mesh.solved(points, self.directions[which], chosen, facts, self.question, self.values())
 
 
@@ -203,11 +203,11 @@ def on_one_mesh(directions: list[Parts], question: Question, goal: Goal) -> Answ
     """Returns the answer by the few frequencies of a sum (:mod:`.frequencies`), or None where it is not found so."""
     if any(len(parts) > 1 or len(parts[0][1]) > 1 or parts[0][1][0] < LEAST_STEPS for parts in directions):
         return None
+    if one_mesh.have_atoms(directions):
+        return None
     if isinstance(question, ForDelta) and not isinstance(goal, tuple):
         goal = goal / SHARE_OF_DELTA
     found = _OnOneMesh(directions, question, goal)
-    if any(has_atoms for _, _, has_atoms in found.outlines):
-        return None
     order = sorted(range(len(directions)), key=lambda i: -float(found.outlines[i][0].epsilon))
     points, gap = found.points_for(order[0]), float("inf")
     for _ in range(LOOKS):
