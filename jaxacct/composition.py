@@ -20,7 +20,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
 from jaxacct.precision import exact_real, is_concrete, is_zero, log_complement
-from jaxacct.pytrees import check_told_apart
+from jaxacct.pytrees import check_told_apart, of_each
 from jaxacct.validation import MOST_STEPS
 
 Part: TypeAlias = tuple[DominatingPair, Any]
@@ -188,7 +188,7 @@ def facts_of(parts: Parts) -> Facts:
 
 @functools.partial(jax.jit, inline=True)
 def _facts_of(parts: Parts) -> Facts:
-    return combined([jax.vmap(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
+    return combined([of_each(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
 def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 Class = TypeVar("Class", bound=type)
@@ -84,3 +86,27 @@ def _is_told_apart(cls: type) -> bool:
 def is_concrete(*trees) -> bool:
     """Returns whether no leaf of ``trees`` is a tracer, so that Python may look at the values."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)) -> Callable[..., Any]:
+    """Returns ``jax.vmap`` of a function, for axes that are mostly of length 1, where it calls the function itself.
+
+    Most compositions are of one loss, and tracing an operation under ``vmap`` takes three times as long.
+
+    >>> import jax.numpy as jnp
+    >>> of_each(lambda x, y: x + y, (0, None))(jnp.ones((1, 3)), 2.0).shape
+    (1, 3)
+    """
+    batched = jax.vmap(function, in_axes)
+
+    def each(*args: Any) -> Any:
+        leaves = [leaf for axis, arg in zip(in_axes, args, strict=True) if axis == 0 for leaf in jax.tree.leaves(arg)]
+        if any(jnp.shape(leaf)[:1] != (1,) for leaf in leaves):
+            return batched(*args)
+        entries = [
+            arg if axis is None else jax.tree.map(lambda leaf: leaf[0], arg)
+            for axis, arg in zip(in_axes, args, strict=True)
+        ]
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*entries))
+
+    return each

@@ -126,6 +126,18 @@ def test_what_is_not_needed_is_not_done_and_parts_are_made_once():
     np.testing.assert_array_equal(run(again, [X], 1e9)[0][0], run(code, [X], 1e9)[0][0])
 
 
+def test_what_depends_on_nothing_is_not_compiled():
+    class Refused(Program):
+        def _compile(self, *_):
+            raise AssertionError
+
+    @Refused
+    def fixed(x):
+        return 2.0 * jnp.ones(3)
+
+    assert fixed(X).tolist() == [2.0] * 3
+
+
 def test_work_ends_where_it_is_allowed_to():
     code = translated(jax.make_jaxpr(lambda x: lax.while_loop(lambda c: c > -1, lambda c: c * 1.0, x))(1.0))
     with pytest.raises(WorkError):

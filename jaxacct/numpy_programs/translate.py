@@ -158,7 +158,7 @@ def translated(program: ClosedJaxpr) -> Code:
         raise NotImplementedError("random keys are JAX's")
     whole = _Translation()
     code = whole.code_of(program)
-    code.length = sum(len(part.steps) for _, part in whole.codes.values())
+    code.length = max(sum(len(part.steps) for _, part in whole.codes.values()), 1)
     return code
 
 

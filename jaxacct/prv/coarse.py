@@ -21,6 +21,7 @@ from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import TINY, log_complement
 from jaxacct.programs import compiled
+from jaxacct.pytrees import of_each
 from jaxacct.question import ForEpsilon, Question
 
 POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
@@ -47,7 +48,7 @@ def logs_of(pairs: DominatingPair) -> tuple[Array, Array]:
         noticed = jnp.minimum(unnoticed + pair.infinite_mass(), 1.0)
         return -log_complement(noticed) * (1 + 2 * arithmetic().function), sums
 
-    return jax.vmap(of)(pairs)
+    return of_each(of)(pairs)
 
 
 def without_composing(parts: Parts, question: Question) -> tuple[Array, Array]:

@@ -23,6 +23,7 @@ from jaxacct.prv.outline import Outline, outline, spacing_of
 from jaxacct.prv.parseval import bounds_on_delta, bounds_on_epsilon
 from jaxacct.prv.placing import place_apart
 from jaxacct.prv.sketch import sketched
+from jaxacct.pytrees import of_each
 from jaxacct.question import ForEpsilon, Question
 
 
@@ -70,13 +71,13 @@ def _read(
         "slack": sums.slack, "shift": sums.shift, "lost": sums.lost, "points": sums.points,
         "start": sums.place + mesh * sums.first,
     }  # fmt: skip
-    return jax.vmap(one)(questions), record
+    return of_each(one)(questions), record
 
 
 @compiled
 def have_atoms(directions: list[Parts]) -> Array:
     """Returns whether some loss has atoms, which evolving meshes keep on their points."""
-    lowest = [jax.vmap(lambda pair: pair.anchors()[0])(pairs) for parts in directions for pairs, _ in parts]
+    lowest = [of_each(lambda pair: pair.anchors()[0])(pairs) for parts in directions for pairs, _ in parts]
     return jnp.any(jnp.isfinite(jnp.concatenate(lowest)))
 
 

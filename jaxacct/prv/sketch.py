@@ -17,6 +17,7 @@ from jaxacct.arithmetic import roughly
 from jaxacct.composition import Known, known_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.programs import compiled
+from jaxacct.pytrees import of_each
 
 OCTAVE = 6
 """Cells of the sketch for each halving of the distance from the bulk."""
@@ -70,11 +71,11 @@ def sketched(pairs: DominatingPair, steps: Array, value: Array, is_epsilon: Arra
             known = jnp.where(is_epsilon, jnp.log(value) - log_copies, log_delta)
             return _cells(pair, jnp.clip(known, -2000.0, 0.0) - jnp.log(16.0 * points))
 
-        return jax.vmap(of)(pairs)
+        return of_each(of)(pairs)
 
     # No bound depends on what the cells hold. Atoms are to lie on the mesh, to the last digit.
     cells = roughly(guessed)(pairs, steps, value, points)
-    return Sketch(*cells, *jax.vmap(lambda pair: (jnp.stack(pair.anchors()), known_of(pair)))(pairs))
+    return Sketch(*cells, *of_each(lambda pair: (jnp.stack(pair.anchors()), known_of(pair)))(pairs))
 
 
 def _cells(pair: DominatingPair, log_cut: Array) -> tuple[Array, Array, Array]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -26,6 +25,7 @@ from jaxacct.composition import Part
 from jaxacct.dominating_pairs.law import Moments, Nodes, law_of
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
+from jaxacct.pytrees import of_each
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
 from jaxacct.saddlepoint.sums import cumulants_above, largest_order, log_factor, summed, total_and_error
 
@@ -189,7 +189,7 @@ def far_enough(
     modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
     """
     rough = [
-        jax.vmap(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1))(pairs, scan)
+        of_each(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1), (0, 0))(pairs, scan)
         for (pairs, _), scan in zip(parts, scans, strict=True)
     ]
     most, least = spacing * FREQUENCIES, log_sum - cut
@@ -218,7 +218,7 @@ def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
     """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
     w, (parts, rough, order, _, _) = state[0] * FARTHER, given
     logs = [
-        jax.vmap(lambda p, n: law_of(p).log_envelope(order, w, n))(pairs, nodes)
+        of_each(lambda p, n: law_of(p).log_envelope(order, w, n), (0, 0))(pairs, nodes)
         for (pairs, _), nodes in zip(parts, rough, strict=True)
     ]
     return w, summed(parts, logs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -12,6 +11,7 @@ from jaxacct import by_work
 from jaxacct.arithmetic import roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs.law import Moments, Nodes
+from jaxacct.pytrees import of_each
 from jaxacct.saddlepoint.sums import largest_order, summed, total
 
 LEAST = 4.0**-16
@@ -129,7 +129,7 @@ def saddle_for(
     by_delta = jnp.asarray(by_delta)
     given = parts, scans, epsilon, log_delta, by_delta
     largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
-    variance = summed(parts, [jax.vmap(_variance)(rows) for rows in scans])
+    variance = summed(parts, [of_each(_variance)(rows) for rows in scans])
     # Where a Gaussian loss of this variance has it.
     mu = jnp.sqrt(variance)
     by_tail = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / mu

@@ -24,6 +24,7 @@ from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
+from jaxacct.pytrees import of_each
 from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta
 from jaxacct.saddlepoint.search import saddle_for
@@ -50,7 +51,7 @@ MOVED = 0.005
 
 def scanned(parts: Parts) -> list[Nodes]:
     """Returns the nodes of all parts for real orders."""
-    return [jax.vmap(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
+    return [of_each(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
 class Wanted(NamedTuple):

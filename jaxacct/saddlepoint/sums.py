@@ -13,6 +13,7 @@ from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
+from jaxacct.pytrees import of_each
 
 VALUE_ROUNDING = 700.0
 """Units of roundoff by which a cumulant errs relative to itself.
@@ -26,7 +27,7 @@ Tree = TypeVar("Tree")
 
 def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
     """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
-    return summed(parts, [jax.vmap(moments, in_axes=(0, None))(rows, order) for rows in nodes])
+    return summed(parts, [of_each(moments, (0, None))(rows, order) for rows in nodes])
 
 
 def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Moments]]:
@@ -36,8 +37,8 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     """
     of_rows, each = [], []
     for (pairs, _), rows in zip(parts, nodes, strict=True):
-        found = jax.vmap(moments, in_axes=(0, None))(rows, order)
-        missed = jax.vmap(log_moment_error, in_axes=(0, 0, None))(pairs, rows, order)
+        found = of_each(moments, (0, None))(rows, order)
+        missed = of_each(log_moment_error, (0, 0, None))(pairs, rows, order)
         of_rows.append(found)
         each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
     return *summed(parts, each), of_rows
@@ -60,7 +61,7 @@ def log_moment_error(pair: DominatingPair, scan: Nodes, order: Array) -> Array:
 def largest_order(parts: tuple[Part, ...]) -> Array:
     """Returns the largest order at which moments of all that is run are known."""
     largest = [
-        jnp.min(jnp.where(steps > 0, jax.vmap(lambda p: law_of(p).largest_order())(pairs), jnp.inf))
+        jnp.min(jnp.where(steps > 0, of_each(lambda p: law_of(p).largest_order())(pairs), jnp.inf))
         for pairs, steps in parts
     ]
     return jnp.min(jnp.stack(largest))
@@ -72,7 +73,7 @@ def cumulants_above(parts: tuple[Part, ...], scans: list[Nodes], orders: Array, 
     def one(_: Array, order: Array, given: Any) -> Array:
         parts, scans = given
         each = [
-            jax.vmap(lambda p, n: cumulant_above(n, order) + jnp.exp(log_moment_error(p, n, order)))(pairs, rows)
+            of_each(lambda p, n: cumulant_above(n, order) + jnp.exp(log_moment_error(p, n, order)), (0, 0))(pairs, rows)
             for (pairs, _), rows in zip(parts, scans, strict=True)
         ]
         above: Array = summed(parts, each)
