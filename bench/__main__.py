@@ -3,7 +3,7 @@
     python -m bench [NAME ...] [--quick] [--list] [--out DIR] [--peers-python [LIBRARY=]PATH] [--cores N]
 
 Runs the named cases, all by default, of every library that is installed, each in a process of its own on the same
-cores, and writes DIR/suite.json, suite.md and pictures; where DIR is bench/results, the README's table of claims as
+cores, and writes DIR/suite.json, suite.md and pictures; where DIR is bench/results, the README's headlines as
 well. Cases that are not named keep the records of an earlier run on the same kind of machine. The peers are looked for
 in the interpreters that --peers-python, or JAXACCT_BENCH_PEERS_PYTHON, names: one for all, or LIBRARY=PATH for one of
 them (Opacus needs PyTorch), comma-separated in the variable. What is not installed, takes too long or raises is a row

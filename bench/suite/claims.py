@@ -145,7 +145,7 @@ CLAIMS = (
         for level, wanted in ((1e-2, 5), (1e-3, 5), (1e-4, 10))
     ),
     *(
-        Claim(f"the same for `ja.epsilon`: dp-accounting, error {level:g}", "accuracy",
+        Claim(f"time for an error of {level:g}, 10^4 steps: dp-accounting over `ja.epsilon`", "accuracy",
               _at_error(level, "dp-accounting", "jaxacct"), wanted)
         for level, wanted in ((1e-2, 5), (1e-3, 5), (1e-4, 10), (1e-5, 10))
     ),
@@ -222,6 +222,39 @@ def _shown(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     return (f"{value:.1e}" if 0 < abs(value) < 0.01 else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}") + unit
+
+
+HEADLINES = (
+    "time for an error of 0.001, 10^4 steps: dp-accounting over `ja.epsilon`",
+    "time for an error of 0.0001, 10^4 steps: dp-accounting over `ja.prv`",
+    "10^5 steps: prv-accountant over `ja.prv`, at its error",
+    "100 different mechanisms: dp-accounting at interval 0.0001 over `ja.epsilon`, at its error",
+    "10,000 settings in one call: dp-accounting over `ja.saddlepoint`, each",
+    "bounds of ours on the wrong side of the truth, 10,000 settings",
+    "least noise for 1,000 budgets: dp-accounting over `ja.calibrate`, each",
+    "1,000 Rényi curves: dp-accounting over `ja.rdp`, each",
+    "private step over plain step, MLP, ghost clipping and noise",
+    "what the filter in the loop adds to a step",
+)
+"""The claims that the README shows, met or missed."""
+
+
+def summary(records: list[Record]) -> list[str]:
+    """Returns the lines of a Markdown table of the headlines, and a line that counts all claims."""
+    by_text = {record["claim"]: record for record in records}
+    found = [by_text[text] for text in HEADLINES]
+    counts = {verdict: sum(record["verdict"] == verdict for record in records) for verdict in ("met", "missed")}
+    return [
+        "| | measured | wanted |",
+        "|---|---|---|",
+        *(
+            f"| {record['claim']} | {_shown(record['measured'], record['unit'])} | "
+            f"{'at least' if record['at_least'] else 'at most'} {_shown(record['wanted'], record['unit'])} |"
+            for record in found
+        ),
+        "",
+        f"Of {len(records)} claims {counts['met']} are met and {counts['missed']} missed, with the reason beside each.",
+    ]
 
 
 def table(records: list[Record]) -> list[str]:

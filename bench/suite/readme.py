@@ -1,4 +1,4 @@
-"""The table of claims in the README, which is the one of bench/results, put there by the command that measures it."""
+"""The headlines of bench/results in the README, put there by the command that measures them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def block(results: dict[str, Any]) -> str:
     """Returns what stands between the marks."""
     machine = results["machine"]
     head = f"On {results['cores']} core(s) of an {machine['processor']}, commit {results['commit'][:12]}:"
-    return "\n".join([head, "", *claims.table(results["claims"])])
+    return "\n".join([head, "", *claims.summary(results["claims"])])
 
 
 def split(text: str) -> tuple[str, str, str]:
