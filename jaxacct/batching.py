@@ -51,7 +51,7 @@ _begun: set[Any] = set()
 
 
 def one_by_one(
-    function: Callable[..., Result], *static: Any, settled: Callable[..., Any] | None = None
+    function: Callable[..., Result], *static: Any, settled: Callable[..., Any] | None = None, result: Any = None
 ) -> Callable[..., Result]:
     """Returns ``function`` of ``static`` and more, whose batches a CPU works off one entry after the other.
 
@@ -64,6 +64,8 @@ def one_by_one(
         static: hashable.
         settled: of the further arguments, whether the first of them is the result as it stands. It is asked of batches
             that nobody else traces; where it holds for all entries, nothing is run or compiled.
+        result: of what shapes and types the result is, if that is known. Where a batch is all that there is, one entry
+            is then not traced for nothing.
     """
     call = functools.partial(function, *static)
     if arithmetic() == PAIR:  # traced for one already
@@ -72,7 +74,7 @@ def one_by_one(
 
     def alone(*args: Any) -> Any:
         with jax.enable_x64(wide):
-            return by_platform(call, *args)
+            return by_platform(call, *args, result=result)
 
     single: Any = jax.custom_batching.custom_vmap(alone)
 

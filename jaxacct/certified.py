@@ -304,7 +304,7 @@ def _narrowed(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any
     """Returns the exact accountant's bracket with that of a mesh of so many points; None asks for no mesh."""
     if is_concrete(exact, leaves) and exact.converged:
         return exact
-    return one_by_one(_with_points, asked, points, settled=_has_converged)(exact, leaves)
+    return one_by_one(_with_points, asked, points, settled=_has_converged, result=exact)(exact, leaves)
 
 
 def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:

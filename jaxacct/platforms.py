@@ -26,6 +26,7 @@ def by_platform(
     *args: Any,
     at_once: Callable[..., Any] | None = None,
     safe: Callable[[Any], Any] | None = None,
+    result: Any = None,
 ) -> Any:
     """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere. Inside the float64 scope.
 
@@ -36,18 +37,25 @@ def by_platform(
         args: those.
         at_once: the same function in another form, for devices other than CPUs.
         safe: moves results to their safe side where they leave as a float64 that is none; :func:`outward` by default.
+        result: of what shapes and types the result is. Where that is said nothing is traced before it is lowered.
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
-    with float64_elsewhere():
-        closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    given, types = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)], tuple(closed.out_avals)
+    given = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
+    if result is None:
+        with float64_elsewhere():
+            closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
+        types, native = tuple(closed.out_avals), jaxpr_as_fun(closed)
+    else:
+        types = tuple(
+            jax.make_jaxpr(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), result))().out_avals
+        )
 
-    def native(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(jaxpr_as_fun(closed)(*leaves))
+        def native(*leaves: Any) -> Any:
+            return later(_flat(function, args), types, *leaves)
 
     def elsewhere(*leaves: Any) -> tuple[Any, ...]:
-        return native(*leaves) if at_once is None else tuple(later(_flat(at_once, args), types, *leaves))
+        return tuple(native(*leaves) if at_once is None else later(_flat(at_once, args), types, *leaves))
 
     def pairs(*leaves: Any) -> tuple[Any, ...]:
         def moved(*args: Any) -> Any:
@@ -57,7 +65,7 @@ def by_platform(
 
     forms = {} if is_decided() else {"tpu": pairs}
     if at_once is not None:
-        forms["cpu"] = native
+        forms["cpu"] = lambda *leaves: tuple(native(*leaves))
     found = jax.lax.platform_dependent(*given, default=elsewhere, **forms)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 

@@ -160,7 +160,7 @@ def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
-    return one_by_one(_solved, asked)(leaves)
+    return one_by_one(_solved, asked, result=zero() if asked.precision == "float64" else None)(leaves)
 
 
 def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
