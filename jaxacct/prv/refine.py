@@ -223,8 +223,8 @@ def on_one_mesh(directions: list[Parts], question: Question, goal: Goal) -> Answ
             return None  # where delta is next to 1, how far it is from 1 is what the evolving mesh knows better
         if excess <= 1:
             return answer
-        # What rounds, or is let go, is no matter of the mesh.
-        if not float(answer[0].gap) < 0.9 * gap:
+        # What rounds, or is let go, is no matter of the mesh; nor is what says nothing, for it was foreseen to.
+        if not float(answer[0].gap) < min(0.9 * gap, 1.0):
             return None
         gap, points = float(answer[0].gap), max(size * (1.2 * excess) ** 0.5, size + 1)
     return None
@@ -243,7 +243,7 @@ def within(directions: list[Parts], question: Question, goal: Goal, method: str)
     found = _Found(directions, question, goal, method)
     tolerance = question.tolerance if isinstance(goal, tuple) else goal
     points, previous, stalls = _size(USUAL * min((question.tolerance / tolerance) ** 0.5, 1.0)), float("inf"), 0
-    every = range(len(directions))
+    every, is_narrowed = range(len(directions)), False
     if sum(len(steps) for _, steps in directions[0]) < MANY:
         found.improve(every, points)
     else:
@@ -251,6 +251,11 @@ def within(directions: list[Parts], question: Question, goal: Goal, method: str)
     while True:
         bounds, record = found.largest()
         gap, excess = float(bounds.gap), found.excess()
+        if gap >= 0.5 and not is_narrowed:
+            # What is known without a mesh may be all that is asked, or rule out a direction.
+            found.narrow()
+            is_narrowed = True
+            continue
         # A finer mesh cannot help where nothing is finite, nor where rounding or truncation is what is left: where it
         # has twice not helped. One mesh for all steps, or for many, may be too coarse for a single one, though.
         stalls += 0.8 * previous < gap < 0.5
@@ -262,7 +267,7 @@ def within(directions: list[Parts], question: Question, goal: Goal, method: str)
         finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5
         points, previous = _size(min(max(finer, points + 1), FARTHEST * points)), gap
         found.improve(every, points)
-    if not bounds.converged:
+    if not bounds.converged and not is_narrowed:
         found.narrow()
         bounds, record = found.largest()
     if not bounds.converged:
