@@ -70,7 +70,7 @@ def epsilon(
     and the mechanisms' own sampling; rounding included. Invalid traced parameters and no noise give ``upper = inf``.
     With a mechanism among them that is known by its Rényi curve alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go
     the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds, ``lower`` is 0, and nothing has converged. A single
-    :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as well, and has a lower bound; in a trace it does not.
+    :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as well, but in a trace, and has a lower bound.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
@@ -275,22 +275,14 @@ def _of_search(search: RepeatAndSelect, questions: Question, relation: Relation)
     run, trials = (search.mechanism, search.steps), search.trials
     each = [questions.at(value) for value in questions.value]
     by_curves = [_by_curves(search, 1, question, relation) for question in each]
-    if isinstance(trials, Binomial) and trials.count <= MOST_COMPOSED:  # whoever sees all runs sees the best one
-        often = jax.tree.map(lambda count: count * float(trials.count), run[1])
+    most: Any = trials.count if isinstance(trials, Binomial) else np.inf
+    if most <= MOST_COMPOSED:  # whoever sees all runs sees the best one
+        often = jax.tree.map(lambda count: count * float(most), run[1])
         together = [answer(run[0], often, question, relation) for question in each]
         by_curves = [_no_more_than(*both) for both in zip(together, by_curves, strict=True)]
-    span = _span(run, questions, float(trials.mean), relation)
-    if not 0 <= span < np.inf:
-        return [replace(found, lower=np.float64(0.0)) for found in by_curves]
-    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
-    ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
-    epsilons = np.linspace(0.0, max(span, 1e-6), RATIOS)
-    profiles = [curve(*run, epsilons=epsilons, relation=way) for way in ways]
-    if not apart:  # of several pairs no chord is one's
-        profiles = [replace(profiles[0], lower=np.zeros(RATIOS))]
-    selections = [
-        Selection(OneWay.of(epsilons, forth, back), trials) for forth, back in zip(profiles, profiles[::-1], strict=True)
-    ]
+    selections = [Selection(way, trials) for way in profile(run, questions, float(trials.mean), relation)]
+    if not selections:
+        return [replace(found, lower=np.zeros(())) for found in by_curves]
     found = []
     for question, curves in zip(each, by_curves, strict=True):
         value = float(question.value)
@@ -302,6 +294,23 @@ def _of_search(search: RepeatAndSelect, questions: Question, relation: Relation)
         lower = min(max(low for low, _ in ends), upper)
         found.append(Bounds(np.float64(lower), np.float64(np.nan), np.float64(upper), np.asarray(False)))
     return found
+
+
+def profile(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> list[OneWay]:
+    """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
+
+    Each way, or the worse for both; none where nothing is known that helps.
+    """
+    span = _span(run, questions, mean, relation)
+    if not 0 <= span < np.inf:
+        return []
+    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
+    ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
+    epsilons = np.linspace(0.0, max(span, 1e-6), RATIOS)
+    found = [curve(*run, epsilons=epsilons, relation=way) for way in ways]
+    if not apart:  # of several pairs no chord is one's
+        found = [replace(found[0], lower=np.zeros(RATIOS))]
+    return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
 
 
 def _span(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> float:

@@ -15,7 +15,7 @@ from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.renyi_only import Curves, OfOthers
 from jaxacct.precision import as_float64
 from jaxacct.pytrees import register_dataclass
-from jaxacct.selection.laws import Binomial, Poisson, Trials
+from jaxacct.selection.laws import Binomial, Poisson, Trials, TruncatedNegativeBinomial
 
 GRID = np.array([*np.round(np.arange(1.1, 11.0, 0.1), 1), *np.round(np.geomspace(11, 1024, 64))])
 """Orders among which the second one of the theorem, and those above an order that is asked for, are looked for."""
@@ -61,6 +61,7 @@ class RepeatAndSelect(OfOthers):
     >>> from jaxacct import Gaussian, epsilon, rdp, selection
     >>> search = RepeatAndSelect(Gaussian(noise_multiplier=5.0), 1, selection.Geometric(mean=10.0))
     >>> print(f"{epsilon(search, 1, 1e-6):.3f} {rdp.epsilon(search, 1, 1e-6):.3f}")
+    1.234 1.814
     """
 
     trials: Trials
@@ -70,20 +71,23 @@ class RepeatAndSelect(OfOthers):
     def check_numbers(self) -> None:
         super().check_numbers()
         if not isinstance(self.trials, Trials):
-            raise TypeError(f"trials = {self.trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0).")
+            raise TypeError(
+                f"trials = {self.trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0)."
+            )
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
-        law, mean = self.trials, as_float64(self.trials.mean)
+        law = self.trials
         if isinstance(law, Binomial):
             most, chance = as_float64(law.count), as_float64(law.probability)
             valid = (most >= 1) & (chance > 0) & (chance <= 1)
             return jnp.where(valid, most * curves.of(self.mechanism, self.steps, orders), jnp.nan)
-        grid = jnp.asarray(GRID)
+        mean, grid = as_float64(law.mean), jnp.asarray(GRID)
         asked = jnp.concatenate([orders, grid])
         own, fixed = (curves.of(self.mechanism, self.steps, values) for values in (orders, GRID))
         if isinstance(law, Poisson):
             added = mean * curves.delta(fixed, grid, jnp.log1p(1 / (asked - 1)))
         else:
+            assert isinstance(law, TruncatedNegativeBinomial)
             eta = as_float64(law.shape)
             mean = jnp.where(eta >= 0, mean, jnp.nan)
             added = (1 + eta) * jnp.min((1 - 1 / grid) * fixed + _log_inverse(mean, eta) / grid)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import math
 import secrets
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -55,12 +55,8 @@ class Trials(abc.ABC):
         """Returns lower and upper bounds on log(f'(1)/f'(x)), for x in [0, 1]; of a law that is not traced."""
 
     @abc.abstractmethod
-    def _first(self) -> tuple[int, float]:
-        """Returns the least number of trials, and the logarithm of its probability."""
-
-    @abc.abstractmethod
-    def _ratio(self, count: int) -> float:
-        """Returns by how much likelier one trial more is than ``count``."""
+    def _recursion(self) -> tuple[int, float, float, float]:
+        """Returns the least k, log P(K = k), and a and b of P(K = k + 1) = (a + b/(k + 1)) P(K = k)."""
 
     def slope(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns lower and upper bounds on f'(x), for x (n,) in [0, 1], rounding included."""
@@ -83,13 +79,13 @@ class Trials(abc.ABC):
     def draw(self) -> int:
         """Returns a number of trials by the operating system's entropy, within :data:`DRAWING` of the law."""
         uniform = secrets.randbits(64) * 2.0**-64
-        count, log = self._first()
+        count, log, a, b = self._recursion()
         below = math.exp(log)
         while below <= uniform and not (log < -DEEPEST and count > self.mean):
-            factor = self._ratio(count)
-            if factor <= 0:
-                break
-            count, log = count + 1, log + math.log(factor)
+            count += 1
+            if a + b / count <= 0:
+                return count - 1
+            log += math.log(a + b / count)
             below += math.exp(log)
         return count
 
@@ -102,61 +98,22 @@ class Poisson(Trials):
     Attributes:
         mean (): expected number of trials, at least 1.
 
-    >>> law = Poisson(10.0)
-    >>> law.draw() >= 0
+    >>> Poisson(10.0).draw() >= 0
     True
     """
 
     mean: ArrayLike
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (float(self.mean) * (1 - x),) * 2
+        return (_number(self.mean) * (1 - x),) * 2
 
-    def _first(self) -> tuple[int, float]:
-        return 0, -float(self.mean)
-
-    def _ratio(self, count: int) -> float:
-        return float(self.mean) / (count + 1)
-
-
-class _FromOneUp(Trials):
-    """The truncated negative binomial family: f' is mean (1 + r (1 - x))^-(1 + eta), with r = 1/g - 1."""
-
-    shape: Any
-
-    def _odds(self) -> tuple[float, float]:
-        """Returns lower and upper bounds on log(1/g) = log(1 + r), g being the law's parameter.
-
-        With u = log(1/g) the mean is expm1(u)/u times x/(1 - e^-x) at x = eta u: it rises, and is at least e^(u/2).
-        """
-        mean, shape = float(self.mean), float(self.shape)
-
-        def expected(u: float) -> float:
-            x = shape * u
-            return (math.expm1(u) / u if u > 0 else 1.0) * (x / -math.expm1(-x) if x > 0 else 1.0)
-
-        ends = []
-        for margin in (1 + ROUNDING, 1 - ROUNDING):
-            low, high = 0.0, 2 * math.log(mean) * (1 + 1e-12) + 1e-12
-            while low < (middle := (low + high) / 2) < high:
-                low, high = (middle, high) if expected(middle) * margin < mean else (low, middle)
-            ends.append((low, high))
-        return ends[0][0], ends[1][1]
-
-    def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        low, high = ((1 + float(self.shape)) * np.log1p(math.expm1(u) * (1 - x)) for u in self._odds())
-        return low, high
-
-    def _first(self) -> tuple[int, float]:
-        return 1, math.log(float(self.mean)) - float(self._fall(np.zeros(()))[1])
-
-    def _ratio(self, count: int) -> float:
-        return (count + float(self.shape)) / (count + 1) * -math.expm1(-self._odds()[1])
+    def _recursion(self) -> tuple[int, float, float, float]:
+        return 0, -_number(self.mean), 0.0, _number(self.mean)
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class TruncatedNegativeBinomial(_FromOneUp):
+class TruncatedNegativeBinomial(Trials):
     """The negative binomial law without its zero: the lower the shape, the less it costs and the more K varies.
 
     Attributes:
@@ -176,10 +133,43 @@ class TruncatedNegativeBinomial(_FromOneUp):
         validation.check_epsilon(self.shape, "shape")
         validation.check_finite(self.shape, "shape")
 
+    def _odds(self) -> tuple[float, float]:
+        """Returns lower and upper bounds on log(1/g), g being the law's parameter.
+
+        With u = log(1/g) the mean is expm1(u)/u times x/(1 - e^-x) at x = eta u: it rises, and is at least e^(u/2).
+        """
+        mean, shape = _number(self.mean), _number(self.shape)
+
+        def expected(u: float) -> float:
+            x = shape * u
+            return (math.expm1(u) / u if u > 0 else 1.0) * (x / -math.expm1(-x) if x > 0 else 1.0)
+
+        ends = []
+        for margin in (1 + ROUNDING, 1 - ROUNDING):
+            low, high = 0.0, 2 * math.log(mean) * (1 + 1e-12) + 1e-12
+            while low < (middle := (low + high) / 2) < high:
+                low, high = (middle, high) if expected(middle) * margin < mean else (low, middle)
+            ends.append((low, high))
+        return ends[0][0], ends[1][1]
+
+    def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        # f' is mean (1 + (1/g - 1) (1 - x))^-(1 + eta).
+        low, high = ((1 + _number(self.shape)) * np.log1p(math.expm1(u) * (1 - x)) for u in self._odds())
+        return low, high
+
+    def _recursion(self) -> tuple[int, float, float, float]:
+        rest = -math.expm1(-self._odds()[1])
+        return (
+            1,
+            math.log(_number(self.mean)) - float(self._fall(np.zeros(()))[1]),
+            rest,
+            rest * (_number(self.shape) - 1),
+        )
+
 
 @register_dataclass
 @dataclass(frozen=True)
-class Geometric(_FromOneUp):
+class Geometric(TruncatedNegativeBinomial):
     """The geometric law: after each trial the search ends with probability 1/mean.
 
     Attributes:
@@ -189,14 +179,12 @@ class Geometric(_FromOneUp):
     True
     """
 
-    mean: ArrayLike
-
-    shape: ClassVar[float] = 1.0
+    shape: ArrayLike = field(default=1.0, init=False)
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class Logarithmic(_FromOneUp):
+class Logarithmic(TruncatedNegativeBinomial):
     """The logarithmic law: few trials mostly, and now and then very many.
 
     Attributes:
@@ -206,15 +194,13 @@ class Logarithmic(_FromOneUp):
     True
     """
 
-    mean: ArrayLike
-
-    shape: ClassVar[float] = 0.0
+    shape: ArrayLike = field(default=0.0, init=False)
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class Binomial(Trials):
-    """The binomial law: each of ``count`` trials is made with a probability, so that there may be none.
+    """The binomial law: so many trials, of which each is made with a probability; there may be none.
 
     Attributes:
         count (): most trials, whole, at least 1.
@@ -227,6 +213,11 @@ class Binomial(Trials):
     count: ArrayLike
     probability: ArrayLike
 
+    @property
+    def mean(self) -> float:
+        """``count`` times ``probability``."""
+        return _number(self.count) * _number(self.probability)
+
     def validate(self) -> None:
         count = validation.concrete_value(self.count)
         if count is not None and not np.all((count >= 1) & (count <= MOST_TRIALS) & (count == np.floor(count))):
@@ -234,13 +225,8 @@ class Binomial(Trials):
         validation.check_positive(self.probability, "probability")
         validation.check_probability(self.probability, "probability")
 
-    @property
-    def mean(self) -> Any:  # type: ignore[override]
-        """``count`` times ``probability``."""
-        return self.count * self.probability  # type: ignore[operator]
-
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        others, chance = float(self.count) - 1, float(self.probability)
+        others, chance = _number(self.count) - 1, _number(self.probability)
         if others == 0:
             return (np.zeros_like(x),) * 2
         with np.errstate(divide="ignore"):
@@ -248,14 +234,12 @@ class Binomial(Trials):
         slack = others * ROUNDING  # of a logarithm near 0
         return np.maximum(falls - slack, 0.0), falls + slack
 
-    def _first(self) -> tuple[int, float]:
-        if self.probability == 1:
-            return int(self.count), 0.0  # type: ignore[arg-type]
-        return 0, float(self.count) * math.log1p(-float(self.probability))
-
-    def _ratio(self, count: int) -> float:
-        chance = float(self.probability)
-        return (float(self.count) - count) / (count + 1) * chance / (1 - chance) if chance < 1 else 0.0
+    def _recursion(self) -> tuple[int, float, float, float]:
+        count, chance = _number(self.count), _number(self.probability)
+        if chance == 1:
+            return int(count), 0.0, 0.0, 0.0
+        odds = chance / (1 - chance)
+        return 0, count * math.log1p(-chance), -odds, (count + 1) * odds
 
 
 @register_dataclass
@@ -270,6 +254,8 @@ class Fixed(Binomial):
     3
     """
 
-    count: ArrayLike
+    probability: ArrayLike = field(default=1.0, init=False)
 
-    probability: ClassVar[float] = 1.0  # type: ignore[misc]
+
+def _number(value: Any) -> float:
+    return float(value)

@@ -104,7 +104,9 @@ def test_the_best_of_many_runs_costs_no_more_than_the_bound(seed, shape):
 def test_one_run_is_one_run():
     curves = Exact((np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])))
     for shape in (0.0, 1.0):
-        found = bound(ja.RepeatAndSelect(ja.PureDP(1.0), 1, TruncatedNegativeBinomial(1.0, shape)), "add_or_remove", curves)
+        found = bound(
+            ja.RepeatAndSelect(ja.PureDP(1.0), 1, TruncatedNegativeBinomial(1.0, shape)), "add_or_remove", curves
+        )
         np.testing.assert_allclose(found, curves.of(None, 1, ORDERS), rtol=1e-12)
 
 

@@ -88,7 +88,8 @@ def test_no_order_of_results_costs_more(law):
             exact = delta(winner(law, p, ranks), winner(law, q, ranks), asked)
             assert np.all(exact <= upper + 1e-12), (law, ranks)
         least = found.least_epsilon(float(upper[2]))
-        assert least <= asked[2] * (1 + 1e-6) and found.upper(least) <= upper[2]
+        assert least <= asked[2] * (1 + 1e-6)
+        assert found.upper(least) <= upper[2]
     if law == Fixed(1):
         np.testing.assert_allclose(upper, delta(p, q, asked), atol=2e-3)
 
@@ -118,7 +119,8 @@ def test_slopes_and_draws_are_those_of_the_law(law):
     x = np.linspace(0.02, 0.98, 25)
     low, high = law.slope(x)
     by_differences = (generating(law, x + 1e-5) - generating(law, x - 1e-5)) / 2e-5
-    assert np.all(low <= high) and np.all(high <= low * (1 + 1e-10))
+    assert np.all(low <= high)
+    assert np.all(high <= low * (1 + 1e-10))
     np.testing.assert_allclose(high, by_differences, rtol=1e-5, atol=1e-9)
     assert abs(law.missed(0.3) - float(generating(law, np.array(0.7)))) < 1e-6
     draws = np.array([law.draw() for _ in range(400)])
