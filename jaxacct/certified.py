@@ -265,7 +265,7 @@ def _is_search(mechanism: Any, steps: Any) -> bool:
 MOST_COMPOSED = 2.0**20
 """Most runs of a search that are composed, to see whether that is less."""
 
-RATIOS = 80
+RATIOS = 48
 """Epsilons at which the profile of one run is taken; twice as many lower the epsilon of a search by a thousandth."""
 
 

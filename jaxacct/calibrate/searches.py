@@ -10,14 +10,13 @@ import numpy as np
 from jaxacct import certified, validation
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.secants import least
-from jaxacct.calibrate.targets import noise_multiplier
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_parts
 from jaxacct.question import ForDelta
 from jaxacct.selection import Logarithmic, Poisson, Trials, TruncatedNegativeBinomial
 from jaxacct.selection.profile import Selection
 
-CLOSE = 1e-4
+CLOSE = 1e-3
 """Relative distance of the epsilon reached from the budget at which the search for the noise ends."""
 
 ROUNDS = 20
@@ -48,7 +47,7 @@ def noise_multiplier_for_search(
 
     Returns:
         :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier of every run, ``reached`` the search's
-        certified epsilon, within 1e-4 of the budget; status LOOSE. Some ten seconds.
+        certified epsilon, within 1e-3 of the budget; status LOOSE. Some ten seconds.
 
     Formal guarantee: ``reached.upper <= epsilon``, that of :class:`jaxacct.RepeatAndSelect`.
 
@@ -56,16 +55,20 @@ def noise_multiplier_for_search(
 
     >>> from jaxacct.selection import Geometric
     >>> found = noise_multiplier_for_search(Geometric(10.0), 2.0, 1e-5, sampling_rate=1.0, steps=1)
-    >>> f"{found.value:.2f} {found.reached.upper:.3f}"
-    '2.93 2.000'
+    >>> f"{found.value:.2f} {found.reached.upper:.2f}"
+    '2.93 2.00'
     """
     validation.check_positive(epsilon, "epsilon")
-    start = float(noise_multiplier(epsilon / 2, delta, sampling_rate, steps).value)
+    validation.check_delta(delta)
+    validation.check_sampling_rate(sampling_rate)
+    validation.check_count(steps, "steps", "the steps of a run")
+    # About the noise of a Gaussian of that sensitivity on average.
+    start = max(sampling_rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3)
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
         return PoissonSubsampledGaussian(noise, sampling_rate), steps
 
-    return least_noise(run, trials, epsilon, delta, relation, max(start, 1e-2))
+    return least_noise(run, trials, epsilon, delta, relation, start)
 
 
 def least_noise(
@@ -125,7 +128,7 @@ def most_trials(
     >>> from jaxacct import Gaussian
     >>> law = most_trials(Gaussian(5.0), 1, 2.0, 1e-5)
     >>> print(f"eta {law.shape}, {law.mean:.0f} trials on average, misses in {law.missed(0.1):.2%}")
-    eta 2.0, 410 trials on average, misses in 0.21%
+    eta 2.0, 387 trials on average, misses in 0.24%
     """
     check_parts(mechanism, steps)
     validation.check_delta(delta)

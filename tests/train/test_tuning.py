@@ -19,7 +19,7 @@ BUDGET = {"epsilon": 2.0, "delta": 1e-4}
 def make(setting, **run):
     model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
     model.bias[...] = jnp.full(1, float(setting))
-    options = {"steps": 3, "expected_batch_size": 50, "clip_norm": 1.0} | run
+    options = {"steps": 3, "sampling_rate": 1.0, "clip_norm": 1.0} | run
     return DPTrainer(model, lambda m, x, y: jnp.sum((m(x) - y) ** 2), optax.sgd(0.1), DATA, **options)
 
 
@@ -51,7 +51,7 @@ def test_the_winner_alone_is_kept_and_all_runs_are_paid_for(search):
     assert found.model.bias[...][0] == 4.0
     noise = found.noise_multiplier
     assert [trainer.noise_multiplier for trainer in made[1:]] == [noise] * 4
-    whole = ja.RepeatAndSelect(ja.PoissonSubsampledGaussian(noise, 0.25), 3, Fixed(4))
+    whole = ja.RepeatAndSelect(ja.PoissonSubsampledGaussian(noise, 1.0), 3, Fixed(4))
     assert 1.99 < ja.epsilon(whole, 1, BUDGET["delta"]).upper <= found.certified.upper <= 2.0
     cut = sum(trainer.sampler.overflow_delta(3, 2.0) for trainer in made[1:])
     assert ja.delta(whole, 1, 2.0).upper + cut <= BUDGET["delta"]
