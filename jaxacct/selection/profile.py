@@ -40,8 +40,8 @@ There is an order that costs nearly as much. Let T be the results of likelihood 
 those above s < t. Let E without T be the worst, then come those of T, and all others be better. Then T wins with
 probability f(P(E)) - f(P(E) - P(T)), in which f is convex: at least P(T) f'(P(E) - P(T)), and it rises with P(E) and
 with P(T). On the other side it is at most Q(T) f'(Q(E)). Chords of H, which is convex in c with the slope -Q(l > c),
-bracket the probabilities, P(l > c) = H(c) + c Q(l > c), for t > s >= 1; E may have a share of all other results, chosen
-by a coin, or all of them: then it is the order by l.
+bracket the probabilities, P(l > c) = H(c) + c Q(l > c), for t > s > 1. E may have a share of all other results as well,
+chosen by a coin, or all of them: then it is the order by l.
 
 Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy"; Koskela et al. (2024),
 "Privacy profiles for private selection", for the ratio; the integral over levels is proved above.
@@ -63,8 +63,8 @@ LEVELS = 1000
 MARGIN = 1e-12
 """Relative error of sums of a few hundred positive numbers, and more."""
 
-SLACK = 1e-9
-"""Relative error of the chords between ratios, and more."""
+SLACK = 1e-6
+"""Relative error of the chords between ratios that are at least 1e-5 apart, and more."""
 
 SHARES = np.linspace(0.0, 1.0, 9)
 
@@ -163,11 +163,12 @@ class Selection:
     def _events(self, trials: Trials) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lower bound on (1) of each E and T, as what e^eps times a cost is taken from: the less of two."""
         c, above, below = self.way.ratios, self.way.above, self.way.below
-        falls = np.diff(c)
+        falls, middle = np.diff(c), c[1:-1]
         most = np.minimum((above[:-1] - below[1:]) / falls, 1.0)[:-1] * (1 + SLACK)
         least = np.maximum((below[1:-1] - above[2:]) / falls[1:], 0.0) * (1 - SLACK)
-        known = np.flatnonzero(below[1:-1] > 0)
-        c, h, most, least = c[1:-1][known], below[1:-1][known] * (1 - SLACK), most[known], least[known]
+        apart = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
+        known = np.flatnonzero((below[1:-1] > 0) & apart)
+        c, h, most, least = middle[known], below[1:-1][known] * (1 - SLACK), most[known], least[known]
         # E is one of those, with a share of all other results: a coin that each run tosses besides.
         p_of, q_of = (
             (end + SHARES[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
