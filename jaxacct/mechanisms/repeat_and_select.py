@@ -60,8 +60,8 @@ class RepeatAndSelect(OfOthers):
 
     >>> from jaxacct import Gaussian, epsilon, rdp, selection
     >>> search = RepeatAndSelect(Gaussian(noise_multiplier=5.0), 1, selection.Geometric(mean=10.0))
-    >>> print(f"{epsilon(search, 1, 1e-6):.3f} {rdp.epsilon(search, 1, 1e-6):.3f}")
-    1.234 1.814
+    >>> print(f"{epsilon(search, 1, 1e-6):.2f} {rdp.epsilon(search, 1, 1e-6):.2f}")
+    1.24 1.81
     """
 
     trials: Trials
