@@ -103,7 +103,7 @@ def mnist(folder: str, searches: int) -> dict[str, Any]:
         found["all"][str(setting)] = (public(trainer.model), shown(trainer.model))
         print(f"{setting}: {found['all'][str(setting)][1]:.4f}", flush=True)
     for _ in range(searches):
-        tuned = tune(made, SPACE, public, trials=Geometric(MEAN), epsilon=3.0, delta=DELTA)
+        tuned = tune(made, SPACE, public, trials=TruncatedNegativeBinomial(MEAN, 4.0), epsilon=3.0, delta=DELTA)
         reached = 0.1 if tuned.model is None else shown(tuned.model)
         found["tuned"].append((str(tuned.setting), reached, tuned.noise_multiplier, float(tuned.certified.upper)))
         print(f"tuned within (3, 1e-5): {tuned.setting}, {reached:.4f}; epsilon {tuned.certified}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from jaxacct.calibrate.secants import least
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_parts
 from jaxacct.question import ForDelta
-from jaxacct.selection import Logarithmic, Poisson, Trials, TruncatedNegativeBinomial
+from jaxacct.selection import Poisson, Trials, TruncatedNegativeBinomial
 from jaxacct.selection.profile import Selection
 
 CLOSE = 1e-3
@@ -21,7 +22,7 @@ CLOSE = 1e-3
 
 ROUNDS = 20
 
-SHAPES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+SHAPES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 MOST_MEAN = 1e5
 
@@ -149,12 +150,8 @@ def most_trials(
             low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
         return law(math.exp(low))
 
-    families = [Logarithmic, *(_of_shape(shape) for shape in SHAPES), Poisson]
+    families = [*(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in SHAPES), Poisson]
     found = [law for law in map(most, families) if law is not None]
     if not found:
         raise ValueError(f"epsilon = {epsilon} does not pay for a single run: give more, or add noise.")
     return min(found, key=lambda law: law.missed(share))
-
-
-def _of_shape(shape: float) -> Callable[[float], Trials]:
-    return lambda mean: TruncatedNegativeBinomial(mean, shape)

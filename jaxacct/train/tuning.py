@@ -69,12 +69,11 @@ def tune(
             both on, with ``steps`` or ``epochs`` and the batches, the same for all settings, and no ``seed``.
         space: the settings, from which each trial draws one, all with equal probabilities: learning rates, clipping
             norms, models, in any form that ``make`` takes. Public: chosen without looking at the data.
-        score: ``score(model)``, a number, the higher the better. It must not see the private data: let it evaluate the
-            model on public examples, or on what the run itself released, as the means of ``metrics`` that are in its
-            budget. A validation set that was split off the private data is private data: its score needs noise, which
-            is then a :class:`SideQuery` of the run, and a score without it voids the guarantee.
-        trials: law of the number of runs (:mod:`jaxacct.selection`). More on average cost little; shapes that vary more
-            cost less. :func:`jaxacct.calibrate.most_trials` finds the one that finds most.
+        score: ``score(model)``, a number, the higher the better, of the model and public examples alone. What was split
+            off the private data for validation is private: a score on it needs noise of its own, which is then a
+            :class:`SideQuery` of every run; without it there is no guarantee.
+        trials: law of the number of runs (:mod:`jaxacct.selection`). More of them cost little. A law that varies less
+            costs more, and finds more: :func:`jaxacct.calibrate.most_trials` weighs that.
         epsilon: budget of all runs together, above 0.
         delta: budget of all runs together, in (0, 1).
 
