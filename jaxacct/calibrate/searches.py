@@ -150,7 +150,10 @@ def most_trials(
             low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
         return law(math.exp(low))
 
-    families = [*(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in SHAPES), Poisson]
+    families: list[Callable[[float], Trials]] = [
+        *(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in SHAPES),
+        Poisson,
+    ]
     found = [law for law in map(most, families) if law is not None]
     if not found:
         raise ValueError(f"epsilon = {epsilon} does not pay for a single run: give more, or add noise.")
