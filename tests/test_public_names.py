@@ -36,6 +36,7 @@ WITHOUT_DOCTEST = {
     "jaxacct.selection.Trials": "the base class; Poisson shows a law",
     "jaxacct.train.TrainState": "what a trainer holds",
     "jaxacct.train.Tuned": "what tune returns",
+    "jaxacct.train.tune": "trains several models: seconds; tests/train/test_tuning.py has searches",
     "jaxacct.train.PrivateState": "what PrivateGradients.start returns",
     "jaxacct.dominating_pairs.DominatingPair": "the base class; FinitePair shows a pair",
     "jaxacct.strategies.Strategy": "the base class; BandedToeplitz shows a strategy",

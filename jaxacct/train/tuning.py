@@ -90,17 +90,13 @@ def tune(
 
     Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy".
 
-    >>> import numpy as np, optax
-    >>> from jaxacct.selection import Geometric
-    >>> x, y = np.ones((100, 2), np.float32), np.ones(100, np.float32)
-    >>> def make(rate, **run):
-    ...     model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    ...     return DPTrainer(model, lambda m, x, y: ((m(x) - y) ** 2).sum(), optax.sgd(rate), (x, y), steps=2,
-    ...                      sampling_rate=1.0, clip_norm=1.0, **run)
-    >>> found = tune(make, [0.01, 0.1], lambda m: -abs(float(m(x[0])[0]) - 1), trials=Geometric(2.0), epsilon=2.0,
-    ...              delta=1e-3)
-    >>> found.setting in (0.01, 0.1), bool(1.99 < found.certified.upper <= 2.0)
-    (True, True)
+    A search for a learning rate::
+
+        def make(rate, **run):
+            return DPTrainer(model(), loss, optax.sgd(rate), data, steps=1000, sampling_rate=0.01, clip_norm=1.0, **run)
+
+        found = tune(make, [0.1, 1.0, 10.0], score, trials=Geometric(10.0), epsilon=3.0, delta=1e-5)
+        write_report(found.certificate, "certificate.json")
     """
     if not isinstance(trials, Trials):
         raise TypeError(f"trials = {trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0).")
