@@ -14,7 +14,7 @@ ROOMS = (
     *("elementary", "programs"),
     *("processes", "precision", "validation", "strict_json", "whole_file", "by_work", "batching", "bounds"),
     *("rounded_sum", "binomial"),
-    *("strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
+    *("selection", "strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration"),
     *("calibrate", "factorize", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),

@@ -286,6 +286,23 @@ WRONG = {
         ValueError,
         "relation .* give one of 'add_or_remove'",
     ),
+    "a number for a law": (
+        lambda: ja.epsilon(ja.RepeatAndSelect(PLAIN, 1, 10.0), 1, 1e-5),
+        TypeError,
+        "trials = 10.0 is no law: give one of jaxacct.selection",
+    ),
+    "half a trial": (lambda: ja.selection.Poisson(0.5), ValueError, "mean = 0.5 is not an .* give one from 1"),
+    "trials that are not whole": (lambda: ja.selection.Fixed(2.5), ValueError, "count = 2.5 .* give a whole one"),
+    "a search for nothing": (
+        lambda: ja.train.tune(lambda: None, [], len, trials=ja.selection.Fixed(2), epsilon=1.0, delta=1e-5),
+        ValueError,
+        "space is empty: give at least one setting",
+    ),
+    "so many trials for sure": (
+        lambda: ja.train.tune(lambda: None, [1], len, trials=10, epsilon=1.0, delta=1e-5),
+        TypeError,
+        "trials = 10 is no law: give one of jaxacct.selection",
+    ),
     "several traced deltas": (
         lambda: traced(lambda d: ja.epsilon(SAMPLED, 1, d), np.array([1e-5, 1e-6])),
         ValueError,

@@ -47,6 +47,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.discrete import LARGEST_SENSITIVITY
 from jaxacct.mechanisms.with_replacement import LEAST_NOISE
+from jaxacct.selection import Poisson, TruncatedNegativeBinomial
 
 WIDEST = 1700.0
 """Largest scale of a discrete Gaussian whose own law is summed."""
@@ -298,7 +299,8 @@ def _selected(event: object) -> Parts:
     parts = parts_of(_field(event, "event"))
     if NO_PRIVACY in parts:
         return {NO_PRIVACY: 1}
-    return one(RepeatAndSelect, mean, shape, inner=parts) if parts else {}
+    law = Poisson(mean) if shape == math.inf else TruncatedNegativeBinomial(mean, shape)
+    return one(RepeatAndSelect, law, inner=parts) if parts else {}
 
 
 def _allocated(event: object) -> Parts:

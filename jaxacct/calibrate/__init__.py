@@ -7,11 +7,13 @@ Every setting returned satisfies its budget by a certified upper bound, and says
 * :mod:`.solve`: both, compiled; :mod:`.by_mesh`: where the exact accountant does not converge.
 * :mod:`.users`: the noise of a guarantee for people, sampled by example and by user.
 * :mod:`.runs`: how many runs of any mechanism a budget pays for; :mod:`.secants`: a search for what need not be exact.
+* :mod:`.searches`: the noise of a search whose best run is released, and how many runs it may make.
 * :mod:`.attack`: from an attack's success to an (epsilon, delta).
 """
 
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.runs import most_runs
+from jaxacct.calibrate.searches import most_trials, noise_multiplier_for_search
 from jaxacct.calibrate.targets import (
     noise_multiplier,
     noise_multiplier_for_advantage,
@@ -28,8 +30,10 @@ __all__ = [
     "Status",
     "UserLevel",
     "most_runs",
+    "most_trials",
     "noise_multiplier",
     "noise_multiplier_for_advantage",
+    "noise_multiplier_for_search",
     "noise_multiplier_for_tpr",
     "sampling_rate",
     "scale",

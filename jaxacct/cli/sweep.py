@@ -44,7 +44,8 @@ def add_parser(commands: Any) -> None:
         help="epsilon, delta or the least noise of a whole grid of runs",
         description="Certified bounds for every combination of the values given. Each axis is a number, numbers with "
         "commas, LOW:HIGH:COUNT[:log], or @FILE: a number on each line, .npy, or @FILE.csv:COLUMN. With --out a part "
-        "is on disk as soon as it is finished, and memory does not grow with the settings.",
+        "is on disk as soon as it is finished, and memory does not grow with the settings. No data is looked at, so "
+        "this costs nothing; settings that are tried on private data do: jaxacct.train.tune pays for them.",
         epilog=examples(
             "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
             "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",

@@ -48,6 +48,7 @@ from jaxacct.train.sources import IndexedSource
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.transform import add_noise
+from jaxacct.train.tuning import Tuned, tune
 
 __all__ = [
     "MLP",
@@ -79,6 +80,7 @@ __all__ = [
     "SideQuery",
     "TrainState",
     "TruncatedPoissonSampler",
+    "Tuned",
     "WithoutReplacementSampler",
     "accuracy",
     "adam_bc",
@@ -109,6 +111,7 @@ __all__ = [
     "save_model",
     "split_params",
     "to_group_norm",
+    "tune",
     "unprotected_intermediates",
     "users_as_examples",
     "write_report",

@@ -116,7 +116,7 @@ class Plan:
 
     def composition(self, steps: int | None = None) -> tuple[Mechanisms, Steps]:
         """Returns what the first steps (None: all) are composed of, and how often each of it is run."""
-        mechanisms, counts = _composition(self.sampler, self.noise_multiplier, self.steps, self.queries)
+        mechanisms, counts = composition_of(self.sampler, self.noise_multiplier, self.steps, self.queries)
         if steps is None:
             return mechanisms, counts
         runs = runs_of(self.sampler, steps)
@@ -224,7 +224,7 @@ def _least_epsilon(
     """Returns the epsilon that the steps cost, and the sampler that keeps to the share of delta left out of it."""
     ideal = draw(1.0, steps)
     for share in SHARES:
-        mechanisms, counts = _composition(ideal, noise, steps, queries)
+        mechanisms, counts = composition_of(ideal, noise, steps, queries)
         bounds = certified.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
         epsilon = _rounded_up(float(bounds.upper))
         if not math.isfinite(epsilon):
@@ -247,7 +247,7 @@ def _most_steps(
     """Returns the most steps that epsilon and delta pay for, and the sampler for them."""
     ideal = draw(epsilon, 1)
     relation, run = ideal.relation, ideal.steps_per_run
-    mechanisms, counts = _composition(ideal, noise, run, queries)
+    mechanisms, counts = composition_of(ideal, noise, run, queries)
     hopeless = isinstance(ideal, PoissonSampler) and _shown(ideal.sampling_rate, noise, epsilon) >= delta
     if hopeless or not float(certified.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
         raise ValueError(
@@ -305,14 +305,14 @@ def _solved(
         guess = float(calibrate.steps(epsilon, delta, noise, rate).value) / run
 
         def delta_at(runs: int) -> Bounds:
-            mechanisms, counts = _composition(sampler, noise, runs * run, queries)
+            mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
             return certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
 
         return most_certified(delta_at, delta, guess)
     start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value), LEAST_NOISE))
 
     def cost(u: float) -> float:
-        mechanisms, counts = _composition(sampler, math.exp(u), steps, queries)
+        mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
         return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
     return math.exp(least(cost, start, close=CLOSE, rounds=ROUNDS))
@@ -326,7 +326,7 @@ def _certified(
     Delta at ``epsilon`` and epsilon at delta are bounded apart, each up to its own rounding: what the one certifies
     bounds the other as well.
     """
-    mechanisms, counts = _composition(sampler, noise, steps, queries)
+    mechanisms, counts = composition_of(sampler, noise, steps, queries)
     bounds = certified.epsilon(mechanisms, counts, left, relation=sampler.relation)
     if not float(bounds.upper) <= epsilon:
         at_epsilon = certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
@@ -337,7 +337,7 @@ def _certified(
     return Bounds(lower, float(np.clip(bounds.estimate, lower, upper)), upper, bool(bounds.converged))
 
 
-def _composition(sampler: Sampler, noise: float, steps: int, queries: tuple[SideQuery, ...]) -> tuple[Any, Any]:
+def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[SideQuery, ...]) -> tuple[Any, Any]:
     """Returns the mechanisms of the first steps, and how often each of them is run: one, unless there are queries."""
     mechanism, runs = sampler.mechanism(noise), runs_of(sampler, steps)
     if not queries:

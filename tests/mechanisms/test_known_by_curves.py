@@ -8,6 +8,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.mechanisms import PoissonSubsampled, RenyiOnly, SubsampledWithoutReplacement, ZeroConcentratedDP
+from jaxacct.selection import TruncatedNegativeBinomial
 
 ORDERS = np.array([1.05, 1.5, 2.0, 2.5, 3.0, 7.3, 20.0, 64.5, 128.0, 200.0])
 
@@ -93,7 +94,8 @@ def best_of(law, mean, shape):
 def test_the_best_of_many_runs_costs_no_more_than_the_bound(seed, shape):
     rng = np.random.default_rng(seed)
     (p, q), mean = laws(rng, 2), float(rng.uniform(1.5, 30.0))
-    mechanism = ja.RepeatAndSelect(ja.PureDP(1.0), 1, mean, shape)
+    trials = ja.selection.Poisson(mean) if shape == math.inf else TruncatedNegativeBinomial(mean, shape)
+    mechanism = ja.RepeatAndSelect(ja.PureDP(1.0), 1, trials)
     found = bound(mechanism, "add_or_remove", Exact((p, q), (q, p)))
     one, other = (best_of(law, mean, shape) for law in (p, q))
     assert np.all(np.maximum(divergence(one, other, ORDERS), divergence(other, one, ORDERS)) <= found * (1 + 1e-6))
@@ -102,7 +104,9 @@ def test_the_best_of_many_runs_costs_no_more_than_the_bound(seed, shape):
 def test_one_run_is_one_run():
     curves = Exact((np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])))
     for shape in (0.0, 1.0):
-        found = bound(ja.RepeatAndSelect(ja.PureDP(1.0), 1, 1.0, shape), "add_or_remove", curves)
+        found = bound(
+            ja.RepeatAndSelect(ja.PureDP(1.0), 1, TruncatedNegativeBinomial(1.0, shape)), "add_or_remove", curves
+        )
         np.testing.assert_allclose(found, curves.of(None, 1, ORDERS), rtol=1e-12)
 
 
@@ -153,7 +157,7 @@ def test_what_needs_a_pair_says_what_to_use():
     with pytest.raises(ValueError, match="rho = -1"):
         ZeroConcentratedDP(-1.0)
     with pytest.raises(ValueError, match=r"mean = 0\.5"):
-        ja.RepeatAndSelect(ja.Gaussian(1.0), 1, 0.5, 1.0)
+        ja.RepeatAndSelect(ja.Gaussian(1.0), 1, TruncatedNegativeBinomial(0.5, 1.0))
 
 
 def test_traced_nonsense_costs_everything():
@@ -170,7 +174,7 @@ def test_a_curve_of_your_own_is_one():
 
 def test_a_search_is_not_known_one_way():
     """The best of K runs on a sampled example: the event that it took part is likelier one way than the other."""
-    search = ja.RepeatAndSelect(ja.PoissonSubsampledGaussian(0.05, 0.01), 1, 100.0, 1.0)
+    search = ja.RepeatAndSelect(ja.PoissonSubsampledGaussian(0.05, 0.01), 1, TruncatedNegativeBinomial(100.0, 1.0))
     # Outcomes above 1/2 are best: without the example none is, with it the geometric law's best is one with 1 - g(.99).
     geometric = 0.01 * 0.99 / (1 - 0.99 * 0.99)
     assert ja.delta(search, 1, 0.2).upper >= 1 - np.exp(0.2) * geometric > 0.3
@@ -181,7 +185,7 @@ def test_a_search_is_not_known_one_way():
 
 def test_what_is_made_of_others_can_be_lowered_and_asked_often():
     for mechanism in (
-        ja.RepeatAndSelect(ja.Gaussian(5.0), 1, 10.0, 1.0),
+        ja.RepeatAndSelect(ja.Gaussian(5.0), 1, TruncatedNegativeBinomial(10.0, 1.0)),
         ja.PoissonSubsampled(ja.ZeroConcentratedDP(0.01), 1, 0.1),
     ):
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), np.float32), mechanism)

@@ -1,0 +1,182 @@
+"""What the best of K runs costs, by the privacy profile of one run.
+
+The law of the winner
+---------------------
+One run has the law P on a data set and Q on its neighbour. Ties are broken by a uniform number that each run draws
+besides: a rule that looks at the results' order alone gives the winner the same law, and one that looks at more of them
+is another order. So let the order be total, without ties, and F(y) = P(result <= y), G(y) the same of Q. K has the
+generating function f and knows nothing of the data. The winner's density is
+
+    sum_k P(K = k) k F(y)^(k - 1) dP(y) = f'(F(y)) dP(y),
+
+and no run at all has the probability f(0) on both sides, which adds at most (1 - e^eps) f(0) <= 0 to
+
+    delta(eps) = int (f'(F) dP - e^eps f'(G) dQ)_+ .                                                               (1)
+
+From above
+----------
+H(c) = sup_E P(E) - c Q(E), c > 0, is the profile: for c >= 1 delta of one run at log c, and below, from that of the
+other direction, 1 - c + c H'(1/c). For E = {result <= y} it says G(y) >= b(F(y)) with b(a) = max_c (a - H(c))/c.
+f' rises. With levels 0 = a_0 < ... < a_J = 1, where F(y) is in (a_(j-1), a_j] the integrand of (1) is at most
+
+    (m_j l - e^eps n_j)_+ dQ,    m_j = f'(a_j),  n_j = f'(b(a_(j-1))),
+
+l being the likelihood ratio dP/dQ. What is larger than all of these, whatever y,
+
+    S(l) = max_j (m_j l - e^eps n_j)_+ <= sum_i w_i (l - c_i)_+,    w_i >= 0,
+
+therefore bounds delta by sum_i w_i H(c_i). (Q's null sets included: there S counts P by its largest slope.) The w_i are
+those of the chords of S between the ratios c_i at which H is known, 0 among them: S is convex, so that a broken line
+which is above it at each of them, and rises in the end at least as fast, is above it everywhere. That is checked of the
+weights that were computed, and repaired by a common factor; so no rounding in their making matters. What is left are
+sums of positive numbers, rounded up.
+
+The bound on the ratio of the f' alone, delta(eps) <= f'(1) H(e^eps / max f'(a)/f'(b(a))), is Koskela et al. (2024); it
+takes both factors at their worst, which no one y attains. Here each likelihood ratio has its own worst y.
+
+From below
+----------
+There is an order that costs nearly as much. Let T be the results of likelihood ratios above t, and E, which holds T,
+those above s < t. Let E without T be the worst, then come those of T, and all others be better. Then T wins with
+probability f(P(E)) - f(P(E) - P(T)), in which f is convex: at least P(T) f'(P(E) - P(T)), and it rises with P(E) and
+with P(T). On the other side it is at most Q(T) f'(Q(E)). Chords of H, which is convex in c with the slope -Q(l > c),
+bracket the probabilities, P(l > c) = H(c) + c Q(l > c), for t > s > 1. E may have a share of all other results as well,
+chosen by a coin, or all of them: then it is the order by l.
+
+Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy"; Koskela et al. (2024),
+"Privacy profiles for private selection", for the ratio; the integral over levels is proved above.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxacct.bounds import Bounds
+from jaxacct.selection.laws import Trials
+
+LEVELS = 1000
+"""Of F: between two of them f' rises by about a thousandth for a geometric law; more make epsilon no smaller."""
+
+MARGIN = 1e-12
+"""Relative error of sums of a few hundred positive numbers, and more."""
+
+SLACK = 1e-6
+"""Relative error of the chords between ratios that are at least 1e-5 apart, and more."""
+
+SHARES = np.linspace(0.0, 1.0, 9)
+
+CLOSE = 1e-7
+"""Of an epsilon from above: how far from the least that the bound allows."""
+
+LARGEST = 600.0
+"""Epsilons above are infinite."""
+
+
+@dataclass(frozen=True)
+class OneWay:
+    """The profile from one data set to its neighbour: bounds on H at some ratios.
+
+    Attributes:
+        ratios (n,): c, rising, 0 first.
+        above (n,): upper bounds on H.
+        below (n,): lower bounds; those that a single pair of laws has, so that chords mean something; else 0.
+    """
+
+    ratios: np.ndarray
+    above: np.ndarray
+    below: np.ndarray
+
+    @classmethod
+    def of(cls, epsilons: np.ndarray, forth: Bounds, back: Bounds) -> OneWay:
+        """Returns it from delta of one run at ``epsilons`` (n,), rising from 0, forth and back."""
+        # Ratios are rounded to where H is less, and so is c in 1 - c + c H'(1/c).
+        up = np.exp(epsilons) * (1 + MARGIN)
+        down = (1 / up) * (1 - MARGIN)
+        reverse = (1 - down + down * np.minimum(np.asarray(back.upper), 1.0)) * (1 + MARGIN)
+        above = np.concatenate([[1.0], reverse[::-1], np.asarray(forth.upper)])
+        below = np.concatenate([np.zeros(1 + len(down)), np.asarray(forth.lower) * (1 - MARGIN)])
+        return cls(np.concatenate([[0.0], down[::-1], up]), np.minimum(above, 1.0), below)
+
+    def least(self, levels: np.ndarray) -> np.ndarray:
+        """Returns b: a lower bound on Q(E) for each P(E)."""
+        cuts = (levels[:, None] - self.above[None, 1:]) / self.ratios[None, 1:]
+        return np.clip(np.max(cuts, axis=1) - MARGIN * 1e-2, 0.0, levels)
+
+
+class Selection:
+    """The best of as many runs as a law says, in one direction: delta of it at any epsilon."""
+
+    def __init__(self, way: OneWay, trials: Trials) -> None:
+        self.way = way
+        levels = trials.levels(LEVELS)
+        self._most = trials.slope(levels[1:])[1]
+        self._least = trials.slope(way.least(levels[:-1]))[0]
+        self._shown, self._cost = self._events(trials)
+
+    def upper(self, epsilon: float) -> float:
+        """Returns an upper bound on delta."""
+        c, lines = self.way.ratios, self._most[:, None] * self.way.ratios[None, :]
+        scale = math.exp(min(epsilon, LARGEST)) * (1 - MARGIN)
+        height = np.maximum(np.max(lines * (1 + MARGIN) - scale * self._least[:, None], axis=0), 0.0)
+        height[0] = 0.0
+        steepest = self._most[-1]
+        slopes = np.append(np.diff(height) / np.diff(c), steepest)
+        weights = np.maximum(np.diff(slopes, prepend=0.0), 0.0)
+        rises = np.cumsum(weights)
+        reached = np.concatenate([[0.0], np.cumsum(rises[:-1] * np.diff(c))]) * (1 - MARGIN)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            short = np.max(np.where(height > 0, height / reached, 0.0))
+        factor = max(1.0, float(short), steepest / (rises[-1] * (1 - MARGIN)))
+        bound = factor * float(np.sum(weights * self.way.above)) * (1 + MARGIN)
+        return min(bound, 1.0) if bound == bound else 1.0
+
+    def lower(self, epsilon: float) -> float:
+        """Returns a lower bound on delta."""
+        scale = math.exp(min(epsilon, LARGEST)) * (1 + MARGIN)
+        least = np.min(self._shown - scale * self._cost, axis=0)
+        return max(float(np.max(least, initial=0.0)) * (1 - MARGIN), 0.0)
+
+    def least_epsilon(self, delta: float) -> float:
+        """Returns an upper bound on epsilon at ``delta``."""
+        low, high = -1.0, 1.0
+        while self.upper(high) > delta:
+            low, high = high, 2 * high
+            if high > LARGEST:
+                return math.inf
+        if low < 0 and self.upper(0.0) <= delta:
+            return 0.0
+        low = max(low, 0.0)
+        while high - low > CLOSE * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.upper(middle) <= delta else (middle, high)
+        return high
+
+    def most_epsilon(self, delta: float) -> float:
+        """Returns a lower bound on epsilon at ``delta``."""
+        enough = np.all(self._shown > delta, axis=0)
+        ratio = (self._shown - delta)[:, enough] / np.maximum(self._cost[:, enough], 1e-300)
+        return max(math.log(np.max(np.min(ratio, axis=0), initial=1.0)) - MARGIN, 0.0)
+
+    def _events(self, trials: Trials) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the lower bound on (1) of each E and T, as what e^eps times a cost is taken from: the less of two."""
+        c, above, below = self.way.ratios, self.way.above, self.way.below
+        falls, middle = np.diff(c), c[1:-1]
+        most = np.minimum((above[:-1] - below[1:]) / falls, 1.0)[:-1] * (1 + SLACK)
+        least = np.maximum((below[1:-1] - above[2:]) / falls[1:], 0.0) * (1 - SLACK)
+        apart = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
+        known = np.flatnonzero((below[1:-1] > 0) & apart)
+        c, h, most, least = middle[known], below[1:-1][known] * (1 - SLACK), most[known], least[known]
+        # E is one of those, with a share of all other results: a coin that each run tosses besides.
+        p_of, q_of = (
+            (end + SHARES[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
+        )
+        inside = np.clip(p_of - (above[1:-1][known] + c * most) * (1 + SLACK), 0.0, 1.0)
+        gain = trials.slope(inside)[0]
+        loss = trials.slope(np.broadcast_to(q_of, inside.shape))[1]
+        holds = np.tile(np.tri(len(c), k=-1, dtype=bool).T, (len(SHARES), 1))
+        shown = np.stack([(h + c * q) * gain for q in (least, most)])
+        cost = np.stack([q * loss for q in (least, most)])
+        return np.where(holds, shown, 0.0), cost

@@ -1,0 +1,88 @@
+"""A search within a budget: what its runs are given, what is kept of them, and what is refused."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import jaxacct as ja
+from jaxacct.selection import Binomial, Fixed
+from jaxacct.train import DPTrainer, tune
+
+DATA = (np.ones((200, 2), np.float32), np.ones(200, np.float32))
+BUDGET = {"epsilon": 2.0, "delta": 1e-4}
+
+
+def make(setting, **run):
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    model.bias[...] = jnp.full(1, float(setting))
+    options = {"steps": 3, "sampling_rate": 1.0, "clip_norm": 1.0} | run
+    return DPTrainer(model, lambda m, x, y: jnp.sum((m(x) - y) ** 2), optax.sgd(0.1), DATA, **options)
+
+
+@pytest.fixture
+def search(monkeypatch):
+    """Runs a search whose runs train nothing, whose settings come in turn, and says which trainers it made."""
+    made = []
+
+    def run(space, trials, make=make, **options):
+        def recorded(setting, **given):
+            made.append(make(setting, **given))
+            return made[-1]
+
+        turns = iter(range(100))
+        monkeypatch.setattr("secrets.randbelow", lambda count: next(turns) % count)
+        monkeypatch.setattr(DPTrainer, "fit", fit)
+        return tune(recorded, space, lambda m: float(m.bias[...][0]), trials=trials, **(BUDGET | options)), made
+
+    def fit(self):
+        if self.model.bias[...][0] == 9.0:
+            raise FloatingPointError
+
+    return run
+
+
+def test_the_winner_alone_is_kept_and_all_runs_are_paid_for(search):
+    found, made = search([1.0, 4.0, math.nan, 9.0], Fixed(4))
+    assert (found.setting, found.score) == (4.0, 4.0)
+    assert found.model.bias[...][0] == 4.0
+    noise = found.noise_multiplier
+    assert [trainer.noise_multiplier for trainer in made[1:]] == [noise] * 4
+    whole = ja.RepeatAndSelect(ja.PoissonSubsampledGaussian(noise, 1.0), 3, Fixed(4))
+    assert 1.99 < ja.epsilon(whole, 1, BUDGET["delta"]).upper <= found.certified.upper <= 2.0
+    cut = sum(trainer.sampler.overflow_delta(3, 2.0) for trainer in made[1:])
+    assert ja.delta(whole, 1, 2.0).upper + cut <= BUDGET["delta"]
+    words = str(found.certificate)
+    assert "Fixed(count=4" in words
+    assert "4.0" not in words
+
+
+def test_runs_that_fail_come_last_and_there_may_be_none(search, monkeypatch):
+    monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
+    found, _ = search([9.0], Fixed(2))
+    assert (found.setting, found.score) == (9.0, -math.inf)
+    monkeypatch.setattr(Binomial, "draw", lambda self: 0)
+    found, made = search([9.0], Binomial(2, 0.5))
+    assert (found.setting, found.model, found.score) == (None, None, None)
+    assert len(made) == 3 + 1
+
+
+BOUNDS = ja.Bounds(1.0, 1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda setting, **run: make(setting, seed=0, **run), "make gives a seed"),
+        (lambda setting, **run: make(setting, **run, ledger="filter", epsilon=200.0, steps=None), "is not planned"),
+        (lambda setting, **run: make(setting, **run, steps=4 - int(setting)), "space has 1.0, a run of which"),
+        (lambda setting, **run: make(setting, **(run | {"noise_multiplier": 2.0})), "space has 0.0, a run of which"),
+    ],
+)
+def test_what_would_not_be_paid_for_is_refused(search, monkeypatch, wrong, message):
+    monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
+    with pytest.raises(ValueError, match=message):
+        search([0.0, 1.0], Fixed(2), wrong)
