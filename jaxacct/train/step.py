@@ -20,6 +20,7 @@ from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.platforms import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
+from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.health import all_finite, check_gradients
@@ -27,7 +28,7 @@ from jaxacct.train.keys import threefry
 from jaxacct.train.layout import Layout
 from jaxacct.train.metrics import UNIT, Metrics, one_number
 from jaxacct.train.modules import merged
-from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatized, standard_normal
 from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.state import TrainState
@@ -59,6 +60,7 @@ class Program:
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         layout: how rows and parameters lie on several devices; None for one.
         metrics: private means over each batch, paid for by the step; None: none.
+        strategy: correlates the noise of steps; None: it is independent.
     """
 
     loss: ExampleLoss
@@ -73,6 +75,7 @@ class Program:
     ghost: bool
     layout: Layout | None
     metrics: Metrics | None = None
+    strategy: Strategy | None = None
 
     def curve(self, state: TrainState) -> Array:
         """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
@@ -205,15 +208,15 @@ class Program:
                 unclipped, noise_multiplier=self._all_noise, expected_batch_size=self.sampler.expected_batch_size,
             )  # fmt: skip
         noise, size = self._noise_and_size(state)
-        gradient = privatize(
-            _key(state, NOISE), total, noise_multiplier=noise, clip_norm=state.rule.sensitivity,
-            expected_batch_size=size, shardings=shardings,
+        gradient, kept = privatized(
+            _key(state, NOISE), total, self.strategy, state.noise, noise_multiplier=noise,
+            clip_norm=state.rule.sensitivity, expected_batch_size=size, shardings=shardings,
         )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
-        updates, opt_state = optax.with_extra_args_support(self.optimizer).update(
-            gradient, state.opt_state, state.params,
-            noise_deviation=deviation_of_mean(noise, state.rule.sensitivity, size),
-        )  # fmt: skip
+        # Of correlated noise it is another at each step, which no optimizer is told.
+        told = {} if self.strategy else {"noise_deviation": deviation_of_mean(noise, state.rule.sensitivity, size)}
+        optimizer = optax.with_extra_args_support(self.optimizer)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
         return dataclasses.replace(
             state,
             params=optax.apply_updates(state.params, updates),
@@ -221,6 +224,7 @@ class Program:
             rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
             metrics=metrics,
+            noise=kept,
         )
 
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
@@ -261,7 +265,7 @@ class Program:
             granted, paid = self.pay(state, curve)
             return granted, dataclasses.replace(paid, step=state.step + granted)
 
-        after, _ = _while_granted(pay, dataclasses.replace(state, params=(), opt_state=()), steps)
+        after, _ = _while_granted(pay, dataclasses.replace(state, params=(), opt_state=(), noise=None), steps)
         query = self.policy.query
         if query is None or not self.policy.period:
             return after.ledger, after.step
