@@ -14,7 +14,7 @@ from jaxacct.precision import UNIT_ROUNDOFF
 from jaxacct.pytrees import register_dataclass
 from jaxacct.strategies.pattern import Pattern
 from jaxacct.strategies.sensitivity import check_dense, of_matrix
-from jaxacct.strategies.strategy import Step, Strategy
+from jaxacct.strategies.strategy import Step, Strategy, combined
 
 ERROR = 64 * UNIT_ROUNDOFF
 """Bound on the relative error of an entry, or of a column's norm by so many levels."""
@@ -70,7 +70,7 @@ class TreeAggregation(Strategy):
         # The row is what the block adds to its left halves' noise: their sum is the block's own.
         level = self._level(step)
         below = (jnp.arange(self.buffers) < level).astype(kept.dtype)
-        return kept.at[level].set(row + jnp.tensordot(below, kept, axes=1, precision="highest"))
+        return kept.at[level].set(row + combined(below, kept))
 
     def sensitivity(self, pattern: Pattern) -> float:
         if pattern.most > 1:
