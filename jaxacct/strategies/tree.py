@@ -23,7 +23,10 @@ ERROR = 64 * UNIT_ROUNDOFF
 @register_dataclass
 @dataclass(frozen=True)
 class TreeAggregation(Strategy):
-    """Binary tree aggregation with Honaker's online estimate: the prefix sums of DP-FTRL, a buffer for each level.
+    """The strategy of binary trees with Honaker's online estimate: the noise of DP-FTRL, a buffer for each level.
+
+    What makes the noise, to be accounted for by :class:`.MatrixMechanism`. Of trees that something else has built,
+    whose nodes are told one by one, the account is the mechanism :class:`jaxacct.TreeAggregation`.
 
     Attributes:
         steps: number of steps, static.

@@ -15,9 +15,8 @@ What becomes of updates that were made after the last checkpoint and lost
 --------------------------------------------------------------------------
 With a seed given, or correlated noise, they are made again from the same keys, and the digests tell whether they gave
 the same bits. Then the second release is the first one, and nothing was spent twice. Otherwise, or where a bit differs
-(other hardware, another version of the compiler), they stay paid for, and the run goes on from the checkpoint with a
-new key, and a new stream of noise from its first row: no key makes noise for two different sums. Whoever pays for the
-stream as a whole has paid for one: such a run ends there.
+(other hardware, another compiler), they stay paid for, and the run goes on from the checkpoint with a new key and a new
+stream of noise: no key makes noise for two different sums. A stream that is paid for as a whole ends there.
 
 A checkpoint holds the key of the run, and whoever has the key can redo the noise and subtract it. The folder is
 therefore for its owner only (mode 0700, its files 0600). Publish the report and the parameters, never this folder.

@@ -14,7 +14,8 @@ from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.policies import Constant
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.sampling import Correlated, drawn_by, runs_of
+from jaxacct.train.sampling import Correlated, runs_of
+from jaxacct.train.sampling.correlated import drawn_by
 from jaxacct.train.trainer import DPTrainer
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.layout import name_of
 from jaxacct.train.leaves import arrays_of, described, digest
-from jaxacct.train.sampling import Correlated, drawn_by
+from jaxacct.train.sampling.correlated import Correlated, drawn_by
 
 if TYPE_CHECKING:  # a trainer's processes compare theirs
     from jaxacct.train.trainer import DPTrainer

@@ -12,7 +12,7 @@ from typing import Any
 from jaxacct import strict_json
 from jaxacct.train.claims import certified_epsilon, guarantee, renyi_epsilon
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.sampling import Correlated, drawn_by
+from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.whole_file import write_whole

@@ -14,7 +14,7 @@ sampler                        a batch                                          
 """
 
 from jaxacct.train.sampling.allocation import RandomAllocationSampler
-from jaxacct.train.sampling.correlated import Correlated, drawn_by
+from jaxacct.train.sampling.correlated import Correlated
 from jaxacct.train.sampling.cyclic import CyclicPoissonSampler
 from jaxacct.train.sampling.overflow import log_binomial_tail, log_overflow_bound
 from jaxacct.train.sampling.packing import Batch, pack
@@ -34,7 +34,6 @@ __all__ = [
     "Separating",
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",
-    "drawn_by",
     "log_binomial_tail",
     "log_overflow_bound",
     "pack",
