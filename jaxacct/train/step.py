@@ -30,7 +30,7 @@ from jaxacct.train.metrics import UNIT, Metrics, one_number
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import deviation_of_mean, privatized, standard_normal
 from jaxacct.train.planned_ledger import PlannedLedger
-from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.sampling import Correlated, PoissonSampler
 from jaxacct.train.state import TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
@@ -60,7 +60,6 @@ class Program:
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         layout: how rows and parameters lie on several devices; None for one.
         metrics: private means over each batch, paid for by the step; None: none.
-        strategy: correlates the noise of steps; None: it is independent.
     """
 
     loss: ExampleLoss
@@ -75,7 +74,6 @@ class Program:
     ghost: bool
     layout: Layout | None
     metrics: Metrics | None = None
-    strategy: Strategy | None = None
 
     def curve(self, state: TrainState) -> Array:
         """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
@@ -99,6 +97,11 @@ class Program:
         """Raises where the loss has no finite gradient at made-up examples of those shapes."""
         row = (example, jax.ShapeDtypeStruct((), jnp.int32))
         check_gradients(self.loss_of_row(state, constants), state.params, row)
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """What correlates the noise of steps; None: it is independent."""
+        return self.sampler.strategy if isinstance(self.sampler, Correlated) else None
 
     @property
     def rate_varies(self) -> bool:
@@ -213,8 +216,9 @@ class Program:
             clip_norm=state.rule.sensitivity, expected_batch_size=size, shardings=shardings,
         )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
-        # Of correlated noise it is another at each step, which no optimizer is told.
-        told = {} if self.strategy else {"noise_deviation": deviation_of_mean(noise, state.rule.sensitivity, size)}
+        told = {}
+        if self.strategy is None:  # else it is another at each step
+            told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
         return dataclasses.replace(

@@ -170,7 +170,7 @@ class DPTrainer(Loop):
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
             gradient_noise=settings.gradient_noise(self.policy, rule, metrics, self.noise), metrics=metrics,
             microbatch_size=placement.microbatch_size, ghost=placement.ghost,
-            layout=placement.layout(), strategy=self.noise,
+            layout=placement.layout(),
         )  # fmt: skip
         if self.program.rate_varies and not arrays:
             raise ValueError(

@@ -14,6 +14,7 @@ from jaxacct.precision import is_concrete
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.keys import run_key
 from jaxacct.train.noise import privatized, start
+from jaxacct.train.owned import owned_settings
 
 
 class AddNoiseState(NamedTuple):
@@ -83,6 +84,7 @@ def add_noise(
     if strategy is not None and not isinstance(strategy, Strategy):
         raise TypeError(f"strategy = {strategy!r} is none: give one of jaxacct.strategies.")
     noise_multiplier, clip_norm, expected_batch_size = map(_own, (noise_multiplier, clip_norm, expected_batch_size))
+    strategy = owned_settings(strategy, "strategy")
 
     def init(params: PyTree) -> AddNoiseState:
         if seed is None and not is_concrete(params):

@@ -213,6 +213,7 @@ def test_groups_are_even_and_each_is_as_likely():
     equal = dataclasses.replace(CYCLIC, equal_groups=True)
     assert set(np.bincount(equal.group_of_each(jax.random.key(0)))) == {EXAMPLES // GROUPS}
     assert (equal.relation, equal.mechanism(1.0).relations) == ("replace", ("replace",))
+    assert ja.MatrixMechanism(ROOT, 1.0, equal.participation(STEPS, GROUPS)).relations == ("replace",)
     assert equal.overflow_delta(10, 1.0) < CYCLIC.overflow_delta(10, 1.0) < 1e-9
 
 
