@@ -19,7 +19,6 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
-import json
 import math
 import statistics
 import time
@@ -31,6 +30,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from bench import report
 from bench.networks import NETWORKS, cross_entropy
 from jaxacct import factorize, strategies
 from jaxacct.train import CyclicPoissonSampler, DPTrainer, Linear, accuracy, load, run_key
@@ -150,8 +150,7 @@ def main() -> None:
             print(record["step"][-1], flush=True)
     if arguments.accuracy:
         record["accuracy"] = accuracies(arguments.accuracy)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(record, indent=1))
+    report.write(arguments.json, record)
 
 
 if __name__ == "__main__":
