@@ -34,9 +34,9 @@ class Correlated:
 
     >>> from jaxacct.strategies import square_root
     >>> from jaxacct.train.sampling import CyclicPoissonSampler
-    >>> run = Correlated(CyclicPoissonSampler(1000, 4, 0.4, 200), square_root(4).normalized(), steps=100)
+    >>> run = Correlated(CyclicPoissonSampler(1000, 4, 0.5, 200), square_root(4).normalized(), steps=100)
     >>> run.steps_per_run, run.mechanism(2.0).sampling_rate
-    (4, 0.4)
+    (4, 0.5)
     """
 
     batches: Sampler

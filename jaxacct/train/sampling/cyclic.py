@@ -47,9 +47,9 @@ class CyclicPoissonSampler:
 
     Raises ValueError where a field is out of range, or the capacity is below the expected batch size.
 
-    >>> sampler = CyclicPoissonSampler(num_examples=1000, groups=4, sampling_rate=0.4, capacity=200)
+    >>> sampler = CyclicPoissonSampler(num_examples=1000, groups=4, sampling_rate=0.5, capacity=200)
     >>> sampler.expected_batch_size, sampler.participation(100, bands=4).cycles
-    (100.0, 25)
+    (125.0, 25)
     >>> batches = [sampler.sample(jax.random.key(0), step) for step in (0, 1)]
     >>> bool(jnp.isin(batches[0][0][batches[0][1]], batches[1][0][batches[1][1]]).any())
     False
