@@ -90,6 +90,9 @@ BAD_CALIBRATION = [
     ([*CALIBRATE, "--delta", "7"], ["delta", "(0, 1)"]),
     (["calibrate", "--tpr", "0.1", "--fpr", "0.2", *CALIBRATE[5:]], ["tpr", "fpr", "blindly"]),
     (["calibrate", "--tpr", "0.1", "--fpr", "0.2", "--solve-for", "steps"], ["noise-multiplier"]),
+    ([*CALIBRATE, "--bands", "4,x"], ["--bands", "4,x", "whole"]),
+    ([*CALIBRATE, "--bands", "128"], ["--bands [128]", "--sampling-rate 0.01", "fewer"]),
+    (["calibrate", "--advantage", "0.1", *CALIBRATE[5:], "--bands", "4"], ["--bands", "--epsilon"]),
 ]
 BAD_CURVE = [
     (["curve", *RUN, "--fpr", "0.1"], ["--fpr", "tradeoff", "--epsilon or --delta"]),

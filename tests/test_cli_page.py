@@ -82,6 +82,15 @@ def test_json_has_the_documented_keys(title, jaxacct, tmp_path, monkeypatch):
     check(answer(jaxacct(*RECORDS[title], "--json")), documented(title))
 
 
+def test_json_of_bands_has_the_documented_keys(jaxacct):
+    run = ["--epsilon", 8, "--delta", 1e-5, "--sampling-rate", 0.1, "--steps", 64, "--bands", "4"]
+    record = answer(jaxacct("calibrate", *run, "--json"))
+    check(record, documented("calibrate"))
+    assert (record["bands"], record["rate_in_group"], len(record["first_column"])) == (4, 0.4, 4)
+    assert record["error_over_independent"] < 1
+    assert "cyclic Poisson" in record["scope"]
+
+
 def test_the_page_documents_every_command_and_a_wrong_key_is_noticed():
     assert {title.split()[0] for title in RECORDS} == set(COMMANDS)
     keys = {"a": "object", "a.b": "number", "c": "list of strings, optional"}

@@ -104,6 +104,25 @@ WRONG = {
         ValueError,
         r"sampling_rate = 50.0 .*\(a fraction",
     ),
+    "more bands than groups": (
+        lambda: ja.train.sampling.Correlated(
+            ja.train.CyclicPoissonSampler(100, 4, 0.5, 60), ja.strategies.square_root(5), steps=8
+        ),
+        ValueError,
+        "groups = 4 are fewer than the strategy's 5 bands.* give as many groups as bands",
+    ),
+    "correlated noise on samples of all": (
+        lambda: ja.train.sampling.Correlated(
+            ja.train.PoissonSampler(100, 0.1, 60), ja.strategies.square_root(2), steps=8
+        ),
+        ValueError,
+        "PoissonSampler may take an example into any steps.* give a CyclicPoissonSampler",
+    ),
+    "noise that is no strategy": (
+        lambda: ja.train.add_noise(1.0, 1.0, expected_batch_size=4.0, strategy=8),
+        TypeError,
+        "strategy = 8 is none: give one of jaxacct.strategies",
+    ),
     # What is no number.
     "text for delta": (lambda: ja.epsilon(SAMPLED, 1000, "1e-5"), TypeError, "delta: expected a number, got '1e-5'"),
     "None for delta": (lambda: ja.epsilon(SAMPLED, 1000, None), TypeError, "delta = None .* give a number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
@@ -27,6 +28,8 @@ KNOWN = {
     "steps": ("K", "number of noisy updates"),
 }
 
+CORRELATED = ("bands", "rate_in_group", "error_over_independent")
+
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
@@ -38,7 +41,7 @@ def add_parser(commands: Any) -> None:
         epilog=examples(
             "jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
             "jaxacct calibrate --tpr 0.1 --fpr 0.01 --sampling-rate 0.01 --steps 10000",
-            "jaxacct calibrate --epsilon 1 --delta 1e-5 --noise-multiplier 4 --sampling-rate 0.01 --solve-for steps",
+            "jaxacct calibrate --epsilon 8 --delta 1e-6 --sampling-rate 0.005 --steps 2000 --bands 4,8,16",
         ),
     )
     for name, (metavar, meaning) in (TARGETS | KNOWN).items():
@@ -46,6 +49,10 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--solve-for", choices=UNKNOWNS, default=UNKNOWNS[0], help="what to look for (default: noise-multiplier)"
     )
+    command.add_argument(
+        "--bands", type=_counts, metavar="B,...", help="noise correlated over steps: the best of these numbers of "
+        "bands, with as many groups of examples that take turns; needs the extra [train]",
+    )  # fmt: skip
     add_relation(command)
     add_json(command)
     command.set_defaults(run=run)
@@ -61,7 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     known = {name: _given(arguments, name) for name in UNKNOWNS if name != unknown}
     if getattr(arguments, unknown.replace("-", "_")) is not None:
         raise ValueError(f"--{unknown} is given and looked for: leave it out, or choose another --solve-for.")
-    result = _solve(unknown, target, known, arguments.relation)
+    if arguments.bands:
+        result, correlated = _of_bands(arguments.bands, unknown, target, known, arguments.relation)
+    else:
+        result, correlated = _solve(unknown, target, known, arguments.relation), {}
     quantity = "epsilon" if "epsilon" in target else "advantage" if "advantage" in target else "delta"
     reached = {name: float(getattr(result.reached, name)) for name in ("lower", "estimate", "upper")}
     name, value = unknown.replace("-", "_"), int(result.value) if unknown == "steps" else float(result.value)
@@ -74,13 +84,48 @@ def run(arguments: argparse.Namespace) -> int:
         "reached": {"quantity": quantity, **reached},
         **run_found,
         "steps": int(run_found["steps"]),
+        **correlated,
         "relation": arguments.relation,
         "guarantee": GUARANTEES["prv"],
-        "scope": scope_of(arguments.relation),
+        "scope": scope_of(arguments.relation).replace("Poisson", "cyclic Poisson" if correlated else "Poisson"),
         "version": __version__,
     }
     show(record, arguments.json, lambda: _print(record))
     return 0
+
+
+def _counts(text: str) -> list[int]:
+    """Returns the whole numbers that an argument lists."""
+    if not all(word.isdecimal() and int(word) for word in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} are no numbers of bands: give whole ones, such as 4,8,16")
+    return [int(word) for word in text.split(",")]
+
+
+def _of_bands(
+    bands: list[int], unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the noise for the banded strategy of least error, and what the record says of that."""
+    from jaxacct import factorize, validation
+
+    if unknown != "noise-multiplier" or "epsilon" not in target:
+        raise ValueError("--bands looks for the noise of a budget: give --epsilon, --delta, --sampling-rate, --steps.")
+    rate, steps = known["sampling-rate"], known["steps"]
+    validation.check_steps(steps)
+    if not any(count * rate <= 1 and count <= steps for count in bands):
+        raise ValueError(
+            f"--bands {bands} times --sampling-rate {rate:g} are all above 1, or above --steps: give fewer."
+        )
+    epsilon, delta = target["epsilon"], target["delta"]
+    found = factorize.best_bands(int(steps), rate, epsilon, delta, bands=(1, *bands), relation=relation)
+    best = next(entry for entry in found if entry.participation.groups in bands)
+    (plain,) = {entry.error for entry in found if entry.participation.groups == 1}
+    result = factorize.noise_multiplier(best.strategy, best.participation, epsilon, delta, relation=relation)
+    return result, {
+        "bands": (groups := best.participation.groups),
+        "rate_in_group": groups * rate,
+        "first_column": best.strategy.coefficients(groups).tolist(),
+        "error_over_independent": math.sqrt(best.error / plain),
+    }
 
 
 def _given(arguments: argparse.Namespace, name: str) -> float:
@@ -127,6 +172,7 @@ def _print(record: dict[str, Any]) -> None:
     facts = [
         (name.replace("_", " "), f"{value} ({record['status'].replace('_', ' ')})"),
         *((key.replace("_", " "), f"{record[key]:.12g}") for key in known),
+        *((key.replace("_", " "), f"{record[key]:.6g}") for key in CORRELATED if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
         (f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True)),
         ("guarantee", record["guarantee"]),

@@ -130,6 +130,13 @@ class MatrixMechanism(Mechanism):
             )
         return (_OfEqualGroups if self.equal_groups else PoissonSubsampledGaussian)(self._noise(), self.sampling_rate)
 
+    def with_noise(self, noise_multiplier: ArrayLike) -> MatrixMechanism:
+        """Returns the same training at another noise multiplier; the sensitivity is not bounded again."""
+        numbers = noise_multiplier, self.sensitivity, self.sampling_rate, self.cycles
+        made = self.tree_unflatten((self.is_sampled, self.equal_groups), numbers)
+        made.validate()
+        return made
+
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
@@ -175,6 +182,8 @@ class MatrixMechanism(Mechanism):
     def _fill(self, *values: Any) -> Self:
         for entry, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, entry.name, value)
+        if self.equal_groups:
+            object.__setattr__(self, "relations", _OfEqualGroups.relations)
         return self
 
     def tree_flatten_with_keys(

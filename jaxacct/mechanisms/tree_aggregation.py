@@ -21,7 +21,11 @@ from jaxacct.pytrees import register_dataclass
 @register_dataclass
 @dataclass(frozen=True)
 class TreeAggregation(Mechanism):
-    """Prefix sums of a stream by binary trees with Gaussian noise at the nodes, each example at most once in all trees.
+    """The mechanism of binary trees with Gaussian noise at the nodes, each example at most once in all of them.
+
+    An account alone, of prefix sums of a stream whose nodes are all told. What makes noise of that kind for training
+    is the strategy :class:`jaxacct.strategies.TreeAggregation`, in a :class:`.MatrixMechanism`, whose online estimate
+    tells less and costs less.
 
     Attributes:
         noise_multiplier (...): standard deviation of a node's noise over the norm of one example's contribution.

@@ -94,7 +94,7 @@ class Strategy(abc.ABC):
         own, factors = self.entries(state.step)
 
         def row(new: Array, kept: Array) -> Array:
-            return (new.astype(kept.dtype) - _combined(factors, kept)) / own.astype(kept.dtype)
+            return (new.astype(kept.dtype) - combined(factors, kept)) / own.astype(kept.dtype)
 
         rows = jax.tree.map(row, noise, state.buffers)
         buffers = jax.tree.map(lambda kept, row: self.keep(kept, row, state.step), state.buffers, rows)
@@ -120,7 +120,7 @@ class Strategy(abc.ABC):
             own, factors = self.entries(state.step)
 
             def undone(row: Array, kept: Array) -> Array:
-                return own.astype(kept.dtype) * row.astype(kept.dtype) + _combined(factors, kept)
+                return own.astype(kept.dtype) * row.astype(kept.dtype) + combined(factors, kept)
 
             noise = jax.tree.map(undone, rows, state.buffers)
             wide = jax.tree.map(lambda row, kept: row.astype(kept.dtype), rows, state.buffers)
@@ -135,9 +135,11 @@ def _wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def _combined(factors: Array, kept: Array) -> Array:
+def combined(factors: Array, kept: Array) -> Array:
     """Returns the combination of the buffers; on no device by products of half precision."""
-    return jnp.tensordot(factors.astype(kept.dtype), kept, axes=1, precision=jax.lax.Precision.HIGHEST)
+    # jnp.tensordot says which type it is to give, and that is cut to float32 where vmap meets it out of the scope.
+    over_first = (((0,), (0,)), ((), ()))
+    return jax.lax.dot_general(factors.astype(kept.dtype), kept, over_first, precision=jax.lax.Precision.HIGHEST)
 
 
 def as_float32(strategy: Any, *names: str) -> None:

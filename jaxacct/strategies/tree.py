@@ -14,7 +14,7 @@ from jaxacct.precision import UNIT_ROUNDOFF
 from jaxacct.pytrees import register_dataclass
 from jaxacct.strategies.pattern import Pattern
 from jaxacct.strategies.sensitivity import check_dense, of_matrix
-from jaxacct.strategies.strategy import Step, Strategy
+from jaxacct.strategies.strategy import Step, Strategy, combined
 
 ERROR = 64 * UNIT_ROUNDOFF
 """Bound on the relative error of an entry, or of a column's norm by so many levels."""
@@ -23,7 +23,10 @@ ERROR = 64 * UNIT_ROUNDOFF
 @register_dataclass
 @dataclass(frozen=True)
 class TreeAggregation(Strategy):
-    """Binary tree aggregation with Honaker's online estimate: the prefix sums of DP-FTRL, a buffer for each level.
+    """The strategy of binary trees with Honaker's online estimate: the noise of DP-FTRL, a buffer for each level.
+
+    What makes the noise, to be accounted for by :class:`.MatrixMechanism`. Of trees that something else has built,
+    whose nodes are told one by one, the account is the mechanism :class:`jaxacct.TreeAggregation`.
 
     Attributes:
         steps: number of steps, static.
@@ -70,7 +73,7 @@ class TreeAggregation(Strategy):
         # The row is what the block adds to its left halves' noise: their sum is the block's own.
         level = self._level(step)
         below = (jnp.arange(self.buffers) < level).astype(kept.dtype)
-        return kept.at[level].set(row + jnp.tensordot(below, kept, axes=1, precision="highest"))
+        return kept.at[level].set(row + combined(below, kept))
 
     def sensitivity(self, pattern: Pattern) -> float:
         if pattern.most > 1:

@@ -38,6 +38,7 @@ from jaxacct.train.private import make_private
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
 from jaxacct.train.report import build_report, write_report
 from jaxacct.train.sampling import (
+    CyclicPoissonSampler,
     PoissonSampler,
     RandomAllocationSampler,
     TruncatedPoissonSampler,
@@ -59,6 +60,7 @@ __all__ = [
     "Batches",
     "Budget",
     "Checkpoints",
+    "CyclicPoissonSampler",
     "DPTrainer",
     "Dataset",
     "Evaluation",

@@ -4,19 +4,19 @@ What is on the disk, and in which order it gets there
 -----------------------------------------------------
 * ``states/``: the last few checkpoints, numbered; each holds the whole state but frozen parameters, which the settings
   know by a digest; written by Orbax and complete or absent.
-* ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; with a seed
-  given also, after them and before anybody sees what they gave, a digest of the state that they led to. Twice the same,
-  so that one of them may be cut, lost or set back (:mod:`jaxacct.train.write_ahead`, with the proof).
+* ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; of those that
+  can be made again also, after them and before anybody sees what they gave, a digest of the state that they led to.
+  Twice the same, so that one may be cut, lost or set back (:mod:`jaxacct.train.write_ahead`, with the proof).
 * ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
 
 So at each moment the record shows at least what has been released, whatever ends the process.
 
 What becomes of updates that were made after the last checkpoint and lost
 --------------------------------------------------------------------------
-With a seed given, they are made again from the same keys, and the digests tell whether they gave the same bits. Then
-the second release is the first one, and nothing was spent twice. Without a seed, or where a bit differs (other
-hardware, another version of the compiler), they stay paid for, and the run goes on from the checkpoint with a new key:
-no key makes noise for two different sums.
+With a seed given, or correlated noise, they are made again from the same keys, and the digests tell whether they gave
+the same bits. Then the second release is the first one, and nothing was spent twice. Otherwise, or where a bit differs
+(other hardware, another compiler), they stay paid for, and the run goes on from the checkpoint with a new key and a new
+stream of noise: no key makes noise for two different sums. A stream that is paid for as a whole ends there.
 
 A checkpoint holds the key of the run, and whoever has the key can redo the noise and subtract it. The folder is
 therefore for its owner only (mode 0700, its files 0600). Publish the report and the parameters, never this folder.
@@ -40,9 +40,9 @@ from jaxacct import strict_json, validation
 from jaxacct.train import hosts
 from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.folder_lock import locked
-from jaxacct.train.keys import ENTROPY
 from jaxacct.train.leaves import Arrays, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.modules import without_params
+from jaxacct.train.noise import start
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.write_ahead import Record, WriteAhead, write_private
@@ -52,8 +52,6 @@ SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
 
 MOST_DIGESTS = 1000
 """Looks at a run after which there is a checkpoint, due or not: the record of them stays small."""
-
-CHANGING = [field for field in dataclasses.fields(TrainState) if field.name != "key"]
 
 
 class Checkpoints:
@@ -135,7 +133,7 @@ class Checkpoints:
 
     def finish(self, trainer: DPTrainer) -> None:
         """Writes down what the updates led to, and makes a checkpoint where one is due."""
-        if trainer.seed != ENTROPY:  # others cannot be made again, and are on the disk as paid for
+        if trainer.repeats:  # others are on the disk as paid for
             state = trainer.state
             self._digests += ((trainer.steps, _digest_of_state(state)),)
             self._write_ahead(trainer, trainer.steps, state.ledger)
@@ -219,11 +217,11 @@ class Checkpoints:
             trainer._restore(state, progress, constants)
             trainer._restore(*_charged(trainer, record))
         self._save(trainer)
-        self.resumed = trainer.progress.resumed(trainer.steps, begun, progress, has_seed=trainer.seed != ENTROPY)
+        self.resumed = trainer.progress.resumed(trainer.steps, begun, progress, repeats=trainer.repeats)
 
     def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""
-        if trainer.seed == ENTROPY or record.after != self._serial:
+        if not trainer.repeats or record.after != self._serial:
             return False
         progress = trainer.progress
         for step, expected in record.digests:
@@ -379,6 +377,8 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
         else:  # the run ends here, as if the epoch had been made
             rest = np.int32(trainer.sampler.steps_per_run - begun)
             state, progress = dataclasses.replace(state, step=state.step + rest), progress._replace(kept=False)
+    if trainer.noise is not None:  # another key begins another stream
+        state = dataclasses.replace(state, noise=tree_of(arrays_of(start(trainer.noise, state.params)), state.noise))
     for _ in range(2):  # 64 bits: what a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
     return dataclasses.replace(state, key=hosts.agreed_key(state.key)), progress
@@ -391,7 +391,8 @@ def _stored(arrays: Arrays) -> Arrays:
 
 def _digest_of_state(state: TrainState) -> str:
     """Returns a digest of all that a step changes."""
-    return digest(arrays_of({field.name: getattr(state, field.name) for field in CHANGING}))
+    changing = (field.name for field in dataclasses.fields(state) if field.name != "key")
+    return digest(arrays_of({name: getattr(state, name) for name in changing}))
 
 
 def _digest_of(arrays: Arrays, progress: Progress) -> str:

@@ -14,7 +14,8 @@ from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.policies import Constant
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.sampling import runs_of
+from jaxacct.train.sampling import Correlated, runs_of
+from jaxacct.train.sampling.correlated import drawn_by
 from jaxacct.train.trainer import DPTrainer
 
 
@@ -121,6 +122,7 @@ BATCHES = {
     "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
     "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
     "WithoutReplacementSampler": "of fixed size, drawn without replacement",
+    "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in delta",
     "RandomAllocationSampler": "by random allocation, each example in one batch of every epoch",
 }
 
@@ -164,10 +166,12 @@ def guarantee(trainer: DPTrainer) -> str:
         )
     if trainer.plan is not None and trainer.plan.queries:
         text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."
-    sampler = type(trainer.sampler).__name__
+    sampler = type(drawn_by(trainer.sampler)).__name__
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation]}. Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."
     )
+    if isinstance(trainer.sampler, Correlated):
+        text += f" Noise: {trainer.sampler.noise}, fixed before training."
     if trainer.seed != ENTROPY:
         text += " The random seed was given by the user: the guarantee holds only against those who do not know it."
     return text

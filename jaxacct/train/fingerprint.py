@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 import jax
+import numpy as np
 from flax import nnx
 
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.layout import name_of
 from jaxacct.train.leaves import arrays_of, described, digest
+from jaxacct.train.sampling.correlated import Correlated, drawn_by
 
 if TYPE_CHECKING:  # a trainer's processes compare theirs
     from jaxacct.train.trainer import DPTrainer
@@ -43,11 +45,14 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "delta": trainer.delta,
         "ledger": trainer.ledger_kind,
         "policy": trainer.policy,
-        "sampler": trainer.sampler,
+        "sampler": drawn_by(trainer.sampler),
         "clipping": trainer.clipping,
         "metrics": trainer.program.metrics,
         "seed": _seed(trainer),
     }
+    if isinstance(trainer.sampler, Correlated):
+        numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
+        entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
     if trainer.menu is not None:
         entries["menu"] = trainer.menu.fingerprint()
     if trainer.plan is not None:

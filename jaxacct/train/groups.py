@@ -98,8 +98,8 @@ class Batches:
     Attributes:
         sampling_rate: probability of each example to be in a Poisson sampled batch, in (0, 1].
         expected_batch_size: the same times the number of examples. Larger batches make better steps and fewer of them.
-        sampler: of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size or allocated by
-            epochs; other neighbours may come with it.
+        sampler: of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size, drawn by turns
+            or allocated by epochs; other neighbours may come with it.
 
     >>> Batches(expected_batch_size=256).expected_batch_size
     256

@@ -86,7 +86,10 @@ class Layout:
                 raise ValueError(f"rules[{pattern!r}] fits no parameter: there are {', '.join(names)}.")
 
     def of_state(self, state: TrainState) -> TrainState:
-        """Returns a pytree like ``state`` of shardings: what has a parameter's path and shape lies as that does."""
+        """Returns a pytree like ``state`` of shardings: what has a parameter's path and shape lies as that does.
+
+        So do copies of one along a first axis, which is whole: what correlated noise remembers.
+        """
         params = self.of_variables(state.params)
         known = {
             (name_of(path), leaf.shape): sharding
@@ -97,12 +100,16 @@ class Layout:
 
         def like_parameter(path: Any, leaf: Any) -> NamedSharding:
             parts = name_of(path).split("/")
-            ends = ("/".join(parts[first:]) for first in range(len(parts)))  # the longest first
-            return next((known[end, leaf.shape] for end in ends if (end, leaf.shape) in known), self.everywhere)
+            for end in ("/".join(parts[first:]) for first in range(len(parts))):  # the longest first
+                if (end, leaf.shape) in known:
+                    return known[end, leaf.shape]
+                if (end, leaf.shape[1:]) in known:
+                    return NamedSharding(self.mesh, PartitionSpec(None, *known[end, leaf.shape[1:]].spec))
+            return self.everywhere
 
         rest = jax.tree.map(lambda _: self.everywhere, state)
-        opt_state = jax.tree_util.tree_map_with_path(like_parameter, state.opt_state)
-        return dataclasses.replace(rest, params=params, opt_state=opt_state)
+        opt_state, noise = jax.tree_util.tree_map_with_path(like_parameter, (state.opt_state, state.noise))
+        return dataclasses.replace(rest, params=params, opt_state=opt_state, noise=noise)
 
     def _of_one(self, name: str, leaf: Any, declared: Any) -> PartitionSpec:
         if self.replicated or not hasattr(leaf, "shape") or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):

@@ -14,7 +14,8 @@ from jaxtyping import Array, ArrayLike, Float32, Float64, PyTree
 
 from jaxacct import validation
 from jaxacct.platforms import as_it_is
-from jaxacct.precision import in_float64, within_scope
+from jaxacct.precision import in_float64, scope, within_scope
+from jaxacct.strategies import NoiseState, Strategy
 
 MOST_ENTRIES = 2**30
 """Values from one key: Threefry's counter has 32 bits for two values' words."""
@@ -69,10 +70,44 @@ def privatize(
     >>> noisy.tolist()
     [0.25, 0.25, 0.25]
     """
+    noisy, _ = privatized(
+        key, total, None, None, noise_multiplier=noise_multiplier, clip_norm=clip_norm,
+        expected_batch_size=expected_batch_size, shardings=shardings,
+    )  # fmt: skip
+    return noisy
+
+
+def start(strategy: Strategy, like: PyTree) -> NoiseState:
+    """Returns the state of correlated noise before the first step: float64, as the noise that it cancels is.
+
+    What is kept is what is known of the noise of steps before. In float32 its rounding would move with the gradients:
+    one example that moves d entries would be told from none by up to sqrt(d) of their last bits more than the
+    sensitivity says.
+    """
+    with scope():
+        return strategy.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float64), like))
+
+
+def privatized(
+    key: jax.Array,
+    total: PyTree,
+    strategy: Strategy | None,
+    state: NoiseState | None,
+    *,
+    noise_multiplier: ArrayLike,
+    clip_norm: ArrayLike,
+    expected_batch_size: ArrayLike,
+    shardings: PyTree | None = None,
+) -> tuple[PyTree, NoiseState | None]:
+    """Returns :func:`privatize` with the next row of C^-1 z in place of z, and the state after it.
+
+    z is the noise that ``privatize`` adds with this key, in units of the clipping norm: that may change on the way.
+    Without a strategy there is no state.
+    """
     validation.check_noise_multiplier(noise_multiplier)
     validation.check_positive(clip_norm, "clip_norm")
     validation.check_positive(expected_batch_size, "expected_batch_size")
-    leaves, structure = jax.tree.flatten(total)
+    leaves = jax.tree.leaves(total)
     keys = jax.random.split(key, max(len(leaves), 1))
     places = jax.tree.leaves(shardings) if jax.random.key_impl(keys) == "threefry2x32" else []
     words = {
@@ -80,25 +115,27 @@ def privatize(
         for i, place in enumerate(places)
         if not place.is_fully_replicated
     }
-    noisy = _privatized(keys, leaves, words, noise_multiplier, clip_norm, expected_batch_size)
-    return jax.tree.unflatten(structure, noisy)
+    return _privatized(keys, total, words, strategy, state, noise_multiplier, clip_norm, expected_batch_size)
 
 
 @in_float64(safe=as_it_is)
 def _privatized(
-    keys: jax.Array, leaves: list[Array], words: dict[int, Any], multiplier: ArrayLike, norm: ArrayLike, size: ArrayLike
-) -> list[Array]:
+    keys: jax.Array,
+    total: PyTree,
+    words: dict[int, Any],
+    strategy: Strategy | None,
+    state: NoiseState | None,
+    *numbers: ArrayLike,
+) -> tuple[PyTree, NoiseState | None]:
+    leaves, structure = jax.tree.flatten(total)
     drawn = {i: _transformed(*of_shards) for i, of_shards in words.items()}
-    noise = _standard_normals(keys, [leaf.shape for leaf in leaves], drawn)
-    return _noisy_mean(leaves, noise, multiplier, norm, size)
-
-
-def _noisy_mean(
-    leaves: list[Array], noise: list[Array], multiplier: ArrayLike, clip_norm: ArrayLike, divisor: ArrayLike
-) -> list[Array]:
-    multiplier, clip_norm, divisor = (jnp.asarray(value, jnp.float64) for value in (multiplier, clip_norm, divisor))
-    deviation = multiplier * clip_norm
-    return [(leaf.astype(jnp.float64) + deviation * draw) / divisor for leaf, draw in zip(leaves, noise, strict=True)]
+    noise = jax.tree.unflatten(structure, _standard_normals(keys, [leaf.shape for leaf in leaves], drawn))
+    if strategy is not None and state is not None:
+        noise, state = strategy.correlate(noise, state)
+    multiplier, norm, size = (jnp.asarray(number, jnp.float64) for number in numbers)
+    deviation = multiplier * norm
+    noisy = jax.tree.map(lambda leaf, row: (leaf.astype(jnp.float64) + deviation * row) / size, total, noise)
+    return noisy, state
 
 
 @in_float64

@@ -37,8 +37,9 @@ from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.runs import most_certified
 from jaxacct.calibrate.secants import least
+from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
-from jaxacct.train.sampling import ALLOWANCE, PoissonSampler, Sampler, runs_of
+from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
 
 DIGITS = 6
@@ -116,10 +117,13 @@ class Plan:
 
     def composition(self, steps: int | None = None) -> tuple[Mechanisms, Steps]:
         """Returns what the first steps (None: all) are composed of, and how often each of it is run."""
-        mechanisms, counts = composition_of(self.sampler, self.noise_multiplier, self.steps, self.queries)
+        sampler = self.sampler
+        if steps is not None and isinstance(sampler, Correlated):  # the first rows of a matrix are one of their own
+            sampler = Correlated(sampler.batches, sampler.strategy, max(steps, 1))
+        mechanisms, counts = composition_of(sampler, self.noise_multiplier, self.steps, self.queries)
         if steps is None:
             return mechanisms, counts
-        runs = runs_of(self.sampler, steps)
+        runs = runs_of(sampler, steps)
         return mechanisms, (runs, *counts[1:]) if self.queries else runs
 
     @property
@@ -157,6 +161,8 @@ class Plan:
             ("epsilon, Rényi", f"{self.renyi_epsilon:.6f} for the same"),
             ("paid for overflow", f"{self.overflow_delta:.3g} of delta, batches of at most {self.sampler.capacity}"),
         ]
+        if isinstance(self.sampler, Correlated):
+            rows.append(("noise", self.sampler.noise))
         rows += [("beside the steps", query) for query in self.beside]
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
@@ -292,24 +298,28 @@ def _solved(
     steps: int | None = None,
 ) -> float:
     """Returns the least noise for so many steps; without them the most runs of the sampler's mechanism at ``noise``."""
-    rate = min(sampler.expected_batch_size / sampler.num_examples, 1.0)
-    if isinstance(sampler, PoissonSampler):
-        rate = sampler.sampling_rate
+    rate, unit = min(sampler.expected_batch_size / sampler.num_examples, 1.0), 1.0
+    at_one, relation = sampler.mechanism(1.0), sampler.relation
+    if isinstance(at_one, (Gaussian, PoissonSubsampledGaussian)):  # whatever is drawn, and however noise is correlated
+        unit, rate = float(np.asarray(at_one.noise_multiplier)), 1.0
+        if isinstance(at_one, PoissonSubsampledGaussian):
+            rate = float(np.asarray(at_one.sampling_rate))
         if not queries:
             if steps is None:
-                return float(calibrate.steps(epsilon, delta, noise, rate).value)
-            return float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value)
+                return float(calibrate.steps(epsilon, delta, noise * unit, rate, relation=relation).value)
+            runs = runs_of(sampler, steps)
+            return float(calibrate.noise_multiplier(epsilon, delta, rate, runs, relation=relation).value) / unit
     # From what Poisson sampling would need; what is really run decides.
     if steps is None:
         run = sampler.steps_per_run
-        guess = float(calibrate.steps(epsilon, delta, noise, rate).value) / run
+        guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / run
 
         def delta_at(runs: int) -> Bounds:
             mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
             return certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
 
         return most_certified(delta_at, delta, guess)
-    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value), LEAST_NOISE))
+    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, LEAST_NOISE))
 
     def cost(u: float) -> float:
         mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)

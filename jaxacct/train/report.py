@@ -12,6 +12,7 @@ from typing import Any
 from jaxacct import strict_json
 from jaxacct.train.claims import certified_epsilon, guarantee, renyi_epsilon
 from jaxacct.train.keys import ENTROPY
+from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.whole_file import write_whole
@@ -57,7 +58,8 @@ def build_report(
     settings = {
         "num_examples": trainer.sampler.num_examples,
         "sampling_rate": trainer.sampler.expected_batch_size / trainer.sampler.num_examples,
-        "sampler": type(trainer.sampler).__name__,
+        "sampler": type(drawn_by(trainer.sampler)).__name__,
+        "noise": trainer.sampler.noise if isinstance(trainer.sampler, Correlated) else "independent",
         "policy": type(trainer.policy).__name__,
         "ledger": trainer.ledger_kind,
         "menu": None if trainer.menu is None else trainer.menu.as_dict() | {"sha256": trainer.menu.fingerprint()},

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy
+from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.groups import Batches
 from jaxacct.train.metrics import Metrics
@@ -104,17 +105,23 @@ def rule_of(clip_norm: float | None, clipping: ClippingRule | None) -> ClippingR
     return Flat(float(clip_norm))
 
 
-def gradient_noise(policy: Policy, rule: ClippingRule, metrics: Metrics | None = None) -> float | None:
+def gradient_noise(
+    policy: Policy, rule: ClippingRule, metrics: Metrics | None = None, strategy: Strategy | None = None
+) -> float | None:
     """Returns the noise multiplier of the gradients under a constant policy; None under others.
 
-    Raises ValueError where a step pays for something else as well, and the noise is not constant.
+    Raises ValueError where a step pays for something else as well, and the noise is not constant or not independent.
     """
+    shares = type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier
+    if strategy is not None and (shares or metrics is not None):
+        name = f"clipping = {type(rule).__name__}" if shares else "metrics"
+        raise ValueError(f"{name} takes a share of independent noise: leave it out, or leave noise out.")
     if isinstance(policy, Constant):
         noise = policy.noise_multiplier
         return rule.gradient_noise_multiplier(noise if metrics is None else metrics.gradient_noise_multiplier(noise))
     if metrics is not None:
         raise ValueError("metrics take their share of a constant noise: leave policy out.")
-    if type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier:
+    if shares:
         raise ValueError(f"clipping = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
     return None
 

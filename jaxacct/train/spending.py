@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from jaxacct.menus.menu import Items
 from jaxacct.policies import Constant, FinitePolicy, Policy
+from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train import settings
 from jaxacct.train.groups import Batches, Budget, Ledger
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, SideQuery, plan
-from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler
+from jaxacct.train.sampling.correlated import separating
 from jaxacct.validation import MOST_COUNT
 
 
@@ -25,8 +27,15 @@ class Spending(NamedTuple):
     plan: Plan | None
 
 
-def spending(budget: Budget, policy: Policy | None, noise: float | None, batches: Batches, size: int) -> Spending:
-    """Returns what a run spends; solves for what a plan leaves open.
+def spending(
+    budget: Budget,
+    policy: Policy | None,
+    noise: float | None,
+    batches: Batches,
+    size: int,
+    strategy: Strategy | None = None,
+) -> Spending:
+    """Returns what a run spends; solves for what a plan leaves open. ``strategy`` correlates its noise.
 
     Raises ValueError or TypeError where too little or too much is given.
 
@@ -59,6 +68,8 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
             "with epochs or steps."
         )
     sampler: Any = owned_settings(batches.sampler, "sampler")
+    if strategy is not None:
+        _check_correlated(strategy, chosen, sampler, ledger, is_open=ledger != "planned" or not has_length)
     if ledger != "planned":
         assert budget.epsilon is not None
         if budget.queries:
@@ -73,6 +84,8 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
         sampler = sampler or settings.poisson_sampler(
             size, chosen, budget.epsilon, budget.delta, known_length=ledger == "filter"
         )
+        if strategy is not None:
+            sampler = Correlated(sampler, strategy, settings.MOST_STEPS)
         return Spending(budget, chosen, sampler, None)
     if not isinstance(chosen, Constant):
         raise ValueError(
@@ -92,20 +105,53 @@ def spending(budget: Budget, policy: Policy | None, noise: float | None, batches
     # Numbers alone, by which a plan is known again.
     noise = float(chosen.noise_multiplier) if has_noise else None
     steps = None if steps is None else int(steps)
-    solve = _planned if sampler or budget.queries else _planned_once
-    made = solve(sampler, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
+    solve = _planned if sampler or strategy or budget.queries else _planned_once
+    made = solve(sampler, strategy, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
 
 
+def _check_correlated(strategy: Strategy, policy: Policy, sampler: Any, ledger: Ledger, *, is_open: bool) -> None:
+    """Raises where correlated noise has no account with a policy, a sampler, a ledger, or a length that is open."""
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"noise = {strategy!r} is no strategy: give one of jaxacct.strategies, such as square_root(8).")
+    if not isinstance(policy, Constant):
+        raise ValueError(
+            f"policy = {type(policy).__name__} and noise are both given: correlated noise is accounted for settings "
+            "that are fixed before the first step. Give a noise_multiplier or epochs, or leave noise out."
+        )
+    if sampler is None:
+        if ledger != "planned":
+            raise ValueError(f"noise is given, and the ledger is {ledger!r}: give sampler=CyclicPoissonSampler(...).")
+        return
+    bands = strategy.bands(settings.MOST_STEPS)
+    if is_open and not isinstance(separating(sampler).participation(1, bands), CyclicPoisson):
+        raise ValueError(
+            "noise without amplification is one mechanism from the first step to the last, whose number it has to "
+            "know: give steps or epochs, with epsilon or noise_multiplier, and no other ledger than 'planned'."
+        )
+
+
 def _planned(
-    sampler: Any, size: int, queries: tuple[SideQuery, ...], rate: float, delta: float, epsilon: float | None,
-    noise: float | None, steps: int | None,
+    sampler: Any, strategy: Strategy | None, size: int, queries: tuple[SideQuery, ...], rate: float, delta: float,
+    epsilon: float | None, noise: float | None, steps: int | None,
 ) -> Plan:  # fmt: skip
-    """Returns the plan for the sampler that is given, or a Poisson sampler at that rate."""
+    """Returns the plan for the sampler that is given, or a Poisson sampler at that rate; cyclic for a strategy."""
 
     def draw(epsilon: float, steps: int) -> Any:
-        return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=steps)
+        if strategy is None:
+            return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=steps)
+        groups = strategy.bands(MOST_COUNT)
+        if sampler is None and groups * rate > 1:
+            raise ValueError(
+                f"noise has {groups} bands, and batches are {rate:.3g} of the data: more than one of as many groups. "
+                "Give fewer bands or smaller batches; or a sampler, which need not amplify: CyclicPoissonSampler at "
+                "rate 1, or RandomAllocationSampler."
+            )
+        cyclic = sampler or CyclicPoissonSampler.for_budget(
+            size, groups, groups * rate, epsilon=epsilon, delta=delta, steps=steps
+        )
+        return Correlated(cyclic, strategy, steps)
 
     return plan(draw, delta, epsilon=epsilon, noise_multiplier=noise, steps=steps, queries=queries)
 

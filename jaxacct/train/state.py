@@ -11,6 +11,7 @@ import jax
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from jaxacct.pytrees import register_dataclass
+from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
 
 
@@ -28,6 +29,7 @@ class TrainState:
         step (): noisy updates so far; also the counter that keys are folded with.
         key (): typed key of the run; never changes, never used itself.
         metrics: sums of the steps' noisy means, by name (:class:`~jaxacct.train.metrics.Metrics`).
+        noise: what correlated noise remembers, float64; secret like the key. None: noise is independent.
     """
 
     params: PyTree
@@ -38,6 +40,7 @@ class TrainState:
     step: Int32[Array, ""]
     key: jax.Array
     metrics: dict[str, Float32[Array, ""]] = field(default_factory=dict)
+    noise: NoiseState | None = None
 
     def __repr__(self) -> str:
         return f"<TrainState: step {self.step}>"  # neither parameters nor, above all, the key
@@ -75,12 +78,12 @@ class Progress(NamedTuple):
     ended: bool = True
     lost_steps: int = 0
 
-    def resumed(self, steps: int, checkpoint: int, before: Progress, *, has_seed: bool) -> str:
+    def resumed(self, steps: int, checkpoint: int, before: Progress, *, repeats: bool) -> str:
         """Returns, in a line, what became of a run taken up at a checkpoint, where it had come to ``before``."""
         where = f"resumed at step {steps}" + ("" if self.goal is None else f" of {self.goal}")
         lost, again = self.lost_steps - before.lost_steps, steps - checkpoint
         if lost:
-            why = "they did not give the same bits again" if has_seed else "no seed was given to make them again"
+            why = "they did not give the same bits again" if repeats else "no seed was given to make them again"
             return f"{where}: {lost} steps begun after step {checkpoint} are lost and stay paid for, as {why}."
         return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 

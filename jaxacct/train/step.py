@@ -20,6 +20,7 @@ from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.platforms import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
+from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.health import all_finite, check_gradients
@@ -27,9 +28,9 @@ from jaxacct.train.keys import threefry
 from jaxacct.train.layout import Layout
 from jaxacct.train.metrics import UNIT, Metrics, one_number
 from jaxacct.train.modules import merged
-from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatized, standard_normal
 from jaxacct.train.planned_ledger import PlannedLedger
-from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.sampling import Correlated, PoissonSampler
 from jaxacct.train.state import TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
@@ -96,6 +97,11 @@ class Program:
         """Raises where the loss has no finite gradient at made-up examples of those shapes."""
         row = (example, jax.ShapeDtypeStruct((), jnp.int32))
         check_gradients(self.loss_of_row(state, constants), state.params, row)
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """What correlates the noise of steps; None: it is independent."""
+        return self.sampler.strategy if isinstance(self.sampler, Correlated) else None
 
     @property
     def rate_varies(self) -> bool:
@@ -205,15 +211,16 @@ class Program:
                 unclipped, noise_multiplier=self._all_noise, expected_batch_size=self.sampler.expected_batch_size,
             )  # fmt: skip
         noise, size = self._noise_and_size(state)
-        gradient = privatize(
-            _key(state, NOISE), total, noise_multiplier=noise, clip_norm=state.rule.sensitivity,
-            expected_batch_size=size, shardings=shardings,
+        gradient, kept = privatized(
+            _key(state, NOISE), total, self.strategy, state.noise, noise_multiplier=noise,
+            clip_norm=state.rule.sensitivity, expected_batch_size=size, shardings=shardings,
         )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
-        updates, opt_state = optax.with_extra_args_support(self.optimizer).update(
-            gradient, state.opt_state, state.params,
-            noise_deviation=deviation_of_mean(noise, state.rule.sensitivity, size),
-        )  # fmt: skip
+        told = {}
+        if self.strategy is None:  # else it is another at each step
+            told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
+        optimizer = optax.with_extra_args_support(self.optimizer)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
         return dataclasses.replace(
             state,
             params=optax.apply_updates(state.params, updates),
@@ -221,6 +228,7 @@ class Program:
             rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
             metrics=metrics,
+            noise=kept,
         )
 
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
@@ -261,7 +269,7 @@ class Program:
             granted, paid = self.pay(state, curve)
             return granted, dataclasses.replace(paid, step=state.step + granted)
 
-        after, _ = _while_granted(pay, dataclasses.replace(state, params=(), opt_state=()), steps)
+        after, _ = _while_granted(pay, dataclasses.replace(state, params=(), opt_state=(), noise=None), steps)
         query = self.policy.query
         if query is None or not self.policy.period:
             return after.ledger, after.step

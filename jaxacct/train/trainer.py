@@ -18,17 +18,19 @@ from jaxacct.menus import Menu, certify
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
+from jaxacct.strategies import Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, group_of
 from jaxacct.train.hosts import agreed_key, check_same, check_settings
-from jaxacct.train.keys import DerivedKey, describe_seed, run_key
+from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.leaves import placed
 from jaxacct.train.loop import Loop
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.modules import Trainable, check_module, merged, split_params
+from jaxacct.train.noise import start
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
 from jaxacct.train.planned import delta_left
 from jaxacct.train.planned_ledger import PlannedLedger
@@ -61,6 +63,9 @@ class DPTrainer(Loop):
             ``steps``, ``ledger``. Plan a longer run where training has not converged at its end.
         noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; None where epsilon and a
             length say what it is. Give it to reproduce a run: raise it for more steps, lower it for better ones.
+        noise: correlates the noise of steps (:mod:`jaxacct.strategies`); None: it is independent. Mostly better in few
+            epochs and at large budgets (``docs/correlated-noise.md``). Batches are then drawn from as many groups as it
+            has bands, by turns, or by a ``sampler`` that bounds how examples take part.
         policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and
             ``batches``: for schedules, and for noise that follows what was released.
         batches: how large they are and how they are drawn. Short: ``sampling_rate``, ``expected_batch_size`` or
@@ -114,6 +119,7 @@ class DPTrainer(Loop):
         *,
         budget: Budget | None = None,
         noise_multiplier: float | None = None,
+        noise: Strategy | None = None,
         policy: Policy | None = None,
         batches: Batches | None = None,
         clipping: ClippingRule | None = None,
@@ -141,8 +147,9 @@ class DPTrainer(Loop):
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
+        self.noise = owned_settings(noise, "noise")
         self.budget, self.policy, self.sampler, self.plan = spending(
-            budget, policy, noise_multiplier, batches, len(self.source)
+            budget, policy, noise_multiplier, batches, len(self.source), self.noise
         )
         assert self.budget.epsilon is not None
         self.epsilon: float = self.budget.epsilon
@@ -161,7 +168,7 @@ class DPTrainer(Loop):
         self.program = Program(
             loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
-            gradient_noise=settings.gradient_noise(self.policy, rule, metrics), metrics=metrics,
+            gradient_noise=settings.gradient_noise(self.policy, rule, metrics, self.noise), metrics=metrics,
             microbatch_size=placement.microbatch_size, ghost=placement.ghost,
             layout=placement.layout(),
         )  # fmt: skip
@@ -185,6 +192,7 @@ class DPTrainer(Loop):
             step=jnp.zeros((), jnp.int32),
             key=agreed_key(owned(run_key(seed))),
             metrics={} if metrics is None else metrics.start(),
+            noise=None if self.noise is None else start(self.noise, params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
         places = None if layout is None else layout.of_state(self._state)
@@ -318,6 +326,14 @@ class DPTrainer(Loop):
         if self.plan is not None and self.plan.queries:  # they may have been released before the first step
             return float(self.plan.certified.upper)
         return float(self._state.ledger.epsilon())
+
+    @property
+    def repeats(self) -> bool:
+        """Whether updates that an interruption lost are made again from the same keys: with a seed, as it may be.
+
+        With correlated noise always: by other keys, what is told of a step again would not be its noise.
+        """
+        return self.seed != ENTROPY or self.noise is not None
 
     @property
     def stopping_was_planned(self) -> bool:

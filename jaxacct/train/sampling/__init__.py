@@ -7,23 +7,31 @@ sampler                        a batch                                          
 :class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
 :class:`.RandomAllocationSampler`  one of the epoch's batches for each example     :class:`.RandomAllocation`
+:class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
+
+:class:`.Correlated` joins the last two to a strategy of correlated noise.
 """
 
 from jaxacct.train.sampling.allocation import RandomAllocationSampler
+from jaxacct.train.sampling.correlated import Correlated
+from jaxacct.train.sampling.cyclic import CyclicPoissonSampler
 from jaxacct.train.sampling.overflow import log_binomial_tail, log_overflow_bound
 from jaxacct.train.sampling.packing import Batch, pack
 from jaxacct.train.sampling.poisson import ALLOWANCE, PoissonSampler
-from jaxacct.train.sampling.sampler import Sampler, runs_of
+from jaxacct.train.sampling.sampler import Sampler, Separating, runs_of
 from jaxacct.train.sampling.truncated import TruncatedPoissonSampler
 from jaxacct.train.sampling.without_replacement import WithoutReplacementSampler
 
 __all__ = [
     "ALLOWANCE",
     "Batch",
+    "Correlated",
+    "CyclicPoissonSampler",
     "PoissonSampler",
     "RandomAllocationSampler",
     "Sampler",
+    "Separating",
     "TruncatedPoissonSampler",
     "WithoutReplacementSampler",
     "log_binomial_tail",

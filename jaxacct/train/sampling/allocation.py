@@ -21,13 +21,11 @@ from jaxtyping import Array, ArrayLike, Int32
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.strategies import MinSeparation
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
-from jaxacct.train.sampling.packing import Batch, pack
+from jaxacct.train.sampling.packing import MOST_BINS, Batch, pack, places
 from jaxacct.train.sampling.poisson import ALLOWANCE
 from jaxacct.train.sampling.sampler import check_num_examples
-
-MOST_BATCHES = 2**16
-"""Most batches of an epoch: 64 random bits modulo t are then formed in 32-bit arithmetic, without overflow."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class RandomAllocationSampler:
 
     def __post_init__(self) -> None:
         check_num_examples(self.num_examples)
-        validation.check_whole(self.batches, "batches", 1, MOST_BATCHES, "the batches of an epoch")
+        validation.check_whole(self.batches, "batches", 1, MOST_BINS, "the batches of an epoch")
         if self.capacity < min((self.num_examples + 1) / self.batches + 1, self.num_examples + 1):
             raise ValueError(
                 f"capacity = {self.capacity} is not above the expected batch size, "
@@ -109,13 +107,13 @@ class RandomAllocationSampler:
         """
         return RandomAllocation(noise_multiplier, self.batches)
 
+    def participation(self, steps: int, bands: int) -> MinSeparation:
+        """Returns what correlated noise is accounted by: once an epoch, which nothing of the allocation amplifies."""
+        return MinSeparation(steps, steps if steps <= self.batches else 1, -(-steps // self.batches))
+
     def places(self, key: jax.Array, epoch: ArrayLike) -> Int32[Array, " num_examples"]:
         """Returns the batch, from 0 to ``batches - 1``, that each example goes to in an epoch."""
-        words = jax.random.bits(jax.random.fold_in(key, epoch), (2, self.num_examples), jnp.uint32)
-        t = jnp.uint32(self.batches)
-        # (2^32 high + low) mod t; no product of two residues exceeds 2^32 - 1, nor the last sum.
-        high = (words[0] % t) * jnp.uint32(2**32 % self.batches) % t
-        return ((high + words[1] % t) % t).astype(jnp.int32)
+        return places(jax.random.fold_in(key, epoch), self.num_examples, self.batches)
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
         """Returns the batch of a step: indices in rising order, and which of the rows are real."""

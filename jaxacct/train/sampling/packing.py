@@ -9,6 +9,9 @@ from jaxtyping import Array, Bool, Int32, UInt32
 Batch = tuple[Int32[Array, " capacity"], Bool[Array, " capacity"]]
 """Indices into the data set, and which of the rows are real. The others point at example 0 and count for nothing."""
 
+MOST_BINS = 2**16
+"""64 random bits modulo the number of bins are then formed in 32-bit arithmetic, without overflow."""
+
 RATE_UNIT = 2**32
 """An example takes part if 32 random bits, as a number, fall below sampling_rate * 2^32: the rate is met exactly."""
 
@@ -24,6 +27,22 @@ def pack(
     """
     (indices,) = jnp.nonzero(selected, size=capacity, fill_value=0)
     return indices.astype(jnp.int32), jnp.arange(capacity) < jnp.sum(selected)
+
+
+def coins(key: jax.Array, count: int, rate: float) -> Bool[Array, " count"]:
+    """Returns which of ``count`` examples take part, each by itself, at a rate that is a multiple of 2^-32."""
+    threshold = round(rate * RATE_UNIT)
+    if threshold == RATE_UNIT:  # 2^32 itself does not fit into 32 bits
+        return jnp.ones(count, bool)
+    return jax.random.bits(key, (count,), jnp.uint32) < jnp.uint32(threshold)
+
+
+def places(key: jax.Array, count: int, bins: int) -> Int32[Array, " count"]:
+    """Returns for each of ``count`` examples one of at most 2^16 bins, by 64 random bits modulo their number."""
+    words = jax.random.bits(key, (2, count), jnp.uint32)
+    # (2^32 high + low) mod bins; no product of two residues exceeds 2^32 - 1, nor the last sum.
+    high = (words[0] % jnp.uint32(bins)) * jnp.uint32(RATE_UNIT % bins) % jnp.uint32(bins)
+    return ((high + words[1] % jnp.uint32(bins)) % jnp.uint32(bins)).astype(jnp.int32)
 
 
 def random_order(key: jax.Array, first: UInt32[Array, " n"], count: int) -> Int32[Array, " count"]:

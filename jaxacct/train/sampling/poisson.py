@@ -35,7 +35,7 @@ from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
-from jaxacct.train.sampling.packing import RATE_UNIT, Batch, pack
+from jaxacct.train.sampling.packing import RATE_UNIT, Batch, coins, pack
 from jaxacct.train.sampling.sampler import check_num_examples, drawn_rate
 
 ALLOWANCE = 1e-3
@@ -175,7 +175,4 @@ class PoissonSampler:
 
     def draw(self, key: jax.Array) -> Bool[Array, " num_examples"]:
         """Returns which examples take part, before packing."""
-        threshold = round(self.sampling_rate * RATE_UNIT)
-        if threshold == RATE_UNIT:  # 2^32 itself does not fit into 32 bits
-            return jnp.ones(self.num_examples, bool)
-        return jax.random.bits(key, (self.num_examples,), jnp.uint32) < jnp.uint32(threshold)
+        return coins(key, self.num_examples, self.sampling_rate)

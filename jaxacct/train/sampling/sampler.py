@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 from jaxtyping import ArrayLike
@@ -10,6 +10,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.strategies.participation import Participation
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch
 
 
@@ -53,6 +54,15 @@ class Sampler(Protocol):
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:
         """Returns what is to be taken off delta, because what is drawn is not exactly what is accounted."""
+        ...
+
+
+@runtime_checkable
+class Separating(Sampler, Protocol):
+    """A sampler that knows in which steps an example may take part: what correlated noise is accounted by."""
+
+    def participation(self, steps: int, bands: int) -> Participation:
+        """Returns how an example comes to so many steps, for noise that at most ``bands`` steps share."""
         ...
 
 
