@@ -121,7 +121,7 @@ BATCHES = {
     "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
     "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
     "WithoutReplacementSampler": "of fixed size, drawn without replacement",
-    "RandomAllocationSampler": "by random allocation, each example in one batch of every epoch",
+    "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
 }
 
 
