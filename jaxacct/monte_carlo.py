@@ -4,11 +4,11 @@ Neither a bracket nor certified. A :class:`Interval` holds the truth except with
 draws, which are fresh from the operating system, and as far as the generator's bits pass for random ones. Draws are
 made, in float64 and in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not counted.
 
-*What is drawn.* For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of (1 - e^epsilon /
-L)+ under P, and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1]. So for n draws with the
-mean m, and any u > mu, the true mean, Hoeffding (1963), "Probability inequalities for sums of bounded random variables",
-Theorem 1, says that m <= mu - x has a probability of at most e^(-n kl(mu - x, mu)). The interval is where
-n kl(m, mu) <= log(1/eta), kl that of two coins: for rare events nearly that of Clopper and Pearson.
+*What is drawn.* For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of
+(1 - e^epsilon / L)+ under P, and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1]. Of such
+a variable's mean mu, that of n draws is m or further off with a probability of at most e^(-n kl(m, mu)) on either side,
+kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for sums of bounded random variables", Theorem
+1). An end of the interval is where n kl(m, mu) = log(2/eta): for rare events nearly that of Clopper and Pearson.
 
 *What may be released.* Fix epsilon and delta. Draw once, and train if the upper end is at most delta, else release
 nothing. All of it is (epsilon, max(delta, eta))-DP, eta the failure probability: the draws know nothing of the data, so
@@ -143,7 +143,7 @@ def delta(
     Guarantee: an estimate with an interval that misses the truth with at most the failure probability; see the module.
     It is never a :class:`~jaxacct.bounds.Bounds`.
 
-    Raises TypeError or ValueError where an argument is out of range, or products of likelihood ratios are beyond float64.
+    Raises TypeError or ValueError where an argument is out of range, or products of likelihood ratios are too large.
 
     >>> found = delta(RandomAllocation(1.0, 10, participations=2), 1, 1.0, draws=10**4, key=jax.random.key(0))
     >>> found.lower < found.estimate < found.upper < 0.2
@@ -152,12 +152,13 @@ def delta(
     _check(mechanism, steps, epsilon, draws, failure_probability)
     asked = directions(mechanism, relation) if isinstance(mechanism, RandomAllocation) else DIRECTIONS[relation]
     if key is None:
-        key = jax.random.wrap_key_data(np.frombuffer(secrets.token_bytes(8), np.uint32), impl="threefry2x32")
+        words = jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
     if isinstance(mechanism, BallsInBins):
         shifts, kind = mechanism.shifts(), (mechanism.batches, 0)
         width = shifts.shape[1]
     else:
-        shifts, kind = np.zeros((0, 0)), (int(mechanism.batches), mechanism.participations)
+        shifts, kind = np.zeros((0, 0)), (int(np.asarray(mechanism.batches)), mechanism.participations)
         width = 4 * (mechanism.participations + 1)
     rows = min(max(BLOCK // width, 1), draws)
     blocks = -(-draws // rows)
@@ -234,7 +235,7 @@ def _of_allocation(key: Array, s: Array, t: int, k: int, rows: int, removed: boo
         z = jax.random.normal(jax.random.fold_in(key, i), (rows,), jnp.float64)
         moved = jnp.where(removed & (i < k), 1 / s**2, 0.0)
         x = jnp.exp(z / s + moved - 0.5 / s**2 - scale)
-        return sums.at[1:].add(sums[:-1] * x), None
+        return sums.at[1:].add(sums[:-1] * x[None]), None
 
     sums, _ = jax.lax.scan(step, jnp.zeros((k + 1, rows)).at[0].set(1.0), jnp.arange(t))
     return jnp.log(sums[-1]) + k * scale - math.log(math.comb(t, k))
@@ -246,7 +247,7 @@ def _of_places(key: Array, s: Array, shifts: Array, rows: int, removed: bool) ->
     z = jax.random.normal(of_noise, (rows, shifts.shape[1]), jnp.float64) * s
     if removed:
         z += shifts[jax.random.randint(of_place, (rows,), 0, len(shifts))]
-    scores = (z @ shifts.T - jnp.sum(shifts**2, axis=1) / 2) / s**2
+    scores = (z @ shifts.T - jnp.sum(shifts**2, axis=1)[None] / 2) / s**2
     return jax.nn.logsumexp(scores, axis=1) - np.log(len(shifts))
 
 

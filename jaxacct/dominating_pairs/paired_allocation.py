@@ -6,16 +6,16 @@ independent under Q. So its mean of a convex function grows where an X_i is spre
 does it where any statistic of some of them is, in which it is affine.
 
 *Parts.* Let the steps be divided, at random, into PARTS parts of equal sizes or sizes that differ by one, and let the
-two steps be one from each of two parts, which are any two of them, all equally likely. The two steps so drawn are any
-two. Not to say what the parts were is to average over them, P over P's and Q over the same Q: divergences are jointly
-convex, and by symmetry the same for all divisions, so that of the pair given the parts is larger. With M_a the mean of
-part a, of the law that :func:`.random_allocation.allocated` spreads, the ratio is the mean of M_a M_b over a < b.
+two steps be any two of different parts, all such pairs equally likely. The two steps so drawn are any two. Not to say
+what the parts were is to average over them, P over P's and Q over the same Q: divergences are jointly convex, and by
+symmetry the same for all divisions, so that of the pair given the parts is larger. With M_a the sum of part a, whose
+law :func:`.random_allocation.allocated` spreads, the ratio is the sum of M_a M_b over a < b, over the number of pairs.
 
 *The law.* S = M_1 + ... + M_a and T, the sum of products of two of these, are built up part by part: with M the next,
 S + M and T + S M. The ratio is affine in (S, T), given all other parts: a spread of (S, T) that keeps its mean makes it
 larger in convex order. Points are those with S on chosen columns and 2 T/S^2 on fixed rows, between 0 and 1. A point
 (x, y) goes to both columns beside x, in the shares that keep its mean, at the one value of 2 T/S^2 that keeps y; and
-from there, along each column, to both rows beside it, which keeps T. The last part is put on values of the ratio itself.
+from there, along each column, to both rows beside it, which keeps T. The last part is put on values of the ratio.
 
 Rounding is counted as in :mod:`.random_allocation`: eta for masses, theta for values.
 
@@ -52,8 +52,8 @@ from jaxacct.precision import as_float64
 from jaxacct.pytrees import register_dataclass
 
 PARTS = 4
-"""Two give what two epochs of half the steps do; each further one takes a step of two dimensions. With 4, 5 and 8 the
-epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83, 7.80, of 7.36, and 8.09 with 2."""
+"""Two would give what two epochs of half the steps do; each further one takes a step of two dimensions. With 4, 5 and 8
+the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2."""
 
 ROWS, LEAST_ROW = 64, 1e-4
 """Values of 2 T/S^2: 0, and others evenly in log. Below the least one T hardly tells beside S times what comes."""
@@ -119,15 +119,23 @@ def _rows() -> Array:
 @functools.partial(jax.jit, static_argnames="points")
 def _paired(few: RatioLaw, many: RatioLaw, n: Array, points: int) -> tuple[RatioLaw, Array]:
     """Returns the law of the ratio from those of the parts' means, of sizes floor(n/PARTS) and one more; and theta."""
-    nobody = few._replace(masses=jnp.zeros_like(few.masses).at[0].set(1.0))
+    less, longer = jnp.floor(n / PARTS), jnp.mod(n, PARTS)
+    # Sums over the size of a part as it would be: near 1.
+    few, many = (
+        few._replace(values=few.values * (less * PARTS / n)),
+        many._replace(values=many.values * ((less + 1) * PARTS / n)),
+    )
+    nobody = many._replace(masses=jnp.zeros_like(many.masses).at[0].set(1.0))
     few = jax.tree.map(lambda some, none: jnp.where(n < PARTS, none, some), few, nobody)
-    longer = jnp.mod(n, PARTS)
     parts = jax.tree.map(lambda a, b: jnp.stack([jnp.where(i < longer, b, a) for i in range(PARTS)]), few, many)
-    first, middle, last = (jax.tree.map(lambda leaf: leaf[at], parts) for at in (0, slice(1, -1), -1))
+    first, middle, last = (RatioLaw(*(leaf[at] for leaf in parts)) for at in (0, slice(1, -1), -1))
     start = jnp.zeros((len(first.values), ROWS)).at[:, 0].set(first.masses)
-    law, _ = jax.lax.scan(lambda law, part: (_with_part(law, part), None), _Spread(first.values, start, first.eta), middle)
-    filled = jnp.minimum(n, PARTS)
-    return _ratio(law, last, filled * (filled - 1) / 2, points)
+    law, _ = jax.lax.scan(
+        lambda law, part: (_with_part(law, part), None), _Spread(first.values, start, first.eta), middle
+    )
+    # Of all pairs, over that size twice, those within parts do not count.
+    within = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
+    return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, points)
 
 
 def _with_part(law: _Spread, part: RatioLaw) -> _Spread:

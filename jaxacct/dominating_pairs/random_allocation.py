@@ -273,7 +273,7 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
-def summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, grid: Grid) -> RatioLaw:
+def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid) -> RatioLaw:
     """Returns the law of a weighted sum of independent values on a grid of FINE points."""
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
@@ -295,7 +295,7 @@ def summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, g
     return RatioLaw(values, masses, eta)
 
 
-def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array, points: int) -> RatioLaw:
+def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
     """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
 
     The loss of a gap is its width squared times the mass there: widths go like the inverse cube root of the density, of
