@@ -49,7 +49,7 @@ class RandomAllocation(Mechanism):
             ===== === ===== ===== ========= ======= =======
 
     Relations: "add_or_remove" (default), "remove", "add", "zero_out". Batches of equal size, from one shuffle of the
-    data, are *not* this mechanism: there the others' places tell of an example's own.
+    data, are *not* this mechanism: there the others' places tell of an example's own, and no tight bound is known.
 
     Formal guarantee: the pair dominates, so what accountants call upper bounds are. A single batch is accounted for as
     the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one: a

@@ -137,7 +137,7 @@ class RandomAllocationSampler:
         def draw(drawn: Array, i: Array) -> tuple[Array, None]:
             last = self.batches - k + i
             place = _modulo(jax.lax.dynamic_slice_in_dim(words, 2 * i, 2), (last + 1).astype(jnp.uint32))
-            return drawn.at[i].set(jnp.where(jnp.any(drawn == place, axis=0), last, place)), None
+            return drawn.at[i].set(jnp.where(jnp.any(drawn == place[None], axis=0), last, place)), None
 
         return jax.lax.scan(draw, jnp.full((k, n), -1, jnp.int32), jnp.arange(k, dtype=jnp.int32))[0]
 

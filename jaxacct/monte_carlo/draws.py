@@ -1,20 +1,7 @@
-"""Monte Carlo estimates of delta, with intervals that may fail: for what no accountant has a tight bound of.
+"""Draws of privacy losses, in blocks.
 
-Neither a bracket nor certified. A :class:`Interval` holds the truth except with a probability that it carries: over the
-draws, which are fresh from the operating system, and as far as the generator's bits pass for random ones. Draws are
-made, in float64 and in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not counted.
-
-*What is drawn.* For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of
-(1 - e^epsilon / L)+ under P, and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1]. Of such
-a variable's mean mu, that of n draws is m or further off with a probability of at most e^(-n kl(m, mu)) on either side,
-kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for sums of bounded random variables", Theorem
-1). An end of the interval is where n kl(m, mu) = log(2/eta): for rare events nearly that of Clopper and Pearson.
-
-*What may be released.* Fix epsilon and delta. Draw once, and train if the upper end is at most delta, else release
-nothing. All of it is (epsilon, max(delta, eta))-DP, eta the failure probability: the draws know nothing of the data, so
-that the profile is the mechanism's times the probability to go ahead. That is at most eta where the mechanism's own
-exceeds delta, and the profile is at most delta where it does not. Drawing again until it passes adds eta up.
-Source: Wang et al. (2023), "A randomized approach for tight privacy accounting", and arXiv 2605.07072.
+For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of (1 - e^epsilon / L)+ under P,
+and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1].
 """
 
 from __future__ import annotations
@@ -32,6 +19,7 @@ from jaxtyping import Array
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Direction, Relation, directions
+from jaxacct.monte_carlo.interval import Interval, end
 from jaxacct.precision import as_float64, scope
 from jaxacct.strategies import Strategy
 
@@ -40,36 +28,6 @@ BLOCK = 2**21
 
 LARGEST_SPREAD = 600.0
 """Logarithms that products of an epoch's likelihood ratios may have in float64."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A confidence interval of delta: an estimate, and not a bound.
-
-    Attributes:
-        lower, upper: hold the truth except with the failure probability.
-        estimate: the mean.
-        failure_probability: eta, of both ends together; of each it is half.
-        draws: how many were made, for each direction.
-
-    >>> Interval(lower=0.0, estimate=1e-6, upper=8e-6, failure_probability=1e-7, draws=10**6).verifies(1e-5)
-    True
-    """
-
-    lower: float
-    estimate: float
-    upper: float
-    failure_probability: float
-    draws: int
-
-    def verifies(self, delta: float) -> bool:
-        """Returns whether a mechanism may go ahead as (epsilon, max(delta, failure_probability))-DP.
-
-        Guarantee: that of estimate, verify, release (see the module), for one set of draws and a delta, an epsilon and
-        a failure probability that were fixed before.
-        """
-        validation.check_delta(delta)
-        return self.upper <= delta
 
 
 @dataclass(frozen=True)
@@ -170,8 +128,8 @@ def delta(
             total = _total(own, blocks, noise, shifts, float(epsilon), int(steps), rows, kind, direction)
             means.append(float(total) / (rows * blocks))
     # The larger delta is at most the larger end, and at least any: one upper end may fail, and any of the lower ones.
-    lower = max(_end(mean, rows * blocks, failure_probability / 2 / len(means), up=False) for mean in means)
-    upper = max(_end(mean, rows * blocks, failure_probability / 2, up=True) for mean in means)
+    lower = max(end(mean, rows * blocks, failure_probability / 2 / len(means), up=False) for mean in means)
+    upper = max(end(mean, rows * blocks, failure_probability / 2, up=True) for mean in means)
     return Interval(lower, max(means), upper, failure_probability, rows * blocks)
 
 
@@ -249,20 +207,3 @@ def _of_places(key: Array, s: Array, shifts: Array, rows: int, removed: bool) ->
         z += shifts[jax.random.randint(of_place, (rows,), 0, len(shifts))]
     scores = (z @ shifts.T - jnp.sum(shifts**2, axis=1)[None] / 2) / s**2
     return jax.nn.logsumexp(scores, axis=1) - np.log(len(shifts))
-
-
-def _end(mean: float, draws: int, probability: float, *, up: bool) -> float:
-    """Returns the end of the interval above or below a mean: where draws kl(mean, end) is log(1/probability)."""
-    m, most = min(max(mean, 0.0), 1.0), -math.log(probability) / draws
-
-    def kl(u: float) -> float:
-        one = m * math.log(m / u) if m > 0 else 0.0
-        return one + ((1 - m) * math.log((1 - m) / (1 - u)) if m < 1 else 0.0)
-
-    inside, outside = m, 1.0 if up else 0.0
-    for _ in range(200):
-        middle = (inside + outside) / 2
-        if middle in (inside, outside):
-            break
-        inside, outside = (middle, outside) if kl(middle) <= most else (inside, middle)
-    return outside
