@@ -296,6 +296,13 @@ WRONG = {
         ValueError,
         "noise_multiplier = 0.01 .* give one mechanism",
     ),
+    "balls in bins replaced": (
+        lambda: ja.monte_carlo.delta(
+            ja.monte_carlo.BallsInBins(ja.strategies.square_root(bands=2), 1.0, 4), 1, 1.0, relation="replace"
+        ),
+        ValueError,
+        "relation = 'replace' is not supported by BallsInBins",
+    ),
     "reconstruction where the example is known": (
         lambda: ja.tradeoff.TradeOff(PLAIN, 1, "add").reconstruction(0.01),
         ValueError,

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Direction, Relation, directions
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Direction, Relation
 from jaxacct.monte_carlo.interval import Interval, end
 from jaxacct.precision import as_float64, scope
 from jaxacct.strategies import Strategy
@@ -92,23 +92,24 @@ def delta(
         mechanism: one epoch by random allocation, whatever its participations, or a whole training.
         steps: how many of it are composed, drawn apart: epochs, or trainings.
         epsilon: at least 0.
-        draws: how many, rounded up to whole blocks; to be 100 over delta or more. 10^6 of 100 batches took 3 s of one
-            CPU core.
+        draws: how many, rounded up to whole blocks; to be 100 over delta or more. 10^6 of 100 batches take some 10 s
+            of one CPU core for each direction.
         failure_probability: eta, in (0, 1). Put it inside the delta that is promised: :meth:`Interval.verifies`.
         relation: "add_or_remove", "remove", "add" or "zero_out".
         key: a typed key, for tests; by default one from the operating system, without which nothing is promised.
 
-    Guarantee: an estimate with an interval that misses the truth with at most the failure probability; see the module.
-    It is never a :class:`~jaxacct.bounds.Bounds`.
+    Guarantee: an estimate with an interval that misses the truth with at most the failure probability, and never a
+    :class:`~jaxacct.bounds.Bounds`: :mod:`jaxacct.monte_carlo` says how it may be released by.
 
     Raises TypeError or ValueError where an argument is out of range, or products of likelihood ratios are too large.
 
-    >>> found = delta(RandomAllocation(1.0, 10, participations=2), 1, 1.0, draws=10**4, key=jax.random.key(0))
-    >>> found.lower < found.estimate < found.upper < 0.2
+    >>> epoch = RandomAllocation(noise_multiplier=1.0, batches=10, participations=2)
+    >>> found = delta(epoch, 1, epsilon=1.0, draws=10**4, relation="remove", key=jax.random.key(0))
+    >>> 0.02 < found.lower < found.estimate < found.upper < 0.06
     True
     """
     _check(mechanism, steps, epsilon, draws, failure_probability)
-    asked = directions(mechanism, relation) if isinstance(mechanism, RandomAllocation) else DIRECTIONS[relation]
+    validation.check_one_of(relation, "relation", RandomAllocation.relations, f" by {type(mechanism).__name__}")
     if key is None:
         words = jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
@@ -123,7 +124,7 @@ def delta(
     noise = float(np.asarray(mechanism.noise_multiplier))
     means = []
     with scope():
-        for direction in asked:
+        for direction in DIRECTIONS[relation]:
             key, own = jax.random.split(key)
             total = _total(own, blocks, noise, shifts, float(epsilon), int(steps), rows, kind, direction)
             means.append(float(total) / (rows * blocks))
