@@ -81,7 +81,11 @@ class _Spread(NamedTuple):
 @register_dataclass
 @dataclass(frozen=True)
 class PairedAllocationPair(RandomAllocationPair):
-    """As :class:`.RandomAllocationPair`, for two steps out of ``batches``."""
+    """As :class:`.RandomAllocationPair`, for two steps out of ``batches``.
+
+    ``in_tails`` is 0, or NaN where the parameters are not valid: all that divergences ask of the pair as spread, which
+    a program that asks for no more need not compute.
+    """
 
     def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
         """Returns an upper bound on the mechanism's: that of one step of each half of them."""
@@ -89,7 +93,7 @@ class PairedAllocationPair(RandomAllocationPair):
         halves = (jnp.floor(n / 2), jnp.ceil(n / 2))
         alone = [allocation_pairs(self.noise_multiplier, half, 512, [False])[0] for half in halves]
         total = sum(replace(pair, removes=self.removes).divergence(orders, kinds) for pair in alone)
-        return jnp.where(self.is_valid(), total, jnp.nan)
+        return jnp.where(as_float64(self.in_tails) == 0, total, jnp.nan)
 
 
 def paired_allocation_pairs(
@@ -109,7 +113,8 @@ def paired_allocation_pairs(
     losses = jnp.concatenate([jnp.log(values), jnp.array([jnp.inf])])
     rounding = jnp.where(valid, eta + theta + 4 * roundoff(), jnp.nan)
     sides = {True: (p, q, losses), False: (q, p, -losses)}
-    return [PairedAllocationPair(*sides[way], rounding, s, n, removes=way) for way in removes]
+    valid_as_zero = jnp.where(valid, 0.0, jnp.nan)
+    return [PairedAllocationPair(*sides[way], rounding, s, n, in_tails=valid_as_zero, removes=way) for way in removes]
 
 
 def _rows() -> Array:
