@@ -126,18 +126,15 @@ def _paired(few: RatioLaw, many: RatioLaw, n: Array, points: int) -> tuple[Ratio
     """Returns the law of the ratio from those of the parts' means, of sizes floor(n/PARTS) and one more; and theta."""
     less, longer = jnp.floor(n / PARTS), jnp.mod(n, PARTS)
     # Sums over the size of a part as it would be: near 1.
-    few, many = (
-        few._replace(values=few.values * (less * PARTS / n)),
-        many._replace(values=many.values * ((less + 1) * PARTS / n)),
-    )
+    few = few._replace(values=few.values * (less * PARTS / n))
+    many = many._replace(values=many.values * ((less + 1) * PARTS / n))
     nobody = many._replace(masses=jnp.zeros_like(many.masses).at[0].set(1.0))
     few = jax.tree.map(lambda some, none: jnp.where(n < PARTS, none, some), few, nobody)
     parts = jax.tree.map(lambda a, b: jnp.stack([jnp.where(i < longer, b, a) for i in range(PARTS)]), few, many)
     first, middle, last = (RatioLaw(*(leaf[at] for leaf in parts)) for at in (0, slice(1, -1), -1))
     start = jnp.zeros((len(first.values), ROWS)).at[:, 0].set(first.masses)
-    law, _ = jax.lax.scan(
-        lambda law, part: (_with_part(law, part), None), _Spread(first.values, start, first.eta), middle
-    )
+    law = _Spread(first.values, start, first.eta)
+    law, _ = jax.lax.scan(lambda law, part: (_with_part(law, part), None), law, middle)
     # Of all pairs, over that size twice, those within parts do not count.
     within = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
     return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, points)

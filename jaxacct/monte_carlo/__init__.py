@@ -11,7 +11,6 @@ exceeds delta, and the profile is at most delta where it does not. Drawing again
 Source: Wang et al. (2023), "A randomized approach for tight privacy accounting", and arXiv 2605.07072.
 """
 
-from jaxacct.monte_carlo.draws import BallsInBins, delta
-from jaxacct.monte_carlo.interval import Interval
+from jaxacct.monte_carlo.draws import BallsInBins, Interval, delta
 
 __all__ = ["BallsInBins", "Interval", "delta"]

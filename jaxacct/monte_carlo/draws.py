@@ -1,7 +1,10 @@
 """Draws of privacy losses, in blocks.
 
 For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of (1 - e^epsilon / L)+ under P,
-and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1].
+and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1]. Of such
+a variable's mean mu, that of n draws is m or further off with a probability of at most e^(-n kl(m, mu)) on either side,
+kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for sums of bounded random variables", Theorem
+1). An end of an interval is where this is the probability to miss it: for rare events nearly Clopper and Pearson's.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import functools
 import math
 import secrets
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +22,48 @@ from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Direction, Relation
-from jaxacct.monte_carlo.interval import Interval, end
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation
 from jaxacct.precision import as_float64, scope
 from jaxacct.strategies import Strategy
+
+Kind: TypeAlias = tuple[int, int, int]
+"""How many runs, batches, and participations; none of these of :class:`BallsInBins`."""
 
 BLOCK = 2**21
 """Numbers of a block of draws."""
 
 LARGEST_SPREAD = 600.0
 """Logarithms that products of an epoch's likelihood ratios may have in float64."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval of delta: an estimate, and not a bound.
+
+    Attributes:
+        lower, upper: hold the truth except with the failure probability.
+        estimate: the mean.
+        failure_probability: eta, of both ends together; of each it is half.
+        draws: how many were made, for each direction.
+
+    >>> Interval(lower=0.0, estimate=1e-6, upper=8e-6, failure_probability=1e-7, draws=10**6).verifies(1e-5)
+    True
+    """
+
+    lower: float
+    estimate: float
+    upper: float
+    failure_probability: float
+    draws: int
+
+    def verifies(self, delta: float) -> bool:
+        """Returns whether a mechanism may go ahead as (epsilon, max(delta, failure_probability))-DP.
+
+        Guarantee: that of estimate, verify, release (:mod:`jaxacct.monte_carlo`), for one set of draws and a delta, an
+        epsilon and a failure probability that were fixed before.
+        """
+        validation.check_delta(delta)
+        return self.upper <= delta
 
 
 @dataclass(frozen=True)
@@ -114,10 +150,10 @@ def delta(
         words = jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
     if isinstance(mechanism, BallsInBins):
-        shifts, kind = mechanism.shifts(), (mechanism.batches, 0)
+        shifts, kind = mechanism.shifts(), (steps, mechanism.batches, 0)
         width = shifts.shape[1]
     else:
-        shifts, kind = np.zeros((0, 0)), (int(np.asarray(mechanism.batches)), mechanism.participations)
+        shifts, kind = np.zeros((0, 0)), (steps, int(np.asarray(mechanism.batches)), mechanism.participations)
         width = 4 * (mechanism.participations + 1)
     rows = min(max(BLOCK // width, 1), draws)
     blocks = -(-draws // rows)
@@ -126,7 +162,7 @@ def delta(
     with scope():
         for direction in DIRECTIONS[relation]:
             key, own = jax.random.split(key)
-            total = _total(own, blocks, noise, shifts, float(epsilon), int(steps), rows, kind, direction)
+            total = _total(own, blocks, noise, shifts, float(epsilon), rows, kind, direction == "remove")
             means.append(float(total) / (rows * blocks))
     # The larger delta is at most the larger end, and at least any: one upper end may fail, and any of the lower ones.
     lower = max(end(mean, rows * blocks, failure_probability / 2 / len(means), up=False) for mean in means)
@@ -154,25 +190,17 @@ def _check(mechanism: object, steps: int, epsilon: float, draws: int, failure_pr
         )
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "rows", "kind", "direction"))
+@functools.partial(jax.jit, static_argnames=("rows", "kind", "removed"))
 def _total(
-    key: Array,
-    blocks: Array,
-    noise: Array,
-    shifts: Array,
-    epsilon: Array,
-    steps: int,
-    rows: int,
-    kind: tuple[int, int],
-    direction: Direction,
+    key: Array, blocks: Array, noise: Array, shifts: Array, epsilon: Array, rows: int, kind: Kind, removed: bool
 ) -> Array:
     """Returns the sum of all draws' values in [0, 1]; one that is no number counts as 1."""
-    removed = direction == "remove"
+    steps, t, k = kind
 
     def losses(key: Array) -> Array:
-        if not kind[1]:
+        if not k:
             return _of_places(key, noise, shifts, rows, removed)
-        return _of_allocation(key, noise, *kind, rows, removed)
+        return _of_allocation(key, noise, t, k, rows, removed)
 
     def block(i: Array, total: Array) -> Array:
         keys = jax.random.split(jax.random.fold_in(key, i), steps)
@@ -208,3 +236,20 @@ def _of_places(key: Array, s: Array, shifts: Array, rows: int, removed: bool) ->
         z += shifts[jax.random.randint(of_place, (rows,), 0, len(shifts))]
     scores = (z @ shifts.T - jnp.sum(shifts**2, axis=1)[None] / 2) / s**2
     return jax.nn.logsumexp(scores, axis=1) - np.log(len(shifts))
+
+
+def end(mean: float, draws: int, probability: float, *, up: bool) -> float:
+    """Returns the end of the interval above or below a mean: where draws kl(mean, end) is log(1/probability)."""
+    m, most = min(max(mean, 0.0), 1.0), -math.log(probability) / draws
+
+    def kl(u: float) -> float:
+        one = m * math.log(m / u) if m > 0 else 0.0
+        return one + ((1 - m) * math.log((1 - m) / (1 - u)) if m < 1 else 0.0)
+
+    inside, outside = m, 1.0 if up else 0.0
+    for _ in range(200):
+        middle = (inside + outside) / 2
+        if middle in (inside, outside):
+            break
+        inside, outside = (middle, outside) if kl(middle) <= most else (inside, middle)
+    return outside

@@ -41,26 +41,20 @@ class TradeOff:
         check(self.mechanism, self.steps)
 
     def beta(self, alpha: ArrayLike) -> Bounds:
-        """Returns the least false-negative rate at false-positive rates (...); ``lower`` protects.
-
-        Guarantee: that of :func:`.curve`.
-        """
+        """Returns the least false-negative rate at false-positive rates (...); ``lower`` protects: :func:`.curve`."""
         rates = np.asarray(alpha, np.float64)
         found = composed.curve(self.mechanism, self.steps, rates.reshape(-1), relation=self.relation)
         return _shaped(found, rates)
 
     def advantage(self) -> Bounds:
-        """Returns the largest difference of true- and false-positive rates, the total variation; ``upper`` protects.
-
-        Guarantee: that of :func:`.advantage`.
-        """
+        """Returns :func:`.advantage`, the total variation; ``upper`` protects."""
         return composed.advantage(self.mechanism, self.steps, relation=self.relation)
 
     def bayes_risk(self, prior: ArrayLike = 0.5) -> Bounds:
-        """Returns the least error of whoever knows how likely the example took part; ``lower`` protects.
+        """Returns :func:`.bayes_risk`, the least error of whoever knows the prior; ``lower`` protects.
 
-        Guarantee: that of :func:`.bayes_risk`. The largest difference of two mechanisms' over all priors tells how much
-        is lost by taking one for the other (Kaissis et al. 2024, "Beyond the calibration point").
+        By how much two mechanisms' differ at most, over all priors, is what is lost by taking one for the other
+        (Kaissis et al. 2024, "Beyond the calibration point").
         """
         return composed.bayes_risk(self.mechanism, self.steps, prior, relation=self.relation)
 
