@@ -32,6 +32,7 @@ ELSEWHERE = {
     "jaxacct.prv.curve": "the mesh is here by epsilon and delta",
     "jaxacct.tradeoff.advantage": "the profile is here by curve",
     "jaxacct.tradeoff.bayes_risk": "likewise",
+    "jaxacct.tradeoff.TradeOff": "likewise",
     "jaxacct.gdp.certified_mu": "likewise",
     "jaxacct.RandomAllocation": "what it computes is here by rdp.curve",
 }

@@ -15,7 +15,7 @@ ROOMS = (
     *("processes", "precision", "validation", "strict_json", "whole_file", "by_work", "batching", "bounds"),
     *("rounded_sum", "binomial"),
     *("selection", "strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
-    *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration"),
+    *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
     *("calibrate", "factorize", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
 )

@@ -295,6 +295,38 @@ WRONG = {
         ValueError,
         "tolerance = 0.001 cannot be used inside jit.*give points",
     ),
+    "more participations than batches": (
+        lambda: ja.RandomAllocation(1.0, 10, participations=11),
+        ValueError,
+        "participations = 11 .* give how many of the batches hold an example, from 1 to 10",
+    ),
+    "several participations as one pair": (
+        lambda: ja.RandomAllocation(1.0, 10, participations=3).dominating_pairs(),
+        ValueError,
+        "participations = 3 .* give this to what composes",
+    ),
+    "draws of what has a bracket": (
+        lambda: ja.monte_carlo.delta(PLAIN, 1, 1.0),
+        TypeError,
+        "is not drawn here: give RandomAllocation or monte_carlo.BallsInBins",
+    ),
+    "draws with next to no noise": (
+        lambda: ja.monte_carlo.delta(ja.RandomAllocation(0.01, 10), 1, 1.0),
+        ValueError,
+        "noise_multiplier = 0.01 .* give one mechanism",
+    ),
+    "balls in bins replaced": (
+        lambda: ja.monte_carlo.delta(
+            ja.monte_carlo.BallsInBins(ja.strategies.square_root(bands=2), 1.0, 4), 1, 1.0, relation="replace"
+        ),
+        ValueError,
+        "relation = 'replace' is not supported by BallsInBins",
+    ),
+    "reconstruction where the example is known": (
+        lambda: ja.tradeoff.TradeOff(PLAIN, 1, "add").reconstruction(0.01),
+        ValueError,
+        'relation = "add" .* give "remove"',
+    ),
     "traced outcomes": (
         lambda: traced(lambda k: ja.RandomizedResponse(1.0, k).epsilon, 3),
         TypeError,

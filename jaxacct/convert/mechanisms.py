@@ -25,6 +25,7 @@ from jaxacct.mechanisms import (
     PoissonSubsampledLaplace,
     PureDP,
     RandomizedResponse,
+    ZeroConcentratedDP,
 )
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
 from jaxacct.mechanisms.sampled_dp import log_of_sampled
@@ -73,7 +74,8 @@ def mechanism_to_zcdp(
     """Returns (rho, delta): one run is delta-approximately rho-zCDP; float64, of the mechanism's batch shape.
 
     1/(2 s^2) for Gaussian noise, continuous or discrete, and epsilon tanh(epsilon/2) for an epsilon of
-    :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`).
+    :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`). Of :class:`.ZeroConcentratedDP` it
+    is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
 
@@ -89,6 +91,8 @@ def mechanism_to_zcdp(
     gaussian = _of_gaussian(mechanism, relation)
     if gaussian is not None:
         return gaussian.rho, gaussian.delta
+    if isinstance(mechanism, ZeroConcentratedDP):
+        return _concentrated(mechanism.rho, mechanism.xi)
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
     return pure_to_zcdp(epsilon), delta
 
@@ -153,6 +157,14 @@ def _gaussian_cost(shift: Array, scale: Array) -> _GaussianCost:
     ratio = jnp.maximum((shift / scale) ** 2 * (1 + margin()), LEAST_COST)
     mu_squared = jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
     return _GaussianCost(mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + margin()))
+
+
+@kernel
+def _concentrated(rho: Array, xi: Array) -> tuple[Array, Array]:
+    rho, xi = jnp.broadcast_arrays(as_float64(rho), as_float64(xi))
+    total = jnp.maximum((rho + xi) * (1 + margin()), LEAST_COST)
+    free, valid = is_zero(rho) & is_zero(xi), (rho >= 0) & (xi >= 0)
+    return jnp.where(valid, jnp.where(free, 0.0, total), jnp.inf), jnp.zeros(rho.shape)
 
 
 @kernel

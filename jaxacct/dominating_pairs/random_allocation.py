@@ -209,9 +209,9 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
         total = (count + weight).astype(jnp.float64)
         low, high = grid_ends
         width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
-        grid = _Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
-        fine = _summed(law, count / total, other, weight / total, grid)
-        law = _coarsened(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
+        grid = Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
+        fine = summed(law, count / total, other, weight / total, grid)
+        law = coarsened(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
         bit = jnp.where(adds, bit, bit - 1)
         return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
 
@@ -222,7 +222,7 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
     return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * scaled(VALUE_ERROR))
 
 
-class _Grid(NamedTuple):
+class Grid(NamedTuple):
     """Values 0 and e^(width sinh(v)), v evenly spaced: close where M is near 1, spaced evenly in log far away."""
 
     low: Array
@@ -269,11 +269,11 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scaled(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
     logs = z / s - 0.5 / s**2
-    law = _coarsened(logs, masses / jnp.sum(masses), jnp.asarray(scaled(FIRST_ERROR)), 1 / t, points)
+    law = coarsened(logs, masses / jnp.sum(masses), jnp.asarray(scaled(FIRST_ERROR)), 1 / t, points)
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
-def _summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, grid: _Grid) -> RatioLaw:
+def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid) -> RatioLaw:
     """Returns the law of a weighted sum of independent values on a grid of FINE points."""
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
@@ -295,7 +295,7 @@ def _summed(one: RatioLaw, weight: Array, other: RatioLaw, other_weight: Array, 
     return RatioLaw(values, masses, eta)
 
 
-def _coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array, points: int) -> RatioLaw:
+def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
     """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
 
     The loss of a gap is its width squared times the mass there: widths go like the inverse cube root of the density, of

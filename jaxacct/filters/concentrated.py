@@ -75,8 +75,8 @@ class ZCDPFilter(_ConcentratedFilter):
         conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here; another
             one compares with a paper's.
 
-    Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, and whatever has an
-    epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho.
+    Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, what is known to be
+    zCDP, and whatever has an epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is (epsilon,
     delta)-DP for the relation asked for (and, without failures, ``budget``-zCDP), rounding included.

@@ -95,7 +95,8 @@ class MatrixMechanism(Mechanism):
             raise TypeError(
                 f"participation = {participation!r} has no certified account with correlated noise: give SinglePass, "
                 "MinSeparation, FixedEpochs or CyclicPoisson of jaxacct.strategies. For b-min-sep sampling and "
-                "balls-in-bins only Monte Carlo estimates are known; MinSeparation bounds both, without amplification."
+                "balls-in-bins only Monte Carlo estimates are known (of the latter, jaxacct.monte_carlo.BallsInBins); "
+                "MinSeparation bounds both, without amplification."
             )
         sampled = participation if isinstance(participation, CyclicPoisson) else None
         if sampled and (bands := strategy.bands(sampled.steps)) > sampled.groups:

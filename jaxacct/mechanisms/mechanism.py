@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +117,11 @@ class Mechanism(Fields, abc.ABC):
         """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
         return False
 
+    def ordinary(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+        """Returns this with valid parameters where ``nothing`` is released: numbers of 1, and vectors as they are."""
+        scalars = len(self.batch_shape)
+        return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), self)
+
     def of_group(self, size: int) -> Mechanism:
         """Returns the mechanism that dominates this one where ``size`` examples change at once: :func:`jaxacct.group`.
 
@@ -148,17 +153,15 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     """Returns the mechanism and its steps with 0 runs of an ordinary one in place of runs that release nothing.
 
     Noise without end, or a sampling rate of 0: the privacy loss is 0 whatever comes out, so any number of runs costs
-    nothing, exactly. Accountants leave out what has 0 runs. Ordinary are numbers of 1, and vectors as they are.
+    nothing, exactly. Accountants leave out what has 0 runs.
     """
     # In the scope's own precision first: a batch of float64 numbers may have come in from outside.
     mechanism = jax.tree.map(lambda leaf: leaf if is_concrete(leaf) else exact_real(leaf), mechanism)
     nothing = mechanism.releases_nothing()
     if is_concrete(nothing) and not np.any(nothing):
         return mechanism, steps
-    scalars = len(mechanism.batch_shape)
-    ordinary = jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), mechanism)
     # What is no number of runs stays what it is.
-    return ordinary, choose(nothing & is_count(steps), 0.0, steps)
+    return mechanism.ordinary(nothing), choose(nothing & is_count(steps), 0.0, steps)
 
 
 def is_count(steps: Any) -> Any:

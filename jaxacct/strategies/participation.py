@@ -5,8 +5,9 @@ by its arrival, or by its place in a data set whose other places stay. Batches c
 there the relation is "replace", under which an example's place is taken by another one.
 
 Not here, because only Monte Carlo estimates are known for them: b-min-sep sampling, and balls-in-bins (random
-allocation) of correlated noise. A bound for both that takes no amplification is that of :class:`MinSeparation`; of
-independent noise random allocation is :class:`.RandomAllocation`.
+allocation) of correlated noise, of which :class:`jaxacct.monte_carlo.BallsInBins` has estimates. A bound for both that
+takes no amplification is that of :class:`MinSeparation`; of independent noise random allocation is
+:class:`.RandomAllocation`.
 """
 
 from __future__ import annotations

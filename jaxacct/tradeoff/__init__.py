@@ -2,6 +2,7 @@
 
 * :mod:`.composed`: certified curves of compositions, and the risks that follow: :func:`curve`, :func:`advantage`,
   :func:`true_positive_rate`, :func:`bayes_risk`. ``lower`` of a curve is what protects.
+* :mod:`.object`: :class:`TradeOff`, the same of one composition as methods, and what can be reconstructed.
 * :mod:`.closed`: f_{epsilon,delta}, G_mu and Id, elementwise.
 * :mod:`.polygons`: curves as arrays: conversions to and from delta(epsilon), subsampling, inverse, double conjugate,
   and the mechanism of a polygon, by which curves are composed.
@@ -10,9 +11,11 @@
 
 from jaxacct.tradeoff.closed import approximate_dp, gaussian, perfect
 from jaxacct.tradeoff.composed import advantage, bayes_risk, curve, true_positive_rate
+from jaxacct.tradeoff.object import TradeOff
 from jaxacct.tradeoff.polygons import at, convex_minorant, from_delta, inverse, pair, subsampled, symmetrized, to_delta
 
 __all__ = [
+    "TradeOff",
     "advantage",
     "approximate_dp",
     "at",

@@ -123,7 +123,7 @@ BATCHES = {
     "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
     "WithoutReplacementSampler": "of fixed size, drawn without replacement",
     "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in delta",
-    "RandomAllocationSampler": "by random allocation, each example in one batch of every epoch",
+    "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
 }
 
 

@@ -16,7 +16,8 @@ from jaxacct.validation import MOST_COUNT
 
 WHY_BY_INDEX = (
     "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches of "
-    "a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is accounted"
+    "a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is accounted; "
+    "of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every example as evenly"
 )
 REMEDY = "give arrays, or an object with __len__ and __getitem__"
 

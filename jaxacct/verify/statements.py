@@ -355,7 +355,7 @@ def discrete_pair(direction: str, p: Any, q: Any) -> Loss:
     return Loss(("pair", tuple(sorted(masses.items())), infinite), infinite=ball(infinite), atoms=atoms)
 
 
-def random_allocation(direction: str, noise_multiplier: Any, batches: Any, points: int) -> Loss:
+def random_allocation(direction: str, noise_multiplier: Any, batches: Any, points: int, participations: int) -> Loss:
     """One batch is the Gaussian mechanism; with more the likelihood ratio is a mean of log-normal variables.
 
     Noise without end says nothing.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, PureDP, convert, rdp
 
 ORDERS = (1.01, 1.5, 2.0, 5.0, 17.0, 200.0)
@@ -29,6 +30,19 @@ def test_rho_of_pure_privacy_is_the_least():
         assert np.all(ratio <= rho * (1 + 1e-10))
         assert ratio[0] == pytest.approx(rho, rel=1e-3)
         assert rho <= epsilon**2 / 2
+
+
+def test_what_is_known_to_be_zcdp_has_its_number():
+    """xi + rho a is at most (xi + rho) a at orders above 1; a filter grants it as it does Gaussian noise."""
+    mechanism = ja.ZeroConcentratedDP(np.array([0.005, 0.0, 0.005]), np.array([0.0, 0.0, 0.1]))
+    rho, delta = convert.mechanism_to_zcdp(mechanism, relation="replace")
+    assert np.all(delta == 0)
+    assert np.all(rho >= [0.005, 0.0, 0.105])
+    assert np.all(rho <= np.array([0.005, 0.0, 0.105]) * (1 + 1e-12))
+    assert np.all(np.isinf(jax.jit(lambda x: convert.mechanism_to_zcdp(ja.ZeroConcentratedDP(x))[0])(-1.0)))
+    budget = ja.filters.ZCDPFilter(epsilon=1.0, delta=1e-5)
+    each = [int(budget.remaining(run)) for run in (ja.ZeroConcentratedDP(0.005), ja.Gaussian(10.0))]
+    assert each[0] == each[1] > 3
 
 
 def test_zcdp_by_mironov_is_bun_and_steinkes_closed_form():

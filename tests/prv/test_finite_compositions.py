@@ -1,6 +1,9 @@
 """Compositions of finitely many outcomes, against the sum over all multisets of outcomes in 60 digits."""
 
+import itertools
+
 import mpmath
+import numpy as np
 import pytest
 from brackets import assert_holds, assert_inverts
 from oracle import finite_delta
@@ -45,6 +48,18 @@ def test_approximate_dp_composed(steps):
         for epsilon in (0.0, 0.3 * level * steps, 2 * level * steps):
             truth = approximate_dp_delta(level, delta, steps, epsilon)
             assert_holds(ja.prv.delta(mechanism, steps, epsilon, points=POINTS), truth)
+
+
+def test_published_guarantees_that_differ_compose_to_the_optimum():
+    """Heterogeneous, after Murtagh and Vadhan (2016): the sum over all outcomes of randomized responses."""
+    levels, deltas, times = np.array([0.1, 0.4, 0.7]), np.array([1e-7, 0.0, 1e-4]), np.array([4, 3, 1])
+    runs = np.repeat(levels, times)
+    signs = np.array(list(itertools.product((1, -1), repeat=len(runs))))
+    losses, p = signs @ runs, np.prod(1 / (1 + np.exp(-signs * runs)), axis=1)
+    none = np.prod((1 - deltas) ** times)
+    for epsilon in (0.0, 1.0, 2.2):
+        truth = 1 - none + none * np.sum(p * np.maximum(-np.expm1(epsilon - losses), 0.0))
+        assert_holds(ja.prv.delta(ja.ApproximateDP(levels, deltas), times, epsilon, points=POINTS), truth, 1e-15)
 
 
 def test_epsilon_of_approximate_dp_composed():

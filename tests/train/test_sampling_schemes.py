@@ -134,6 +134,31 @@ def test_places_are_uniform_and_independent_of_each_other_and_of_the_epoch():
     assert uniform(np.bincount((6 * shuffled[:, :-1:2] + shuffled[:, 1::2]).ravel(), minlength=36)) < REJECT
 
 
+def test_places_of_several_participations_are_all_subsets_alike():
+    """All 10 subsets of 3 out of 5 batches, of two examples and two epochs independently."""
+    sampler = RandomAllocationSampler(60, 5, 61, participations=3)
+    places = np.asarray(jax.jit(jax.vmap(lambda e: sampler.places(jax.random.key(1), e)))(np.arange(2000)))
+    subsets = (1 << places).sum(axis=1)
+    assert set(map(int.bit_count, subsets.ravel().tolist())) == {3}
+    _, index = np.unique(subsets, return_inverse=True)
+    index = index.reshape(subsets.shape)
+    assert uniform(np.bincount(index.ravel(), minlength=10)) > ACCEPT
+    assert uniform(np.bincount((10 * index[:, :-1:2] + index[:, 1::2]).ravel(), minlength=100)) > ACCEPT
+    assert uniform(np.bincount((10 * index[:-1:2] + index[1::2]).ravel(), minlength=100)) > ACCEPT
+    indices, masks = draws(sampler, 10)
+    for epoch in range(2):
+        rows = slice(5 * epoch, 5 * epoch + 5)
+        assert sorted(indices[rows][masks[rows]].tolist()) == sorted(3 * list(range(60)))
+
+
+def test_several_participations_are_accounted_for():
+    sampler = RandomAllocationSampler.for_budget(60_000, 100, epsilon=3.0, delta=1e-5, steps=2000, participations=4)
+    assert sampler.mechanism(2.0) == RandomAllocation(2.0, 100, participations=4)
+    assert (sampler.expected_batch_size, sampler.steps_per_run) == (2400.0, 100)
+    exact = stats.binom.sf(sampler.capacity, 60_001, 0.04)
+    assert 2000 * exact * (1 + math.exp(3.0)) <= sampler.overflow_delta(2000, 3.0) <= 1.001e-8
+
+
 @pytest.mark.parametrize("t", [1, 3, 65_535, 65_536])
 def test_places_are_64_bits_modulo_the_number_of_batches(t):
     sampler = RandomAllocationSampler(100, t, 101)
@@ -194,6 +219,8 @@ def test_full_batches():
         (lambda: WithoutReplacementSampler(10, 11), "batch_size = 11"),
         (lambda: RandomAllocationSampler(10, 0, 11), "batches = 0"),
         (lambda: RandomAllocationSampler(1000, 10, 90), "capacity = 90"),
+        (lambda: RandomAllocationSampler(1000, 10, 190, 2), "capacity = 190"),
+        (lambda: RandomAllocationSampler(10, 3, 11, 4), "participations = 4"),
         (lambda: RandomAllocationSampler.for_budget(10, 2, epsilon=1.0, delta=1e-5, steps=3, allowance=2), "allowance"),
     ],
 )

@@ -6,7 +6,7 @@ sampler                        a batch                                          
 :class:`.PoissonSampler`       each example independently, overflow as a failure   :class:`.PoissonSubsampledGaussian`
 :class:`.TruncatedPoissonSampler`  the same, cut at random at any size             :class:`.TruncatedPoissonGaussian`
 :class:`.WithoutReplacementSampler`  a uniform subset of fixed size                :class:`.GaussianWithoutReplacement`
-:class:`.RandomAllocationSampler`  one of the epoch's batches for each example     :class:`.RandomAllocation`
+:class:`.RandomAllocationSampler`  k of the epoch's batches for each example      :class:`.RandomAllocation`
 :class:`.CyclicPoissonSampler`  each example of a group independently, by turns     :class:`.MatrixMechanism`, cycles
 =============================  ==================================================  =================================
 

@@ -39,10 +39,13 @@ def coins(key: jax.Array, count: int, rate: float) -> Bool[Array, " count"]:
 
 def places(key: jax.Array, count: int, bins: int) -> Int32[Array, " count"]:
     """Returns for each of ``count`` examples one of at most 2^16 bins, by 64 random bits modulo their number."""
-    words = jax.random.bits(key, (2, count), jnp.uint32)
-    # (2^32 high + low) mod bins; no product of two residues exceeds 2^32 - 1, nor the last sum.
-    high = (words[0] % jnp.uint32(bins)) * jnp.uint32(RATE_UNIT % bins) % jnp.uint32(bins)
-    return ((high + words[1] % jnp.uint32(bins)) % jnp.uint32(bins)).astype(jnp.int32)
+    return modulo(jax.random.bits(key, (2, count), jnp.uint32), jnp.uint32(bins))
+
+
+def modulo(words: UInt32[Array, "2 n"], bins: Array) -> Int32[Array, " n"]:
+    """Returns (2^32 high + low) mod bins, at most 2^16: neither products of residues nor the last sum wrap."""
+    unit = (jnp.uint32(RATE_UNIT - 1) % bins + jnp.uint32(1)) % bins
+    return (((words[0] % bins) * unit % bins + words[1] % bins) % bins).astype(jnp.int32)
 
 
 def random_order(key: jax.Array, first: UInt32[Array, " n"], count: int) -> Int32[Array, " count"]:
