@@ -78,7 +78,7 @@ class Recipe:
     learning_rate: float
     optimizer: Optimizer = adam_decaying
     optimizer_name: str = "adam, rate falling over the second half"
-    microbatch_size: int | None = None
+    microbatch_size: int = 32
     source: str = "tuned at epsilon = 3, delta = 1e-5"
 
 

@@ -162,6 +162,11 @@ def test_groups_say_what_their_fields_say_by_themselves():
     assert grouped.budget == groups["budget"]
 
 
+def test_none_is_said_where_it_is_not_the_default():
+    assert small_trainer(microbatch_size=None, ghost=False).microbatch_size is None
+    assert small_trainer(devices=None).microbatch_size == 32
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
