@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
 from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
-from jaxacct.mechanisms.mechanism import Relation
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 TARGETS = {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import PICTURES, add_json, add_run, examples
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, show
-from jaxacct.mechanisms.mechanism import Relation
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Which argument belongs to which kind."""

@@ -8,11 +8,13 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct.cli.arguments import add_json, examples
 from jaxacct.cli.shown import print_columns, print_facts, show
-from jaxacct.mechanisms.mechanism import Relation
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 
