@@ -14,27 +14,6 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from jaxacct import (
-        adapters,
-        audit,
-        calibrate,
-        convert,
-        factorize,
-        filters,
-        gdp,
-        iteration,
-        menus,
-        odometers,
-        policies,
-        prv,
-        rdp,
-        saddlepoint,
-        strategies,
-        sweep,
-        tradeoff,
-        train,
-        verify,
-    )
     from jaxacct.bounds import Bounds
     from jaxacct.certified import curve, delta, epsilon
     from jaxacct.mechanisms import (
@@ -68,9 +47,33 @@ if _typing.TYPE_CHECKING:
         TruncatedPoissonGaussian,
         WithoutReplacementGroup,
         ZeroConcentratedDP,
-        group,
     )
+    from jaxacct.mechanisms.group import group
     from jaxacct.pytrees import register_dataclass
+
+if _typing.TYPE_CHECKING:
+    from jaxacct import (
+        adapters,
+        audit,
+        calibrate,
+        certificates,
+        convert,
+        factorize,
+        filters,
+        gdp,
+        iteration,
+        menus,
+        odometers,
+        policies,
+        prv,
+        rdp,
+        saddlepoint,
+        strategies,
+        sweep,
+        tradeoff,
+        train,
+        verify,
+    )
 
 __version__ = "0.1.0"
 
@@ -109,6 +112,7 @@ __all__ = [
     "adapters",
     "audit",
     "calibrate",
+    "certificates",
     "convert",
     "curve",
     "delta",

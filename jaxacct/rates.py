@@ -39,7 +39,7 @@ def rate_of(batch_size: float, examples: float) -> float:
     """
     if not (0 < batch_size <= examples < math.inf):
         raise ValueError(
-            f"batch_size = {batch_size:g} of examples = {examples:g}: give numbers above 0, the first at most the second."
+            f"batch_size = {batch_size:g} of examples = {examples:g}: give two above 0, the first not the larger."
         )
     return up(Fraction(batch_size) / Fraction(examples))
 

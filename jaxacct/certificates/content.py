@@ -63,8 +63,8 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     >>> f"{made['claim']['epsilon']:.6f}", made["verdict"]["status"]
     ('4.377178', 'PROVED')
     """
-    made = {"schema": SCHEMA, "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    made |= followed(given)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made: dict[str, Any] = {"schema": SCHEMA, "made": now} | followed(given)
     spec = parsed(given)
     bracket = made["bracket"]
     made["verdict"] = judged(spec, bracket)
@@ -119,17 +119,19 @@ def _claimed(spec: Spec) -> tuple[dict[str, float], dict[str, Any], bool]:
         return {"epsilon": spec.epsilon, "delta": delta}, _bracket("delta", spec.epsilon, found), bool(found.converged)
     assert spec.delta is not None
     ask = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
-    left, paid_at = spec.delta, math.inf
+    left = spec.delta
     found = ask(left)
-    while cut and found.upper < math.inf and found.upper > paid_at - math.inf:
+    paid_at = float(found.upper)
+    while cut and math.isfinite(paid_at):
         # Cut batches cost the more the larger epsilon is: pay for a little more than it, and see that it is no more.
-        paid_at = float(found.upper) * 1.001 + 0.001
+        paid_at = paid_at * 1.001 + 0.001
         left = -up(_cost(paid_at, cut) - Fraction(spec.delta))
         if left <= 0:
             raise ValueError(f"no certificate: batches cut at capacity cost more than delta = {spec.delta}.")
         found = ask(left)
         if found.upper <= paid_at:
             break
+        paid_at = float(found.upper)
     if not found.upper < math.inf:
         raise ValueError(f"no certificate: no finite epsilon is known at delta = {spec.delta}: see jaxacct epsilon.")
     return {"epsilon": float(found.upper), "delta": spec.delta}, _bracket("epsilon", left, found), bool(found.converged)
@@ -164,11 +166,10 @@ def _profile(spec: Spec, claim: dict[str, float], left: float | None) -> dict[st
     deltas = [delta for delta in DELTAS if delta > claim["delta"]]
     at = [-up(cost - Fraction(delta)) for delta in deltas]
     kept = [(delta, own) for delta, own in zip(deltas, at, strict=True) if own > 0]
+    found: list[float] = []
     if kept:
-        asked = [own for _, own in kept]
+        asked = np.array([own for _, own in kept])
         found = jaxacct.curve(spec.mechanisms, spec.steps, deltas=asked, relation=spec.relation).upper.tolist()
-    else:
-        found = []
     pairs = [(min(epsilon, claim["epsilon"]), delta) for (delta, _), epsilon in zip(kept, found, strict=True)]
     pairs.append((claim["epsilon"], claim["delta"]))
     return {"epsilon": [epsilon for epsilon, _ in pairs], "delta": [delta for _, delta in pairs]}

@@ -17,7 +17,9 @@ CERTIFICATE = "certificate.json"
 """The file that everything else in a folder is checked by."""
 
 
-def write(folder: str | os.PathLike[str], made: dict[str, Any], files: dict[str, bytes], *, overwrite: bool = False) -> str:
+def write(
+    folder: str | os.PathLike[str], made: dict[str, Any], files: dict[str, bytes], *, overwrite: bool = False
+) -> str:
     """Writes a certificate with its other files, all of it or nothing, and returns its seal.
 
     Args:

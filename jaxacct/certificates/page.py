@@ -15,7 +15,8 @@ PICTURE = re.compile(r'<img [^>]*src="data:image/png;base64,[^"]*">')
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#26323f;max-width:46rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:1.4rem 0 .3rem}table{border-collapse:collapse;width:100%}
-td,th{text-align:left;vertical-align:top;border-top:1px solid #d9dee3;padding:.3rem .6rem .3rem 0;overflow-wrap:anywhere}
+td,th{text-align:left;vertical-align:top;border-top:1px solid #d9dee3;padding:.3rem .6rem .3rem 0}
+td{overflow-wrap:anywhere}
 .big{font-size:1.2rem}img{max-width:100%}small{color:#5a6672;overflow-wrap:anywhere}
 @media print{body{margin:0;font-size:11px}}"""
 
@@ -27,7 +28,7 @@ def html(made: dict[str, Any], picture: bytes | None) -> str:
     shown = ""
     if picture is not None:
         data = base64.b64encode(picture).decode()
-        shown = f'<img alt="The most successful attack at each rate of wrong accusations" src="data:image/png;base64,{data}">'
+        shown = f'<img alt="The most successful attack" src="data:image/png;base64,{data}">'
     facts = {
         "epsilon, delta": f"{claim['epsilon']!r}, {claim['delta']!r}",
         f"bracket of {bracket['quantity']} at {bracket['given']!r}": f"{bracket['lower']!r} to {bracket['upper']!r}",

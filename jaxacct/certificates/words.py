@@ -57,8 +57,8 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
             "Each release is the mechanism that is listed: contributions are bounded record by record, and noise of "
             "the stated scale, relative to that bound, is drawn afresh.",
             "nobody but the program that ran",
-            "Contributions were bounded for several records at once or not at all, noise was left out or used twice, or "
-            "its seed is known.",
+            "Contributions were bounded for several records at once or not at all, noise was left out or used twice, "
+            "or its seed is known.",
         ),
     ]  # fmt: skip
     for release in spec.releases:
@@ -67,8 +67,8 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
             found.append((text, release.said_by, void))
     if spec.cut_probability:
         found.append((
-            f"Batches were cut, or drawn from another law, with a probability of at most {spec.cut_probability:.3g} over "
-            "all steps, which delta pays for.",
+            "Batches were cut, or drawn from another law, with a probability of at most "
+            f"{spec.cut_probability:.3g} over all steps, which delta pays for.",
             "the trainer's report", "Another program drew the batches, or had less room for them.",
         ))  # fmt: skip
     found += [
@@ -100,14 +100,15 @@ def statement(made: dict[str, Any]) -> str:
         "PROVED": "An independent program has proved the bracket that this rests on, in exact arithmetic.",
         "UNDECIDED": "The independent program has not decided on the bracket that this rests on; its reason is below.",
     }[status]
+    neighbours = NEIGHBOURS[made["relation"]].format(unit=changed)
     return (
         f"The results listed here are differentially private with epsilon = {_up(claim['epsilon'])} and delta = "
-        f"{_up(claim['delta'])}, if the assumptions below hold. Compared are {NEIGHBOURS[made['relation']].format(unit=changed)}. "
-        "Whoever sees all the results, knows everything about everybody else and has unlimited means can tell the two "
-        f"apart only so well: accusing wrongly in 1 of 100 cases, they are right in at most {_percent(success[0.01])} of 100; "
-        f"accusing wrongly in 5 of 100 cases, in at most {_percent(success[0.05])} of 100. By guessing they would be right "
-        f"in 1 and in 5. {proof} This is a statement about the method that ran, not about what the results say; and it "
-        "does not say that a person cannot be harmed by what is true of many."
+        f"{_up(claim['delta'])}, if the assumptions below hold. Compared are {neighbours}. Whoever sees all the "
+        "results, knows everything about everybody else and has unlimited means can tell the two apart only so well: "
+        f"accusing wrongly in 1 of 100 cases, they are right in at most {_percent(success[0.01])} of 100; accusing "
+        f"wrongly in 5 of 100 cases, in at most {_percent(success[0.05])} of 100. By guessing they would be right in 1 "
+        f"and in 5. {proof} This is a statement about the method that ran, not about what the results say; and it does "
+        "not say that a person cannot be harmed by what is true of many."
     )
 
 

@@ -6,10 +6,17 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
+from jaxacct.cli.runs import add_group, add_rate, add_steps, rate_given, steps_given
 from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
+
+WHY = {
+    "infeasible": "nothing in the range that is searched keeps the budget: give a larger one, more noise, fewer steps",
+    "unknown": "no accountant knows a bound where it looked: give more noise, fewer steps or a larger delta",
+}
+"""Why nothing was found."""
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 TARGETS = {
@@ -23,11 +30,6 @@ TARGETS = {
     ),
     "fpr": ("R", "false-positive rate at which --tpr holds, in (0, 1)"),
 }  # fmt: skip
-KNOWN = {
-    "noise-multiplier": ("S", "standard deviation of the noise over the clipping norm"),
-    "sampling-rate": ("Q", "probability of each example to be in a batch, a fraction in (0, 1] (1: no sampling)"),
-    "steps": ("K", "number of noisy updates"),
-}
 
 
 def add_parser(commands: Any) -> None:
@@ -43,12 +45,18 @@ def add_parser(commands: Any) -> None:
             "jaxacct calibrate --epsilon 1 --delta 1e-5 --noise-multiplier 4 --sampling-rate 0.01 --solve-for steps",
         ),
     )
-    for name, (metavar, meaning) in (TARGETS | KNOWN).items():
+    for name, (metavar, meaning) in TARGETS.items():
         command.add_argument(f"--{name}", type=number, metavar=metavar, help=meaning)
+    command.add_argument(
+        "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
+    )
+    add_rate(command)
+    add_steps(command)
     command.add_argument(
         "--solve-for", choices=UNKNOWNS, default=UNKNOWNS[0], help="what to look for (default: noise-multiplier)"
     )
     add_relation(command)
+    add_group(command)
     add_json(command)
     command.set_defaults(run=run)
 
@@ -60,10 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     unknown = arguments.solve_for
     target = _target(arguments)
-    known = {name: _given(arguments, name) for name in UNKNOWNS if name != unknown}
-    if getattr(arguments, unknown.replace("-", "_")) is not None:
+    relation: Relation = arguments.relation or "add_or_remove"
+    rate = rate_given(arguments)
+    if unknown == "sampling-rate" and arguments.epochs is not None:
+        raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
+    given = {"noise-multiplier": arguments.noise_multiplier, "sampling-rate": rate,
+             "steps": steps_given(arguments, rate)}  # fmt: skip
+    if given[unknown] is not None:
         raise ValueError(f"--{unknown} is given and looked for: leave it out, or choose another --solve-for.")
-    result = _solve(unknown, target, known, arguments.relation)
+    for name in UNKNOWNS:
+        if given[name] is None and name != unknown:
+            raise ValueError(f"--{name} is missing: give it, or look for it with --solve-for {name}.")
+    known = {name: float(value) for name, value in given.items() if value is not None}
+    if (arguments.group or 1) == 1:
+        result = _solve(unknown, target, known, relation)
+    else:
+        result = _of_group(unknown, target, known, relation, arguments.group)
     quantity = "epsilon" if "epsilon" in target else "advantage" if "advantage" in target else "delta"
     reached = {name: float(getattr(result.reached, name)) for name in ("lower", "estimate", "upper")}
     name, value = unknown.replace("-", "_"), int(result.value) if unknown == "steps" else float(result.value)
@@ -76,20 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
         "reached": {"quantity": quantity, **reached},
         **run_found,
         "steps": int(run_found["steps"]),
-        "relation": arguments.relation,
+        "relation": relation,
+        "group": arguments.group or 1,
         "guarantee": GUARANTEES["prv"],
-        "scope": scope_of(arguments.relation),
+        "scope": scope_of(relation, arguments.group or 1),
         "version": __version__,
     }
     show(record, arguments.json, lambda: _print(record))
     return 0
-
-
-def _given(arguments: argparse.Namespace, name: str) -> float:
-    value = getattr(arguments, name.replace("-", "_"))
-    if value is None:
-        raise ValueError(f"--{name} is missing: give it, or look for it with --solve-for {name}.")
-    return value
 
 
 def _target(arguments: argparse.Namespace) -> dict[str, float]:
@@ -121,6 +135,21 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
     return solve(target["epsilon"], target["delta"], *known.values(), relation=relation)
 
 
+def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
+    """Returns the least noise for groups; the library looks for nothing else of them."""
+    import jaxacct as ja
+
+    if unknown != "noise-multiplier" or "epsilon" not in target or size < 1:
+        raise ValueError(
+            f"--group {size}: with --epsilon and --delta, for the noise multiplier alone; give at least 1."
+        )
+    rate, steps = known.values()
+    return ja.calibrate.scale(
+        lambda noise: ja.group(ja.PoissonSubsampledGaussian(noise, rate), size), target["epsilon"], target["delta"],
+        steps, relation=relation,
+    )  # fmt: skip
+
+
 def _print(record: dict[str, Any]) -> None:
     name = record["solve_for"]
     # Cut, not rounded to nearest: what is shown must satisfy the budget, too.
@@ -131,6 +160,11 @@ def _print(record: dict[str, Any]) -> None:
         *((key.replace("_", " "), f"{record[key]:.12g}") for key in known),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
         (f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True)),
+        *(
+            [("why inf", WHY.get(record["status"], WHY["unknown"]))]
+            if record["reached"]["upper"] == float("inf")
+            else []
+        ),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
     ]

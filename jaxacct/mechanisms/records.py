@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +15,8 @@ KINDS: dict[str, type[Mechanism]] = {
     name: vars(mechanisms)[name]
     for name in mechanisms.__all__
     # A user's functions, and a strategy's arrays, are no JSON.
-    if isinstance(vars(mechanisms)[name], type) and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism")
+    if isinstance(vars(mechanisms)[name], type)
+    and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism")
 }
 
 ALIASES = {"dpsgd": "PoissonSubsampledGaussian", "subsampledgaussian": "PoissonSubsampledGaussian"}
@@ -45,7 +46,7 @@ def record_of(mechanism: Mechanism) -> dict[str, Any]:
     name = type(mechanism).__name__
     if KINDS.get(name) is not type(mechanism):
         raise ValueError(f"{name} has functions or arrays that no JSON holds: give one of {', '.join(KINDS)}.")
-    fields = {field.name: _plain(getattr(mechanism, field.name)) for field in dataclasses.fields(mechanism)}
+    fields = {field.name: _plain(getattr(mechanism, field.name)) for field in dataclasses.fields(cast(Any, mechanism))}
     return {"type": name} | fields
 
 
@@ -73,19 +74,21 @@ def mechanism_of(record: Any) -> Any:
         raise ValueError(f"mechanism = {record!r}: give an object with a type and fields, or a list of such.")
     kind = kind_of(record["type"])
     fields = {name: value for name, value in record.items() if name != "type"}
-    known = {field.name: field for field in dataclasses.fields(kind)}
+    known = {field.name: field for field in dataclasses.fields(cast(Any, kind))}
     for name in fields:
         if name not in known:
             raise ValueError(f"{kind.__name__} has no field {name!r}: give {', '.join(known)}.")
     missing = [n for n, f in known.items() if n not in fields and f.default is f.default_factory is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{kind.__name__} needs {', '.join(missing)}: give {', '.join(known)}.")
-    return kind(**{name: _field(name, value) for name, value in fields.items()})
+    return kind(**{name: _field(known[name], value) for name, value in fields.items()})
 
 
-def _field(name: str, value: Any) -> Any:
+def _field(field: dataclasses.Field[Any], value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and field.metadata.get("static", False):
+        return int(value)  # shapes and counts, of readers that know no integers
     if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
         return mechanism_of(value)
     if isinstance(value, list):
-        return tuple(value) if name == "steps" else np.array(value, np.float64)
+        return tuple(value) if field.name == "steps" else np.array(value, np.float64)
     return float(value) if value in ("inf", "-inf", "nan") else value

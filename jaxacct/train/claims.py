@@ -101,7 +101,8 @@ def renyi_epsilon(trainer: DPTrainer) -> float:
 def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     """Returns what the certified epsilon is of, for JSON.
 
-    None where nothing that was fixed before bounds the run, or a mechanism of a user's own, which no JSON holds, is in it.
+    None where nothing that was fixed before bounds the run, or a mechanism of the user's own is in it, which no JSON
+    holds.
 
     ``mechanisms`` and ``steps`` are of the steps made where their number was fixed before, else of the whole plan;
     ``cut_probability`` bounds the probability that a batch of theirs was cut, or that what was drawn is another law's.

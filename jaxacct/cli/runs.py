@@ -1,0 +1,143 @@
+"""What is accounted for: a run of DP-SGD by its noise, rate and steps or batches and epochs, and compositions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxacct import rates
+from jaxacct.cli.arguments import add_relation, number
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
+
+
+class Run(NamedTuple):
+    """What is composed: as the accountants take it, and as JSON says it."""
+
+    mechanism: Any
+    steps: Any
+    relation: Relation
+    group: int
+    record: Any
+
+    @property
+    def title(self) -> str:
+        """What a table is of."""
+        return f"{self.steps:,.12g} steps" if not isinstance(self.steps, tuple) else f"{len(self.steps)} mechanisms"
+
+
+def add_rate(command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "") -> None:
+    """Adds the sampling rate, and what it follows from."""
+    command.add_argument(
+        "--sampling-rate", type=kind, metavar=metavar or "Q",
+        help="probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default 1: no sampling)",
+    )  # fmt: skip
+    command.add_argument(
+        "--batch-size",
+        type=kind,
+        metavar=metavar or "B",
+        help="in place of the rate: expected batches, with --examples",
+    )
+    command.add_argument("--examples", type=number, metavar="N", help="number of examples that batches are drawn from")
+
+
+def add_steps(command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "") -> None:
+    """Adds the number of steps, and what it follows from."""
+    command.add_argument("--steps", type=kind, metavar=metavar or "K", help="number of noisy updates")
+    command.add_argument(
+        "--epochs", type=kind, metavar=metavar or "E", help="in place of steps: expected passes over the data"
+    )
+
+
+def add_group(command: argparse.ArgumentParser) -> None:
+    """Adds the number of examples that change together."""
+    command.add_argument(
+        "--group", type=int, default=None, metavar="G", help="examples of one person, which change together (default 1)"
+    )
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    """Adds what describes a run of DP-SGD, and other mechanisms."""
+    command.add_argument(
+        "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
+    )
+    add_rate(command)
+    add_steps(command)
+    command.add_argument(
+        "--mechanism", action="append", metavar="NAME:FIELD=VALUE,...",
+        help="composed as well, or alone: laplace:scale=2,count=10; may be given again",
+    )  # fmt: skip
+    command.add_argument("--spec", metavar="FILE", help="composed as well, or alone: what jaxacct certify takes")
+    add_relation(command)
+    add_group(command)
+
+
+def rate_given(arguments: argparse.Namespace) -> float | None:
+    """Returns the sampling rate that the arguments say, or None; raises ValueError where they say it twice."""
+    rate, batch, examples = arguments.sampling_rate, arguments.batch_size, arguments.examples
+    if batch is None:
+        if examples is not None:
+            raise ValueError("--examples goes with --batch-size: give both, or --sampling-rate.")
+        return rate
+    if rate is not None:
+        raise ValueError("--batch-size and --sampling-rate are both given: leave one out.")
+    if examples is None:
+        raise ValueError("--batch-size needs --examples, the number that batches are drawn from; or --sampling-rate.")
+    return rates.rate_of(batch, examples)
+
+
+def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | None:
+    """Returns the number of steps that the arguments say, or None; raises ValueError where they say it twice."""
+    if arguments.epochs is None:
+        return arguments.steps
+    if arguments.steps is not None:
+        raise ValueError("--epochs and --steps are both given: leave one out.")
+    if rate is None:
+        raise ValueError("--epochs needs a rate: give --batch-size and --examples, or --sampling-rate.")
+    return float(rates.steps_of(arguments.epochs, rate))
+
+
+def run_of(arguments: argparse.Namespace) -> Run:
+    """Returns what the arguments describe."""
+    import jaxacct as ja
+
+    rate = rate_given(arguments)
+    steps = steps_given(arguments, rate)
+    noise = arguments.noise_multiplier
+    others = arguments.mechanism or arguments.spec
+    if not others or noise is not None:
+        for name, value in (("--noise-multiplier", noise), ("--steps", steps)):
+            if value is None:
+                instead = " or --epochs with a rate," if name == "--steps" else ""
+                raise ValueError(f"{name} is missing: give it,{instead} or compose by --mechanism or --spec.")
+    elif steps is not None or rate is not None:
+        raise ValueError("--noise-multiplier is missing: a rate and steps are of a run of DP-SGD; give it, or neither.")
+    relation: Relation = arguments.relation or "add_or_remove"
+    size = arguments.group or 1
+    if arguments.group is not None and arguments.group < 1:
+        raise ValueError(f"--group {arguments.group}: give the number of examples that change together, at least 1.")
+    if not others:
+        mechanism = ja.group(ja.PoissonSubsampledGaussian(noise, 1.0 if rate is None else rate), size)
+        return Run(mechanism, steps, relation, size, record(mechanism))
+    from jaxacct import specs
+
+    parts = [specs.part_of(text) for text in arguments.mechanism or ()]
+    if noise is not None:
+        parts.append({"type": "dp-sgd", "noise_multiplier": noise, "sampling_rate": 1.0 if rate is None else rate,
+                      "count": steps})  # fmt: skip
+    given = [{"parts": parts}] if parts else []
+    given += [specs.read(arguments.spec)] if arguments.spec else []
+    spec = specs.parsed(specs.combined(given, relation=arguments.relation, group=arguments.group))
+    if spec.cut_probability:
+        raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
+    arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}
+    return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record(one) for one in spec.mechanisms])
+
+
+def record(mechanism: Any) -> dict[str, Any]:
+    """Returns a mechanism for JSON."""
+    from jaxacct.mechanisms.records import record_of
+
+    return record_of(mechanism)
