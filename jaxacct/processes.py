@@ -85,6 +85,11 @@ class Interrupts:
         if self.asked and kind is None:
             raise KeyboardInterrupt
 
+    def again(self) -> None:
+        """Has Ctrl-C pressed once more, by any thread, unless the block is over or one inside it looks after that."""
+        if signal.getsignal(signal.SIGINT) == self._note:
+            signal.raise_signal(signal.SIGINT)
+
     def _note(self, signum: int, frame: FrameType | None) -> None:
         at_once, self.asked = self.asked or not self.deferred, True
         if at_once:

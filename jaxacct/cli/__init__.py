@@ -13,6 +13,7 @@ import errno
 import os
 import platform
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -64,12 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
-    """Shows warnings as lines, and no trace of a Ctrl-C that a callback swallowed: the flag has it."""
+    """Shows warnings as lines; a Ctrl-C that a callback swallows comes again soon, and leaves no trace."""
     before = sys.unraisablehook
 
     def unraisable(lost: Any) -> None:
         if not (interrupts.asked and issubclass(lost.exc_type, KeyboardInterrupt)):
             before(lost)
+        else:
+            threading.Timer(0.05, lambda: interrupts.again()).start()
 
     with warnings.catch_warnings():
         warnings.showwarning = _say

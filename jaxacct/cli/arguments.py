@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2."""
         known = [name for action in self._actions for name in action.option_strings]
-        if "required" in message:  # a word that is not known is why
+        if "required" in message or " " in self.prog:  # a word that is not known is why
             for word in self.given:
                 if word.startswith("--") and word.partition("=")[0] not in known:
                     self._refuse(word)
@@ -103,7 +103,8 @@ def nearest(word: str, known: Sequence[str]) -> str:
     >>> nearest("epsilno", ["epsilon", "delta"]), nearest("x", ["epsilon", "delta"])
     (': did you mean epsilon?', ': give one of epsilon, delta.')
     """
-    close = difflib.get_close_matches(word, known, 1)
+    begun = [name for name in known if len(word) > 2 and name.startswith(word)]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(word, known, 1)
     return f": did you mean {close[0]}?" if close else f": give one of {', '.join(known)}."
 
 
