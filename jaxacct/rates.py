@@ -17,18 +17,15 @@ def up(value: Fraction) -> float:
 
 
 def number(text: str) -> float:
-    """Returns the number that a text says, a fraction rounded up; raises ValueError where it is none.
+    """Returns the number that a text says, of a fraction rounded up; raises ValueError where it is none.
 
     >>> number("1e-5"), number("64/1000")
     (1e-05, 0.064)
     """
-    over, slash, under = text.partition("/")
-    if not slash:
-        return float(text)
-    try:
-        return up(Fraction(over.strip()) / Fraction(under.strip()))
-    except ZeroDivisionError:
-        raise ValueError(f"{text!r} divides by 0") from None
+    over, slash, under = (word.strip() for word in text.partition("/"))
+    if slash and Fraction(under) == 0:
+        raise ValueError(f"{text!r} divides by 0")
+    return up(Fraction(over) / Fraction(under)) if slash else float(text)
 
 
 def rate_of(batch_size: float, examples: float) -> float:
@@ -37,21 +34,19 @@ def rate_of(batch_size: float, examples: float) -> float:
     >>> rate_of(64, 1000)
     0.064
     """
-    if not (0 < batch_size <= examples < math.inf):
-        raise ValueError(
-            f"batch_size = {batch_size:g} of examples = {examples:g}: give two above 0, the first not the larger."
-        )
+    if not 0 < batch_size <= examples < math.inf:
+        given = f"batch_size = {batch_size:g} of examples = {examples:g}"
+        raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
     return up(Fraction(batch_size) / Fraction(examples))
 
 
 def steps_of(epochs: float, sampling_rate: float) -> int:
-    """Returns the steps that are at least so many expected passes over the data; rates as they are written.
+    """Returns the steps that are at least so many expected passes over the data; numbers count as they are written.
 
     >>> steps_of(10, 0.07)
     143
     """
     if not (0 < epochs < math.inf and 0 < sampling_rate <= 1):
-        raise ValueError(
-            f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}: give epochs above 0, and a rate in (0, 1]."
-        )
+        given = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
+        raise ValueError(f"{given}: give epochs above 0, and a rate in (0, 1].")
     return math.ceil(Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate))))

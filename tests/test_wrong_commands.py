@@ -40,7 +40,7 @@ ROWS = [
     *(([*TRAIN, word, "1"], [word, f"did you mean {right}?"]) for word, right in MEANT_IN_TRAINING.items()),
     # What is missing, and what is said twice.
     (["epsilon"], ["--noise-multiplier is missing", "--spec"]),
-    (["epsilon", *NOISE, *DELTA], ["--steps is missing", "--epochs"]),
+    (["epsilon", *NOISE, *DELTA], ["--steps, or --epochs with a rate, is missing"]),
     (["epsilon", *STEPS, *DELTA], ["--noise-multiplier is missing"]),
     (["epsilon", *RUN], ["--delta is missing", "epsilon"]),
     (["delta", *RUN], ["--epsilon is missing", "delta"]),
@@ -57,8 +57,8 @@ ROWS = [
     (["epsilon", *NOISE, *STEPS, *DELTA, "--sampling-rate", "1000/64"], ["sampling_rate = 15.6", "fraction"]),
     ([*EPSILON, "--relation", "zero-out"], ["'zero-out'", "did you mean zero_out?"]),
     ([*EPSILON, "--relation", "substitute"], ["'substitute'", "give one of add_or_remove"]),
-    ([*EPSILON, "--group", "0"], ["--group 0", "at least 1"]),
-    ([*EPSILON, "--group", "two"], ["--group", "two"]),
+    ([*EPSILON, "--group", "0"], ["--group", "'0'", "at least 1"]),
+    ([*EPSILON, "--group", "two"], ["--group", "'two'", "whole"]),
     ([*EPSILON, "10"], ["'10'", "--NAME VALUE"]),
     # Compositions.
     (["epsilon", *DELTA, "--mechanism", "laplac:scale=2"], ["laplac", "did you mean Laplace?"]),
@@ -97,7 +97,7 @@ ROWS = [
     ([*SWEEP, "--batch-size", "64"], ["--batch-size and --examples", "give both"]),
     ([*SWEEP, "--epochs", "3"], ["--epochs stands in for --steps"]),
     (["sweep", *NOISE, "--sampling-rate", "0.1,0.2", *DELTA, "--epochs", "3"], ["a single one", "--steps"]),
-    ([*SWEEP, "--group", "0"], ["group = 0"]),
+    ([*SWEEP, "--group", "0"], ["--group", "at least 1"]),
     ([*SWEEP, "--group", "2", "--mechanism", "Gaussian"], ["--group is of PoissonSubsampledGaussian"]),
     ([*SWEEP, "--resume"], ["--out"]),
     ([*SWEEP, "--sigma", "1"], ["did you mean --noise-multiplier?"]),

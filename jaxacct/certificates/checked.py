@@ -73,10 +73,12 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         raise ValueError(f"{file} is not as it was sealed: somebody changed it. Ask for the folder again.")
     if whole["schema"] != SCHEMA:
         raise ValueError(f"{file} is of the format {whole['schema']!r}, and {SCHEMA} is known here: update jaxacct.")
-    for name, expected in files.items() if path.is_dir() else ():
-        inside = path / name
-        if inside.parent != path or not inside.is_file() or hashlib.sha256(inside.read_bytes()).hexdigest() != expected:
-            raise ValueError(f"{inside} is missing, or not as it was sealed: ask for the folder again.")
+    if path.is_dir():
+        for name in sorted({CERTIFICATE, *files}.symmetric_difference(entry.name for entry in path.iterdir())):
+            raise ValueError(f"{path / name} is {'missing' if name in files else 'no part of it'}: ask for it again.")
+        for name, expected in files.items():
+            if hashlib.sha256((path / name).read_bytes()).hexdigest() != expected:
+                raise ValueError(f"{path / name} is not as it was sealed: ask for the folder again.")
     try:
         spec = parsed(whole["spec"])
         verdict = judged(spec, whole["bracket"])
@@ -93,7 +95,10 @@ def check(folder: str | os.PathLike[str]) -> Checked:
     except ValueError as error:
         raise ValueError(f"{file} does not follow from its spec: {error}") from None
     same = whole["sha256"]["code"] == code_digest()
-    if same and path.is_dir() and page.without_picture((path / page.HTML).read_text("utf-8")) != page.html(whole, None):
+    shown = (
+        page.without_picture((path / page.HTML).read_text("utf-8")) if path.is_dir() and page.HTML in files else None
+    )
+    if same and shown not in (None, page.html(whole, None)):
         raise ValueError(f"{path / page.HTML} does not say what {CERTIFICATE} says: ask for the folder again.")
     return Checked(verdict["status"], verdict["reason"], sealed, same)
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 import jaxacct
-from jaxacct import saddlepoint, strict_json, verify
-from jaxacct.bounds import Bounds
+from jaxacct import saddlepoint, strict_json
 from jaxacct.certificates import words
 from jaxacct.mechanisms.records import record_of
 from jaxacct.mechanisms.renyi_only import has_renyi_only
@@ -63,44 +62,16 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     >>> f"{made['claim']['epsilon']:.6f}", made["verdict"]["status"]
     ('4.377178', 'PROVED')
     """
+    spec, made = parsed(given), followed(given)
+    verdict = judged(spec, made["bracket"])
+    if verdict["status"] == "REFUTED":
+        raise ValueError(f"no certificate: the referee refutes {made['bracket']}: {verdict['reason']} Report this.")
+    versions = {"jaxacct": jaxacct.__version__, "python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in PACKAGES}
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made: dict[str, Any] = {"schema": SCHEMA, "made": now} | followed(given)
-    spec = parsed(given)
-    bracket = made["bracket"]
-    made["verdict"] = judged(spec, bracket)
-    if made["verdict"]["status"] == "REFUTED":
-        raise ValueError(f"no certificate: the referee refutes {bracket}: {made['verdict']['reason']} Report this.")
-    made["versions"] = {"jaxacct": jaxacct.__version__, "python": platform.python_version()}
-    made["versions"] |= {name: metadata.version(name) for name in PACKAGES}
-    made["sha256"] = {"spec": digest(given), "code": code_digest(), "files": {}}
-    return worded(made)
-
-
-def followed(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns what follows from a spec by this version's accountants."""
-    spec = parsed(given)
-    if spec.delta is None and spec.epsilon is None:
-        raise ValueError("delta is missing: give it in the spec or as --delta; or epsilon, at which delta is asked.")
-    claim, bracket, converged = _claimed(spec)
-    left = bracket["given"] if bracket["quantity"] == "epsilon" else None
-    profile = _profile(spec, claim, left)
-    return {
-        "claim": claim,
-        "bracket": bracket,
-        "route": _route(spec, bracket, converged),
-        "relation": spec.relation,
-        "unit": given.get("unit", "one record"),
-        "group": spec.group,
-        "releases": [
-            {"mechanism": record_of(one.mechanism), "count": np.asarray(one.count).tolist(), "sampling": one.sampling}
-            for one in spec.releases
-        ],
-        "cut_probability": spec.cut_probability,
-        "profile": profile,
-        "risks": {"false_positive_rate": list(RATES),
-                  "true_positive_rate": [_success(profile, a, spec.relation) for a in RATES]},
-        "spec": given,
-    }  # fmt: skip
+    hashes = {"spec": digest(given), "code": code_digest(), "files": {}}
+    about = {"schema": SCHEMA, "made": now, "verdict": verdict, "versions": versions, "sha256": hashes}
+    return worded(about | made)
 
 
 def worded(made: dict[str, Any]) -> dict[str, Any]:
@@ -108,86 +79,91 @@ def worded(made: dict[str, Any]) -> dict[str, Any]:
     return made | {"assumptions": words.assumptions(parsed(made["spec"])), "statement": words.statement(made)}
 
 
-def _claimed(spec: Spec) -> tuple[dict[str, float], dict[str, Any], bool]:
-    """Returns the claim, the bracket that it rests on, and whether that converged."""
-    cut = Fraction(spec.cut_probability)
-    if spec.epsilon is not None:
-        found = jaxacct.delta(spec.mechanisms, spec.steps, spec.epsilon, relation=spec.relation)
-        delta = min(up(Fraction(float(found.upper)) + _cost(spec.epsilon, cut)), 1.0) if cut else float(found.upper)
-        if delta >= 1:
-            raise ValueError(f"no certificate: delta at epsilon = {spec.epsilon} is not known to be below 1.")
-        return {"epsilon": spec.epsilon, "delta": delta}, _bracket("delta", spec.epsilon, found), bool(found.converged)
-    assert spec.delta is not None
+def followed(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns what follows from a spec by this version's accountants."""
+    spec = parsed(given)
     ask = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
-    left = spec.delta
-    found = ask(left)
-    paid_at = float(found.upper)
-    while cut and math.isfinite(paid_at):
+    cut, cost = Fraction(spec.cut_probability), Fraction(0)
+    if spec.epsilon is not None:
+        quantity, asked, cost = "delta", spec.epsilon, _cost(spec.epsilon, cut)
+        found = jaxacct.delta(spec.mechanisms, spec.steps, asked, relation=spec.relation)
+        claim = {"epsilon": asked, "delta": min(up(Fraction(float(found.upper)) + cost), 1.0)}
+    elif spec.delta is None:
+        raise ValueError("delta is missing: give it in the spec or as --delta; or epsilon, at which delta is asked.")
+    else:
+        quantity, asked = "epsilon", spec.delta
+        found = ask(asked)
+        paid_at = float(found.upper) if cut else math.inf
         # Cut batches cost the more the larger epsilon is: pay for a little more than it, and see that it is no more.
-        paid_at = paid_at * 1.001 + 0.001
-        left = -up(_cost(paid_at, cut) - Fraction(spec.delta))
-        if left <= 0:
-            raise ValueError(f"no certificate: batches cut at capacity cost more than delta = {spec.delta}.")
-        found = ask(left)
-        if found.upper <= paid_at:
-            break
-        paid_at = float(found.upper)
-    if not found.upper < math.inf:
-        raise ValueError(f"no certificate: no finite epsilon is known at delta = {spec.delta}: see jaxacct epsilon.")
-    return {"epsilon": float(found.upper), "delta": spec.delta}, _bracket("epsilon", left, found), bool(found.converged)
+        while paid_at < math.inf:
+            paid_at = paid_at * 1.001 + 0.001
+            cost = _cost(paid_at, cut)
+            asked = -up(cost - Fraction(spec.delta))
+            if asked <= 0:
+                raise ValueError(f"no certificate: batches cut at capacity cost more than delta = {spec.delta}.")
+            found = ask(asked)
+            paid_at = math.inf if found.upper <= paid_at else float(found.upper)
+        claim = {"epsilon": float(found.upper), "delta": spec.delta}
+    if claim["epsilon"] == math.inf or claim["delta"] >= 1:
+        raise ValueError(f"no certificate: no finite epsilon is known at a delta below 1: see jaxacct {quantity}.")
+    bracket = {"quantity": quantity, "given": asked, "lower": float(found.lower), "upper": float(found.upper)}
+    profile = _profile(spec, claim, cost)
+    success = [_success(profile, rate, spec.relation) for rate in RATES]
+    releases = [
+        {"mechanism": record_of(one.mechanism), "count": np.asarray(one.count).tolist(), "sampling": one.sampling}
+        for one in spec.releases
+    ]
+    return {
+        "claim": claim, "bracket": bracket, "route": _route(spec, quantity, asked, bool(found.converged)),
+        "relation": spec.relation, "unit": given.get("unit", "one record"), "group": spec.group, "releases": releases,
+        "cut_probability": spec.cut_probability, "profile": profile,
+        "risks": {"false_positive_rate": list(RATES), "true_positive_rate": success}, "spec": given,
+    }  # fmt: skip
 
 
 def _cost(epsilon: float, cut: Fraction) -> Fraction:
     """Returns (1 + e^epsilon) cut, rounded up."""
+    if not cut or epsilon > 700:
+        return Fraction(bool(cut))
     return (1 + Fraction(math.exp(epsilon)) * (1 + Fraction(1, 2**40))) * cut
 
 
-def _bracket(quantity: str, given: float, found: Bounds) -> dict[str, Any]:
-    return {"quantity": quantity, "given": given, "lower": float(found.lower), "upper": float(found.upper)}
-
-
-def _route(spec: Spec, bracket: dict[str, Any], converged: bool) -> str:
+def _route(spec: Spec, quantity: str, asked: float, converged: bool) -> str:
     if has_renyi_only(spec.mechanisms):
         return "Rényi divergences: an upper bound alone; a mechanism among them is known by its Rényi curve only"
-    ask = saddlepoint.epsilon if bracket["quantity"] == "epsilon" else saddlepoint.delta
-    if converged and ask(spec.mechanisms, spec.steps, bracket["given"], relation=spec.relation).converged:
+    ask = saddlepoint.epsilon if quantity == "epsilon" else saddlepoint.delta
+    if converged and ask(spec.mechanisms, spec.steps, asked, relation=spec.relation).converged:
         return "exact accountant: the characteristic function, inverted along a line, every error counted"
     return "mesh: transforms of discretized privacy losses, every error counted"
 
 
-def _profile(spec: Spec, claim: dict[str, float], left: float | None) -> dict[str, list[float]]:
-    """Returns pairs (epsilon, delta), the claim's among them, for all of which the guarantee holds.
+def _profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, list[float]]:
+    """Returns pairs (epsilon, delta), the claim's last, for all of which the guarantee holds.
 
     Above the claim's delta epsilon is less, so cut batches cost no more there than they do of the claim.
     """
-    cost = Fraction(0) if left is None else Fraction(claim["delta"]) - Fraction(left)
-    if left is None:
-        cost = _cost(claim["epsilon"], Fraction(spec.cut_probability))
-    deltas = [delta for delta in DELTAS if delta > claim["delta"]]
-    at = [-up(cost - Fraction(delta)) for delta in deltas]
-    kept = [(delta, own) for delta, own in zip(deltas, at, strict=True) if own > 0]
-    found: list[float] = []
-    if kept:
-        asked = np.array([own for _, own in kept])
-        found = jaxacct.curve(spec.mechanisms, spec.steps, deltas=asked, relation=spec.relation).upper.tolist()
-    pairs = [(min(epsilon, claim["epsilon"]), delta) for (delta, _), epsilon in zip(kept, found, strict=True)]
-    pairs.append((claim["epsilon"], claim["delta"]))
-    return {"epsilon": [epsilon for epsilon, _ in pairs], "delta": [delta for _, delta in pairs]}
+    left = {delta: -up(cost - Fraction(delta)) for delta in DELTAS if delta > claim["delta"] + cost}
+    asked = np.array([*left.values(), 0.5])  # never an empty list
+    found = jaxacct.curve(spec.mechanisms, spec.steps, deltas=asked, relation=spec.relation).upper[:-1]
+    epsilons = [*np.minimum(found, claim["epsilon"]).tolist(), claim["epsilon"]]
+    return {"epsilon": epsilons, "delta": [*left, claim["delta"]]}
 
 
 def _success(profile: dict[str, list[float]], rate: float, relation: str) -> float:
     """Returns a bound on the true-positive rate of any test at a false-positive rate, rounded up."""
-    bounds = [1.0]
+    found = 1.0
     for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
         if relation != "add":
-            bounds.append(math.exp(min(epsilon, 700.0)) * rate + delta)
+            found = min(found, math.exp(min(epsilon, 700.0)) * rate + delta)
         if relation != "remove":
-            bounds.append(1 - math.exp(-epsilon) * (1 - delta - rate))
-    return min(1.0, min(bounds) + 1e-12)
+            found = min(found, 1 - math.exp(-epsilon) * (1 - delta - rate))
+    return min(1.0, found + 1e-12)
 
 
 def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     """Returns what the referee says of a bracket."""
+    from jaxacct import verify  # of an extra
+
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
     found = judge(
         spec.mechanisms, spec.steps, bracket["given"], (bracket["lower"], bracket["upper"]), relation=spec.relation

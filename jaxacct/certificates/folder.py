@@ -59,11 +59,11 @@ def write(
 
 def check_free(path: pathlib.Path, *, overwrite: bool) -> None:
     """Raises ValueError where a certificate cannot be written to a folder."""
-    if path.exists() and not (path.is_dir() and (path / CERTIFICATE).exists()):
-        if path.is_file() or any(path.iterdir()):
-            raise ValueError(f"--out {path} is there, and no certificate: name another folder.")
-    elif path.exists() and not overwrite:
-        raise ValueError(f"--out {path} holds a certificate: give --overwrite to replace it, or name another folder.")
+    if (path / CERTIFICATE).exists():
+        if not overwrite:
+            raise ValueError(f"--out {path} holds a certificate: give --overwrite, or name another folder.")
+    elif path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise ValueError(f"--out {path} is there, and no certificate: name another folder.")
 
 
 def text_of(sealed: dict[str, Any]) -> bytes:

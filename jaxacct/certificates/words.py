@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from jaxacct.specs import Spec
@@ -39,7 +40,7 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
     """Returns what the statement rests on, one by one: in words, who says so, and what would void it."""
     given = spec.given
     unit = given.get("unit", "one record")
-    fixed = str(given.get("fixed", ""))
+    fixed, has_report = given.get("fixed", ""), any("report" in part for part in given["parts"])
     found = [
         (
             f"What is protected is {unit}: " + NEIGHBOURS[spec.relation].format(unit=unit)
@@ -50,7 +51,7 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
         (
             "Noise, sampling and the number of releases were fixed before the first release, or without regard to the "
             "data.",
-            f"the spec: {fixed}" if fixed else _fixed_by(spec),
+            f"the spec: {fixed}" if fixed else "the trainer's report, of its runs" if has_report else "nobody",
             "Settings, or when to stop, followed from results or from the data.",
         ),
         (
@@ -86,11 +87,6 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
     return [dict(zip(("text", "said_by", "void_if"), one, strict=True)) for one in dict.fromkeys(found)]
 
 
-def _fixed_by(spec: Spec) -> str:
-    reports = any("report" in part for part in spec.given["parts"])
-    return "the trainer's report, of the runs that it is of" if reports else "nobody"
-
-
 def statement(made: dict[str, Any]) -> str:
     """Returns what is certified, for readers who know no formula; numbers are rounded up."""
     claim, risks, status = made["claim"], made["risks"], made["verdict"]["status"]
@@ -112,13 +108,9 @@ def statement(made: dict[str, Any]) -> str:
     )
 
 
-def _up(value: float, digits: int = 6) -> str:
-    """Returns a number to some digits, not below it."""
-    if value == 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    text = f"{math.ceil(value / unit * (1 - 1e-15)) * unit:.{digits}g}"
-    return text if float(text) >= value else f"{(math.ceil(value / unit) + 1) * unit:.{digits}g}"
+def _up(value: float) -> str:
+    """Returns a number to six digits, not below it."""
+    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(value).normalize():g}"
 
 
 def _percent(rate: float) -> str:

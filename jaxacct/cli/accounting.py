@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
-from jaxacct.cli.reasons import why
 from jaxacct.cli.runs import Run, add_run, run_of
 from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
 
@@ -94,6 +93,8 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         "guarantee": GUARANTEES[arguments.accountant],
     }
     if bounds["upper"] == {"epsilon": math.inf, "delta": 1.0}[quantity]:
+        from jaxacct.cli.reasons import why
+
         record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
     show(record, arguments.json, lambda: _print(record, asked, bounds, given))
     return 0
@@ -109,7 +110,7 @@ def described(run: Run) -> dict[str, Any]:
         "steps": [_plain(count) for count in run.steps] if composed else int(run.steps),
         "relation": run.relation,
         "group": run.group,
-        "scope": scope_of(run.relation, run.group),
+        "scope": scope_of(run.relation, run.group, *(["samples as listed"] if composed else [])),
         "version": __version__,
     }
 

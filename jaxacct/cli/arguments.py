@@ -126,6 +126,13 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number: {remedy}") from None
 
 
+def count(text: str) -> int:
+    """Returns the number of examples that an argument says, at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of examples: give a whole one, at least 1")
+    return int(text)
+
+
 class Elsewhere(argparse.Action):
     """An argument that other programs have: an error that says what to give in its place; ``const`` is the remedy."""
 

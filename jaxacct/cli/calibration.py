@@ -139,10 +139,8 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
     """Returns the least noise for groups; the library looks for nothing else of them."""
     import jaxacct as ja
 
-    if unknown != "noise-multiplier" or "epsilon" not in target or size < 1:
-        raise ValueError(
-            f"--group {size}: with --epsilon and --delta, for the noise multiplier alone; give at least 1."
-        )
+    if unknown != "noise-multiplier" or "epsilon" not in target:
+        raise ValueError(f"--group {size}: with --epsilon and --delta for the noise multiplier alone.")
     rate, steps = known.values()
     return ja.calibrate.scale(
         lambda noise: ja.group(ja.PoissonSubsampledGaussian(noise, rate), size), target["epsilon"], target["delta"],

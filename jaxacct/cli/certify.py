@@ -7,7 +7,7 @@ import io
 import pathlib
 from typing import Any
 
-from jaxacct.cli.arguments import RELATIONS, add_json, add_overwrite, examples, number
+from jaxacct.cli.arguments import RELATIONS, add_json, add_overwrite, count, examples, number
 from jaxacct.cli.shown import print_facts, rounded, show
 from jaxacct.cli.verify import CODES
 
@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
     at.add_argument("--epsilon", type=number, metavar="E", help="at which delta is certified")
     command.add_argument("--relation", choices=RELATIONS, help="neighbouring relation, where the spec says none")
     command.add_argument("--unit", metavar="WORDS", help="whose data is protected: one person's visits, say")
-    command.add_argument("--group", type=int, metavar="G", help="records of one unit, which change together")
+    command.add_argument("--group", type=count, metavar="G", help="records of one unit, which change together")
     command.add_argument("--fixed", metavar="WORDS", help="who fixed noise, sampling and steps, and when")
     command.add_argument("--out", metavar="FOLDER", help="where to write (default certificate)")
     add_overwrite(command, "replace the certificate in FOLDER")

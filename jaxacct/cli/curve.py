@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import PICTURES, add_json, add_overwrite, check_free, examples
-from jaxacct.cli.reasons import why
 from jaxacct.cli.runs import Run, add_run, run_of
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, show
 
@@ -93,6 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         "plot": None if plot is None else str(plot),
     }
     if found.quantity == "epsilon" and (known := found.bounds["upper"] == float("inf")).any():
+        from jaxacct.cli.reasons import why
+
         record["why"] = why(asked, float(found.at[known].max()))
     if out is not None:
         _write(record, found, out)

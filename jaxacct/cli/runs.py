@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct import rates
-from jaxacct.cli.arguments import add_relation, number
+from jaxacct.cli.arguments import add_relation, count, number
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
@@ -54,7 +54,7 @@ def add_steps(command: argparse.ArgumentParser, kind: Callable[[str], Any] = num
 def add_group(command: argparse.ArgumentParser) -> None:
     """Adds the number of examples that change together."""
     command.add_argument(
-        "--group", type=int, default=None, metavar="G", help="examples of one person, which change together (default 1)"
+        "--group", type=count, metavar="G", help="examples of one person, which change together (default 1)"
     )
 
 
@@ -102,42 +102,27 @@ def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | No
 def run_of(arguments: argparse.Namespace) -> Run:
     """Returns what the arguments describe."""
     import jaxacct as ja
+    from jaxacct.mechanisms.records import record_of
 
-    rate = rate_given(arguments)
+    rate, noise, others = rate_given(arguments), arguments.noise_multiplier, arguments.mechanism or arguments.spec
     steps = steps_given(arguments, rate)
-    noise = arguments.noise_multiplier
-    others = arguments.mechanism or arguments.spec
-    if not others or noise is not None:
-        for name, value in (("--noise-multiplier", noise), ("--steps", steps)):
-            if value is None:
-                instead = " or --epochs with a rate," if name == "--steps" else ""
-                raise ValueError(f"{name} is missing: give it,{instead} or compose by --mechanism or --spec.")
-    elif steps is not None or rate is not None:
+    if others and noise is None and (rate, steps) != (None, None):
         raise ValueError("--noise-multiplier is missing: a rate and steps are of a run of DP-SGD; give it, or neither.")
-    relation: Relation = arguments.relation or "add_or_remove"
-    size = arguments.group or 1
-    if arguments.group is not None and arguments.group < 1:
-        raise ValueError(f"--group {arguments.group}: give the number of examples that change together, at least 1.")
+    for name, value in (("--noise-multiplier", noise), ("--steps, or --epochs with a rate,", steps)):
+        if value is None and not (others and noise is None):
+            raise ValueError(f"{name} is missing: give it, or compose by --mechanism or --spec.")
+    rate, size = 1.0 if rate is None else rate, arguments.group or 1
     if not others:
-        mechanism = ja.group(ja.PoissonSubsampledGaussian(noise, 1.0 if rate is None else rate), size)
-        return Run(mechanism, steps, relation, size, record(mechanism))
+        mechanism = ja.group(ja.PoissonSubsampledGaussian(noise, rate), size)
+        return Run(mechanism, steps, arguments.relation or "add_or_remove", size, record_of(mechanism))
     from jaxacct import specs
 
     parts = [specs.part_of(text) for text in arguments.mechanism or ()]
     if noise is not None:
-        parts.append({"type": "dp-sgd", "noise_multiplier": noise, "sampling_rate": 1.0 if rate is None else rate,
-                      "count": steps})  # fmt: skip
-    given = [{"parts": parts}] if parts else []
-    given += [specs.read(arguments.spec)] if arguments.spec else []
+        parts.append({"type": "dp-sgd", "noise_multiplier": noise, "sampling_rate": rate, "count": steps})
+    given = [{"parts": parts}] + ([specs.read(arguments.spec)] if arguments.spec else [])
     spec = specs.parsed(specs.combined(given, relation=arguments.relation, group=arguments.group))
     if spec.cut_probability:
         raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
     arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}
-    return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record(one) for one in spec.mechanisms])
-
-
-def record(mechanism: Any) -> dict[str, Any]:
-    """Returns a mechanism for JSON."""
-    from jaxacct.mechanisms.records import record_of
-
-    return record_of(mechanism)
+    return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record_of(one) for one in spec.mechanisms])

@@ -145,8 +145,6 @@ def _settings(arguments: argparse.Namespace) -> Any:
         validation.check_one_of(name, "mechanism", MECHANISMS)
     kinds = _kinds()
     classes = [kinds[name] for name in names]
-    if arguments.group is not None:
-        validation.check_whole(arguments.group, "group", 1, 512, "the number of examples that change together")
     given = {
         name: vars(arguments)[name] for name in (*(axis.replace("-", "_") for axis in AXES), "sampling_rate", "steps")
     }

@@ -15,16 +15,7 @@ from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
 from jaxacct.mechanisms.records import record_of
 from jaxacct.specs.parts import Release, number_of, part
 
-KEYS = {
-    "parts": "what is composed",
-    "delta": "at which epsilon is asked",
-    "epsilon": "at which delta is asked, in place of delta",
-    "relation": "which data sets are neighbours",
-    "unit": "whose data one record is, in words",
-    "group": "records that change together",
-    "fixed": "who fixed the settings, and when; false where they followed from results",
-}
-"""Keys of a spec, and what they say."""
+KEYS = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
 
 
 @dataclass(frozen=True)
@@ -65,70 +56,60 @@ class Spec:
 
 
 def parsed(given: dict[str, Any]) -> Spec:
-    """Returns the spec that an object is; raises ValueError, saying where, for anything else."""
-    for key in given:
-        if key not in KEYS:
-            close = difflib.get_close_matches(key, KEYS, 1)
-            raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(KEYS)}")
-    parts = given.get("parts")
+    """Returns the spec that an object is; raises ValueError, saying where, for anything else.
+
+    >>> parsed({"parts": [{"type": "gaussian", "noise_multiplier": 4.0}], "group": 2}).mechanisms
+    (Gaussian(noise_multiplier=np.float64(2.0)),)
+    """
+    for key in given.keys() - set(KEYS):
+        close = difflib.get_close_matches(key, KEYS, 1)
+        raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(KEYS)}")
+    parts, fixed = given.get("parts"), given.get("fixed", "")
     if not isinstance(parts, list) or not parts:
         raise ValueError(f"parts = {parts!r}: give a list of at least one mechanism, report, opacus or dp_event.")
-    if given.get("fixed", "") is False:
+    if fixed is False:
         raise ValueError(
             "fixed = false: no certificate: settings that followed from results are bounded by no composition of what "
             "they happened to be. Spend a budget by jaxacct.filters or jaxacct.menus; their guarantee holds then."
         )
-    if not isinstance(given.get("fixed", ""), str) or not isinstance(given.get("unit", ""), str):
+    if not isinstance(fixed, str) or not isinstance(given.get("unit", ""), str):
         raise ValueError("fixed and unit are words: give text, such as fixed = 'by the privacy team, before training'.")
     found = [part(one, f"parts[{i}]") for i, one in enumerate(parts)]
-    relation = _one("relation", given.get("relation"), [one.relation for one in found]) or "add_or_remove"
+    relations = {one for one in (given.get("relation"), *(one.relation for one in found)) if one is not None}
+    if len(relations) > 1:
+        raise ValueError(f"relation: {' and '.join(sorted(relations))} in one composition: one has to hold for all.")
+    relation: Relation = cast(Any, min(relations, default="add_or_remove"))
     validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     size = given.get("group", 1)
     validation.check_whole(size, "group", 1, 2**31 - 1, "the number of records of one unit")
     delta, epsilon = (number_of(given.get(key), key) for key in ("delta", "epsilon"))
-    if delta is None and epsilon is None:
-        delta = max((one.delta for one in found if one.delta is not None), default=None)
     if delta is not None and epsilon is not None:
         raise ValueError(f"delta = {delta} and epsilon = {epsilon}: give the one at which the other is asked.")
-    releases = tuple(merged([release for one in found for release in one.releases]))
-    for release in releases:
-        validation.check_one_of(
-            relation, "relation", release.mechanism.relations, f" by {type(release.mechanism).__name__}"
-        )
+    if epsilon is None and delta is None:
+        delta = max((one.delta for one in found if one.delta is not None), default=None)
+    together: dict[str, Release] = {}
+    for release in (release for one in found for release in one.releases):
+        mechanism, is_sequence = release.mechanism, bool(np.ndim(release.count))
+        validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
+        key = f"{len(together) if is_sequence else ''} {strict_json.dumps(record_of(mechanism))} {release.said_by}"
+        before = together[key].count if key in together else 0
+        together[key] = release._replace(count=release.count + before)
     cut = math.fsum(one.cut_probability for one in found)
-    return Spec(given, releases, cast(Relation, relation), size, delta, epsilon, cut)
+    return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
 
 
 def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]:
-    """Returns one spec of several; ``settings`` that are not None stand in for theirs, which have to agree."""
+    """Returns one spec of several; ``settings`` that are not None stand in for theirs, which have to agree.
+
+    >>> combined([{"parts": [{"type": "laplace", "scale": 1.0}]}], delta=1e-5)
+    {'parts': [{'type': 'laplace', 'scale': 1.0}], 'delta': 1e-05}
+    """
     made: dict[str, Any] = {"parts": []}
     own = {key: value for key, value in settings.items() if value is not None}
+    asked = {"delta", "epsilon"} if own.keys() & {"delta", "epsilon"} else set()
     for spec in specs:
-        made["parts"] += spec["parts"] if isinstance(spec.get("parts"), list) else [spec.get("parts")]
-        for key, value in spec.items():
-            if key != "parts" and key not in own and made.setdefault(key, value) != value:
-                raise ValueError(f"{key} = {made[key]!r} in one spec and {value!r} in another: give one for all.")
-    for one, other in (("delta", "epsilon"), ("epsilon", "delta")):
-        if one in own and other not in own:
-            made.pop(other, None)
+        made["parts"] += spec["parts"] if isinstance(spec["parts"], list) else [spec["parts"]]
+        for key in spec.keys() - own.keys() - asked - {"parts"}:
+            if made.setdefault(key, spec[key]) != spec[key]:
+                raise ValueError(f"{key} = {made[key]!r} in one spec and {spec[key]!r} in another: give one for all.")
     return made | own
-
-
-def merged(releases: list[Release]) -> list[Release]:
-    """Returns the releases, equal ones of one number of runs each counted together."""
-    found: dict[str, Release] = {}
-    for release in releases:
-        key = strict_json.dumps([record_of(release.mechanism), release.said_by])
-        if np.ndim(release.count) or key not in found:
-            found[key if not np.ndim(release.count) else f"{len(found)} {key}"] = release
-        else:
-            found[key] = release._replace(count=release.count + found[key].count)
-    return list(found.values())
-
-
-def _one(key: str, given: Any, others: list[str | None]) -> Any:
-    """Returns the one value that all say who say any."""
-    said = {value for value in (given, *others) if value is not None}
-    if len(said) > 1:
-        raise ValueError(f"{key}: {' and '.join(sorted(map(repr, said)))} in one composition: one has to hold for all.")
-    return next(iter(said), None)
