@@ -4,7 +4,8 @@
 
 Each command is run once without; then ``moments`` times a SIGINT at a moment drawn uniformly from its duration. It must
 end with code 130 and one line on standard error without a trace (or with 0, where it was done); where something was on
-the disk by then, going on with it, or running anew where it says no --resume, must come to the same result. Exits 0 if all of it holds, 1 otherwise.
+the disk by then, going on with it, or running anew where it says no --resume, must come to the same result. Exits 0 if
+all of it holds, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def faults(
     if ended is None:
         return None
     code, errors, after = ended
-    lines = [line for line in errors.splitlines() if "warning" not in line]
+    lines = [line for line in errors.splitlines() if "warning" not in line and " a second, " not in line]
     found = [f"code {code}: {errors[-300:]}"] if code not in (0, 130) else []
     if code == 130 and (len(lines) != 1 or "interrupted" not in lines[0]):
         found.append(f"said {errors!r}")

@@ -87,8 +87,9 @@ class Interrupts:
 
     def again(self) -> None:
         """Has Ctrl-C pressed once more, by any thread, unless the block is over or one inside it looks after that."""
-        if signal.getsignal(signal.SIGINT) == self._note:
-            signal.raise_signal(signal.SIGINT)
+        main = threading.main_thread().ident
+        if signal.getsignal(signal.SIGINT) == self._note and main is not None and hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(main, signal.SIGINT)  # which ends its waiting, too
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         at_once, self.asked = self.asked or not self.deferred, True

@@ -6,6 +6,8 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
+import types
 
 import pytest
 
@@ -52,6 +54,18 @@ def test_a_ctrl_c_that_somebody_swallows_is_heard(capsys, monkeypatch):
             raise RuntimeError("made into something else") from None
 
     monkeypatch.setattr(certificates, "check", swallows)
+    assert main(["certify", "--check", "folder"]) == 130
+    assert capsys.readouterr().err == "jaxacct certify: interrupted.\n"
+
+    def prints(_):  # as C does by PyErr_Print, and in callbacks
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            sys.unraisablehook(types.SimpleNamespace(exc_type=type(error)))
+        time.sleep(60)
+
+    monkeypatch.setattr(certificates, "check", prints)
     assert main(["certify", "--check", "folder"]) == 130
     assert capsys.readouterr().err == "jaxacct certify: interrupted.\n"
     monkeypatch.setattr(certificates, "check", lambda _: json.loads("{"))

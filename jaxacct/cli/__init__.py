@@ -66,21 +66,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
     """Shows warnings as lines; a Ctrl-C that a callback swallows comes again soon, and leaves no trace."""
-    before = sys.unraisablehook
+    unraisable, hook = sys.unraisablehook, sys.excepthook
 
-    def unraisable(lost: Any) -> None:
-        if not (interrupts.asked and issubclass(lost.exc_type, KeyboardInterrupt)):
-            before(lost)
+    def lost(what: Any) -> None:
+        if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
+            unraisable(what)
         else:
-            threading.Timer(0.05, lambda: interrupts.again()).start()
+            threading.Timer(0.05, interrupts.again).start()
+
+    def printed(kind: type[BaseException], *rest: Any) -> None:
+        """Called where C prints an error on its way to another one, as NumPy's import does."""
+        if not (interrupts.asked and issubclass(kind, KeyboardInterrupt)):
+            hook(kind, *rest)
 
     with warnings.catch_warnings():
-        warnings.showwarning = _say
-        sys.unraisablehook = unraisable
+        warnings.showwarning, sys.unraisablehook, sys.excepthook = _say, lost, printed
         try:
             yield
         finally:
-            sys.unraisablehook = before
+            sys.unraisablehook, sys.excepthook = unraisable, hook
 
 
 WORDS = {

@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
     )
-    add_rate(command)
+    add_rate(command, default="none")
     add_steps(command)
     command.add_argument(
         "--solve-for", choices=UNKNOWNS, default=UNKNOWNS[0], help="what to look for (default: noise-multiplier)"

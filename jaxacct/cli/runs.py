@@ -28,11 +28,16 @@ class Run(NamedTuple):
         return f"{self.steps:,.12g} steps" if not isinstance(self.steps, tuple) else f"{len(self.steps)} mechanisms"
 
 
-def add_rate(command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "") -> None:
+def add_rate(
+    command: argparse.ArgumentParser,
+    kind: Callable[[str], Any] = number,
+    metavar: str = "",
+    default: str = "1: no sampling",
+) -> None:
     """Adds the sampling rate, and what it follows from."""
     command.add_argument(
         "--sampling-rate", type=kind, metavar=metavar or "Q",
-        help="probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default 1: no sampling)",
+        help=f"probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default {default})",
     )  # fmt: skip
     command.add_argument(
         "--batch-size",
@@ -43,9 +48,11 @@ def add_rate(command: argparse.ArgumentParser, kind: Callable[[str], Any] = numb
     command.add_argument("--examples", type=number, metavar="N", help="number of examples that batches are drawn from")
 
 
-def add_steps(command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "") -> None:
+def add_steps(
+    command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "", default: str = ""
+) -> None:
     """Adds the number of steps, and what it follows from."""
-    command.add_argument("--steps", type=kind, metavar=metavar or "K", help="number of noisy updates")
+    command.add_argument("--steps", type=kind, metavar=metavar or "K", help=f"number of noisy updates{default}")
     command.add_argument(
         "--epochs", type=kind, metavar=metavar or "E", help="in place of steps: expected passes over the data"
     )

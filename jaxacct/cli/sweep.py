@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
     )
     for name, meaning in AXES.items():
         command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
-    add_rate(command, str, "VALUES")
+    add_rate(command, str, "VALUES", "none")
     add_steps(command, str, "VALUES")
     add_group(command)
     command.add_argument(

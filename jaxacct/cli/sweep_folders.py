@@ -243,6 +243,8 @@ def print_entries(found: Any, columns: dict[str, list[Any]]) -> None:
     names = [*found.columns, *(name for name in found.results if name not in ("estimate", "converged"))]
     cells = [[_cell(name, value, found.columns) for value in columns[name]] for name in names]
     print_columns(names, list(zip(*cells, strict=True)))
+    if any(value == float("inf") for value in columns["upper"]):
+        print("inf: no noise, failures more likely than delta, or no bound is known: jaxacct epsilon says which")
 
 
 def _cell(name: str, value: Any, settings: Any) -> str:
