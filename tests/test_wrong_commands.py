@@ -97,8 +97,7 @@ ROWS = [
     ([*SWEEP, "--batch-size", "64"], ["--batch-size and --examples", "give both"]),
     ([*SWEEP, "--epochs", "3"], ["--epochs stands in for --steps"]),
     (["sweep", *NOISE, "--sampling-rate", "0.1,0.2", *DELTA, "--epochs", "3"], ["a single one", "--steps"]),
-    ([*SWEEP, "--group", "0"], ["--group", "at least 1"]),
-    ([*SWEEP, "--group", "2", "--mechanism", "Gaussian"], ["--group is of PoissonSubsampledGaussian"]),
+    ([*SWEEP, "--group", "2"], ["--group", "epsilon and calibrate"]),
     ([*SWEEP, "--resume"], ["--out"]),
     ([*SWEEP, "--sigma", "1"], ["did you mean --noise-multiplier?"]),
     # Budgets.

@@ -69,11 +69,11 @@ class Parser(argparse.ArgumentParser):
         plain = name.lstrip("-").replace("_", "-").casefold()
         meant = [right for right, others in OTHER_WORDS.items() if plain in others.split() and right in known]
         if not name.startswith("-"):
-            self.exit(
-                2, f"{self.prog}: error: {word!r} belongs to no argument: give --NAME VALUE ({self.prog} --help)\n"
-            )
-        told = f": did you mean {meant[0]}?" if meant else nearest(f"--{plain}", known)
-        self.exit(2, f"{self.prog}: error: {word} is unknown{told} ({self.prog} --help)\n")
+            self._end(f"{word!r} belongs to no argument: give --NAME VALUE")
+        self._end(f"{word} is unknown{f': did you mean {meant[0]}?' if meant else nearest(f'--{plain}', known)}")
+
+    def _end(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # argparse calls it for every argument with choices, commands included; its own says no nearest word.
@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
             for word in self.given:
                 if word.startswith("--") and word.partition("=")[0] not in known:
                     self._refuse(word)
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help)\n")
+        self._end(message)
 
 
 class Help(argparse.HelpFormatter):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct.cli import sweep_folders
-from jaxacct.cli.arguments import add_json, add_relation, examples, number
-from jaxacct.cli.runs import add_group, add_rate, add_steps
+from jaxacct.cli.arguments import Elsewhere, add_json, add_relation, examples, number
+from jaxacct.cli.runs import add_rate, add_steps
 from jaxacct.cli.shown import show
 
 AXES = {
@@ -55,7 +55,9 @@ def add_parser(commands: Any) -> None:
         command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
     add_rate(command, str, "VALUES", "none")
     add_steps(command, str, "VALUES")
-    add_group(command)
+    command.add_argument(
+        "--group", action=Elsewhere, const="a sweep is of single examples; epsilon and calibrate take it"
+    )
     command.add_argument(
         "--rows", nargs="?", const="", metavar="FILE.csv",
         help="values go together, the i-th of each, in place of all combinations; columns of FILE.csv are settings",
@@ -136,6 +138,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
     import numpy as np
 
     from jaxacct import validation
+    from jaxacct.mechanisms.records import KINDS
     from jaxacct.rates import rate_of, steps_of
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.ranges import parsed
@@ -143,18 +146,15 @@ def _settings(arguments: argparse.Namespace) -> Any:
     names = arguments.mechanism.split(",")
     for name in names:
         validation.check_one_of(name, "mechanism", MECHANISMS)
-    kinds = _kinds()
-    classes = [kinds[name] for name in names]
-    given = {
-        name: vars(arguments)[name] for name in (*(axis.replace("-", "_") for axis in AXES), "sampling_rate", "steps")
-    }
+    classes = [KINDS[name] for name in names]
+    settings = (*(axis.replace("-", "_") for axis in AXES), "sampling_rate", "steps")
+    given = {name: vars(arguments)[name] for name in settings}
     axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
     if arguments.batch_size is not None or arguments.examples is not None:
         if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
             raise ValueError("--batch-size and --examples go together, in place of --sampling-rate: give both.")
-        axes["sampling_rate"] = _each(
-            lambda batch: rate_of(batch, arguments.examples), parsed(arguments.batch_size, "batch_size")
-        )
+        batches = parsed(arguments.batch_size, "batch_size")
+        axes["sampling_rate"] = _each(lambda batch: rate_of(batch, arguments.examples), batches)
     if arguments.rows:
         columns = read_columns(arguments.rows)
         if twice := sorted(columns.keys() & axes.keys()):
@@ -165,10 +165,6 @@ def _settings(arguments: argparse.Namespace) -> Any:
         if "steps" in axes or rate is None or np.ndim(rate):
             raise ValueError("--epochs stands in for --steps at one sampling rate: give a single one, or --steps.")
         axes["steps"] = _each(lambda epochs: steps_of(epochs, float(rate)), parsed(arguments.epochs, "epochs"))
-    if arguments.group is not None and arguments.group > 1:
-        if names != [MECHANISMS[0]] or "noise_multiplier" not in axes:
-            raise ValueError(f"--group is of {MECHANISMS[0]} with its noise: give that, or leave it out.")
-        classes, axes["scale"], axes["size"] = [_group()], axes.pop("noise_multiplier"), arguments.group
     layout = grid if arguments.rows is None else rows
     return layout(classes[0] if len(classes) == 1 else classes, **axes)
 
@@ -178,28 +174,6 @@ def _each(function: Callable[[float], float], values: Any) -> Any:
     import numpy as np
 
     return np.array([function(float(value)) for value in values]) if np.ndim(values) else function(float(values))
-
-
-def _group() -> Any:
-    import jaxacct as ja
-
-    return ja.PoissonSubsampledGroup
-
-
-def _kinds() -> dict[str, Any]:
-    """Returns the classes of MECHANISMS by their names: imported here, for help is given without JAX."""
-    import jaxacct as ja
-
-    return {
-        "PoissonSubsampledGaussian": ja.PoissonSubsampledGaussian,
-        "Gaussian": ja.Gaussian,
-        "GaussianWithoutReplacement": ja.GaussianWithoutReplacement,
-        "DiscreteGaussian": ja.DiscreteGaussian,
-        "Laplace": ja.Laplace,
-        "PoissonSubsampledLaplace": ja.PoissonSubsampledLaplace,
-        "LaplaceWithoutReplacement": ja.LaplaceWithoutReplacement,
-        "DiscreteLaplace": ja.DiscreteLaplace,
-    }
 
 
 def _quantity(given: dict[str, Any]) -> str:
