@@ -79,11 +79,12 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         for name, expected in files.items():
             if hashlib.sha256((path / name).read_bytes()).hexdigest() != expected:
                 raise ValueError(f"{path / name} is not as it was sealed: ask for the folder again.")
+    same = whole["sha256"]["code"] == code_digest()
     try:
         spec = parsed(whole["spec"])
         verdict = judged(spec, whole["bracket"])
         if verdict["status"] == "REFUTED":
-            return Checked("REFUTED", verdict["reason"], sealed, False)
+            return Checked("REFUTED", verdict["reason"], sealed, same)
         anew = worded(whole | followed(whole["spec"]) | {"verdict": verdict})
         anew |= {"statement": worded(whole)["statement"]}  # of the numbers as they stand there
         anew["sha256"] = whole["sha256"] | {"spec": digest(whole["spec"])}
@@ -94,12 +95,10 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         raise ValueError(f"{file} has not what a certificate has ({error!r}): ask for the folder again.") from None
     except ValueError as error:
         raise ValueError(f"{file} does not follow from its spec: {error}") from None
-    same = whole["sha256"]["code"] == code_digest()
-    shown = (
-        page.without_picture((path / page.HTML).read_text("utf-8")) if path.is_dir() and page.HTML in files else None
-    )
-    if same and shown not in (None, page.html(whole, None)):
-        raise ValueError(f"{path / page.HTML} does not say what {CERTIFICATE} says: ask for the folder again.")
+    if same and path.is_dir() and page.HTML in files:
+        shown = page.without_picture((path / page.HTML).read_text("utf-8"))
+        if shown != page.html(whole, None):
+            raise ValueError(f"{path / page.HTML} does not say what {CERTIFICATE} says: ask for the folder again.")
     return Checked(verdict["status"], verdict["reason"], sealed, same)
 
 

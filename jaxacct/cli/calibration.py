@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any
 
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
@@ -136,16 +137,22 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
 
 
 def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
-    """Returns the least noise for groups; the library looks for nothing else of them."""
+    """Returns the least noise for groups, certified; the library looks for nothing else of them."""
     import jaxacct as ja
+    from jaxacct.calibrate import Calibrated, Status, secants
 
-    if unknown != "noise-multiplier" or "epsilon" not in target:
-        raise ValueError(f"--group {size}: with --epsilon and --delta for the noise multiplier alone.")
+    if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:
+        raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
     rate, steps = known.values()
-    return ja.calibrate.scale(
-        lambda noise: ja.group(ja.PoissonSubsampledGaussian(noise, rate), size), target["epsilon"], target["delta"],
-        steps, relation=relation,
-    )  # fmt: skip
+
+    def reached(setting: float) -> Any:
+        one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
+        return ja.epsilon(one, steps, target["delta"], relation=relation)
+
+    found = secants.least(lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40)
+    if found == math.inf:
+        raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
+    return Calibrated(math.exp(found), reached(found), Status.CONVERGED)
 
 
 def _print(record: dict[str, Any]) -> None:

@@ -153,6 +153,9 @@ def _of(quantity: str, rows: list[dict[str, Any]], mechanism: Any, record: dict[
 
 
 def _of_training(record: dict[str, Any]) -> dict[str, Any]:
+    if (size := record.get("group", 1)) > 1:
+        noise, rate = record["noise_multiplier"], record["sampling_rate"]
+        return {"type": "PoissonSubsampledGroup", "scale": noise, "sampling_rate": rate, "size": size}
     names = ("noise_multiplier", "sampling_rate")
     return {"type": "PoissonSubsampledGaussian"} | {name: record[name] for name in names}
 
