@@ -27,9 +27,8 @@ from jaxacct.__main__ import console
 console()
 """
 
-MOMENTS = {"argparse": "jaxacct: interrupted.", "jax": "jaxacct certify: interrupted.",
-           "jaxacct.question": "jaxacct certify: interrupted."}  # fmt: skip
-"""Modules at whose import the signal comes, and what is said."""
+MOMENTS = ("argparse", "jax", "jaxacct.question")
+"""Modules at whose import the signal comes."""
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -39,7 +38,7 @@ def test_ctrl_c_at_an_import(moment, tmp_path):
         [sys.executable, "-c", SCRIPT.format(moment=moment, spec=spec)], capture_output=True, text=True, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr.splitlines()) == (130, [MOMENTS[moment]])
+    assert (done.returncode, done.stderr.splitlines()) == (130, ["jaxacct: interrupted."])
     assert not list(tmp_path.iterdir())
 
 

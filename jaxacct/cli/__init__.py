@@ -30,9 +30,9 @@ BY_THE_LIBRARY = ("epsilon", "delta", "calibrate", "verify", "certify")
 """Commands all of whose programs the library keeps by itself (:mod:`jaxacct.program_cache`)."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code."""
-    interrupts, name = Interrupts(), "jaxacct"
+def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
+    """Runs the command line and returns the exit code; where ``alone`` in its process, Ctrl-C may end that."""
+    interrupts, name = Interrupts(ends=alone), "jaxacct"
     try:
         with _as_a_command(interrupts), interrupts:
             parsed = build_parser().parse_args(arguments)
