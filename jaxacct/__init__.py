@@ -11,52 +11,52 @@ True
 """
 
 import importlib as _importlib
-import types as _types
 import typing as _typing
 
-from jaxacct import prv, saddlepoint
-from jaxacct.bounds import Bounds
-from jaxacct.certified import curve, delta, epsilon
-from jaxacct.mechanisms import (
-    ApproximateDP,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    DiscretePair,
-    DPWithoutReplacement,
-    ExponentialMechanism,
-    Gaussian,
-    GaussianMixture,
-    GaussianWithoutReplacement,
-    GaussianWithReplacement,
-    Laplace,
-    LaplaceWithoutReplacement,
-    MatrixMechanism,
-    Mechanism,
-    PoissonSubsampled,
-    PoissonSubsampledDP,
-    PoissonSubsampledGaussian,
-    PoissonSubsampledGroup,
-    PoissonSubsampledLaplace,
-    PrivacyLoss,
-    PureDP,
-    RandomAllocation,
-    RandomizedResponse,
-    Relation,
-    RepeatAndSelect,
-    SubsampledWithoutReplacement,
-    TreeAggregation,
-    TruncatedPoissonGaussian,
-    WithoutReplacementGroup,
-    ZeroConcentratedDP,
-    group,
-)
-from jaxacct.pytrees import register_dataclass
+if _typing.TYPE_CHECKING:
+    from jaxacct.bounds import Bounds
+    from jaxacct.certified import curve, delta, epsilon
+    from jaxacct.mechanisms import (
+        ApproximateDP,
+        DiscreteGaussian,
+        DiscreteLaplace,
+        DiscretePair,
+        DPWithoutReplacement,
+        ExponentialMechanism,
+        Gaussian,
+        GaussianMixture,
+        GaussianWithoutReplacement,
+        GaussianWithReplacement,
+        Laplace,
+        LaplaceWithoutReplacement,
+        MatrixMechanism,
+        Mechanism,
+        PoissonSubsampled,
+        PoissonSubsampledDP,
+        PoissonSubsampledGaussian,
+        PoissonSubsampledGroup,
+        PoissonSubsampledLaplace,
+        PrivacyLoss,
+        PureDP,
+        RandomAllocation,
+        RandomizedResponse,
+        Relation,
+        RepeatAndSelect,
+        SubsampledWithoutReplacement,
+        TreeAggregation,
+        TruncatedPoissonGaussian,
+        WithoutReplacementGroup,
+        ZeroConcentratedDP,
+    )
+    from jaxacct.mechanisms.group import group
+    from jaxacct.pytrees import register_dataclass
 
 if _typing.TYPE_CHECKING:
     from jaxacct import (
         adapters,
         audit,
         calibrate,
+        certificates,
         convert,
         factorize,
         filters,
@@ -66,7 +66,9 @@ if _typing.TYPE_CHECKING:
         monte_carlo,
         odometers,
         policies,
+        prv,
         rdp,
+        saddlepoint,
         selection,
         strategies,
         sweep,
@@ -112,6 +114,7 @@ __all__ = [
     "adapters",
     "audit",
     "calibrate",
+    "certificates",
     "convert",
     "curve",
     "delta",
@@ -138,11 +141,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _types.ModuleType:
-    """Imports a submodule when it is asked for: an epsilon need not wait for Flax, Optax and what it does not use."""
-    if name in __all__:
-        return _importlib.import_module(f"jaxacct.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsilon": "certified",
+          "register_dataclass": "pytrees"}  # fmt: skip
+"""Where names come from that are neither mechanisms nor submodules."""
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Imports what is asked for when it is: an epsilon need not wait for Flax, nor a help text for JAX."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    is_submodule = name.islower() and name not in (*_HOMES, "group")
+    home = _importlib.import_module(f"jaxacct.{name if is_submodule else _HOMES.get(name, 'mechanisms')}")
+    found = globals()[name] = home if is_submodule else getattr(home, name)
+    return found
 
 
 def __dir__() -> list[str]:

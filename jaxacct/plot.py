@@ -9,7 +9,7 @@ import pathlib
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -96,12 +96,33 @@ def write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float | None]
             writer.writerow(["" if cell is None else repr(cell) if isinstance(cell, float) else cell for cell in row])
 
 
-def draw(chart: Chart, path: pathlib.Path) -> None:
-    """Writes the chart to ``path``; its suffix says the format."""
+def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:
+    """Writes the chart to ``path``, whose suffix says the format, or to a file, as PNG."""
     new_figure, new_canvas = require_matplotlib()
     figure = new_figure(figsize=(6.4, 4.8), dpi=150, layout="constrained")
     new_canvas(figure)
-    axes = figure.subplots()
+    _draw(chart, figure.subplots())
+    if chart.notes:
+        figure.supxlabel(textwrap.fill(" ".join(chart.notes), 110), fontsize=6.5, color=INK, x=0.02, ha="left")
+    figure.savefig(path)
+
+
+def document(title: str, texts: Sequence[str], chart: Chart, file: BinaryIO) -> None:
+    """Writes one page of A4 as PDF: the first text, the chart, and the other texts in small print."""
+    new_figure, new_canvas = require_matplotlib()
+    figure = new_figure(figsize=(8.27, 11.69))
+    new_canvas(figure)
+    figure.text(0.09, 0.95, title, fontsize=16, color=INK, va="top")
+    figure.text(0.09, 0.915, textwrap.fill(texts[0], 96), fontsize=10, color=INK, va="top", linespacing=1.4)
+    _draw(chart, figure.add_axes((0.15, 0.42, 0.7, 0.23)))
+    rest = "\n".join(textwrap.fill(text, 128, subsequent_indent="   ") for text in texts[1:])
+    figure.text(
+        0.09, 0.365, rest, fontsize=min(7.5, 330 / (rest.count("\n") + 1)), color=INK, va="top", linespacing=1.5
+    )
+    figure.savefig(file, format="pdf", metadata={"CreationDate": None, "Title": title})
+
+
+def _draw(chart: Chart, axes: Any) -> None:
     curves, index = list(chart.curves), 0
     for color in itertools.cycle(COLORS):
         if index >= len(curves):
@@ -133,9 +154,6 @@ def draw(chart: Chart, path: pathlib.Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK)
     axes.legend(frameon=False, fontsize=8)
-    if chart.notes:
-        figure.supxlabel(textwrap.fill(" ".join(chart.notes), 110), fontsize=6.5, color=INK, x=0.02, ha="left")
-    figure.savefig(path)
 
 
 def _drawn(values: np.ndarray) -> np.ndarray:

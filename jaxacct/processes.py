@@ -56,6 +56,7 @@ class Interrupts:
     Args:
         deferred: whether the block looks at :attr:`asked` itself, where nothing is half done, and only a second Ctrl-C
             raises at once. Otherwise the first one does.
+        ends: whether one during an import ends the process with code 130: what C sets up there survives no exception.
 
     Only where the main thread enters it, to which signals go, and in place of Python's own handler or that of a block
     around it: a caller's own stays.
@@ -65,8 +66,8 @@ class Interrupts:
     False
     """
 
-    def __init__(self, *, deferred: bool = False) -> None:
-        self.asked, self.deferred = False, deferred
+    def __init__(self, *, deferred: bool = False, ends: bool = False) -> None:
+        self.asked, self.deferred, self.ends = False, deferred, ends
         self._before: Any = None
 
     def __enter__(self) -> Interrupts:
@@ -85,7 +86,18 @@ class Interrupts:
         if self.asked and kind is None:
             raise KeyboardInterrupt
 
+    def again(self) -> None:
+        """Has Ctrl-C pressed once more, by any thread, unless the block is over or one inside it looks after that."""
+        main = threading.main_thread().ident
+        if signal.getsignal(signal.SIGINT) == self._note and main is not None and hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(main, signal.SIGINT)  # which ends its waiting, too
+
     def _note(self, signum: int, frame: FrameType | None) -> None:
+        while self.ends and frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(2, b"jaxacct: interrupted.\n")
+                os._exit(130)
+            frame = frame.f_back
         at_once, self.asked = self.asked or not self.deferred, True
         if at_once:
             raise KeyboardInterrupt

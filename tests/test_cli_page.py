@@ -68,9 +68,11 @@ RECORDS = {
     "calibrate": CALIBRATE,
     "sweep": ["sweep", *SWEEP],
     "curve": ["curve", *RUN, "--kind", "tradeoff", "--fpr", "0:1:5"],
+    "certify": ["certify", str(pathlib.Path(__file__).parent / "data" / "spec.json")],
     "verify": ["verify", str(pathlib.Path(__file__).parent / "verify" / "claim.json")],
     "train": ["train", "--epochs", "5", "--seed", "3", "--out", "run"],
     "audit": ["audit"],
+    "doctor": ["doctor"],
 }
 
 

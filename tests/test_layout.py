@@ -12,12 +12,23 @@ PACKAGE = ROOT / "jaxacct"
 ROOMS = (
     *("pytrees", "arithmetic", "float_pairs", "later", "platforms", "program_cache", "numpy_programs"),
     *("elementary", "programs"),
-    *("processes", "precision", "validation", "strict_json", "whole_file", "by_work", "batching", "bounds"),
+    *(
+        "rates",
+        "progress",
+        "processes",
+        "precision",
+        "validation",
+        "strict_json",
+        "whole_file",
+        "by_work",
+        "batching",
+        "bounds",
+    ),
     *("rounded_sum", "binomial"),
     *("selection", "strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
     *("calibrate", "factorize", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
-    *("train", "audit", "adapters", "plot", "sweep", "verify", "cli"),
+    *("train", "audit", "adapters", "plot", "sweep", "verify", "specs", "certificates", "cli", "__main__"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
 

@@ -49,10 +49,22 @@ WITHOUT_DOCTEST = {
 WITH_ANY = {
     "jaxacct.calibrate.scale(make)": "any mechanism of one number, of whatever type the caller's number has",
     "jaxacct.calibrate.scale(steps)": "likewise",
+    "jaxacct.certificates.Checked(certificate)": "JSON",
+    "jaxacct.certificates.certify(given)": "JSON",
+    "jaxacct.certificates.certify(return)": "JSON",
+    "jaxacct.certificates.write(made)": "JSON",
     "jaxacct.dominating_pairs.LossDistributionPair(parameters)": "the callables' own",
     "jaxacct.menus.Menu.as_dict(return)": "JSON",
     "jaxacct.prv.delta(return)": "the bracket, and a record beside it if asked",
     "jaxacct.prv.epsilon(return)": "likewise",
+    "jaxacct.specs.Spec(given)": "JSON",
+    "jaxacct.specs.Spec.steps(return)": "numbers of runs, or arrays of them",
+    "jaxacct.specs.combined(return)": "JSON",
+    "jaxacct.specs.combined(settings)": "JSON",
+    "jaxacct.specs.combined(specs)": "JSON",
+    "jaxacct.specs.parsed(given)": "JSON",
+    "jaxacct.specs.part_of(return)": "JSON",
+    "jaxacct.specs.read(return)": "JSON",
     "jaxacct.sweep.Sweep.as_dict(return)": "JSON",
     "jaxacct.sweep.Sweep.to_pandas(return)": "of a library that need not be there",
     "jaxacct.sweep.Sweep.to_xarray(options)": "xarray's own",
@@ -143,7 +155,8 @@ def implements(entry, protocol):
 def text_after_assignment(module, name):
     """The string below the assignment of ``name``, looked for where the name comes from; None without one."""
     tree = ast.parse(pathlib.Path(importlib.import_module(module).__file__).read_text())
-    for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+    body = [inner for node in tree.body for inner in (node.body if isinstance(node, ast.If) else [node])]
+    for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             return text_after_assignment(node.module, name)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

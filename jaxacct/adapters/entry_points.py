@@ -5,9 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from jaxacct import certified, validation
-from jaxacct.adapters.parts import MOST_STEPS, up
+from jaxacct.adapters.parts import MOST_STEPS
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import GaussianWithoutReplacement, PoissonSubsampledGaussian
+from jaxacct.rates import up
 
 
 def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epochs: float, delta: float) -> Bounds:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxacct import validation
-from jaxacct.adapters.parts import MOST_STEPS, NO_PRIVACY, Part, Parts, one, up
+from jaxacct.adapters.parts import MOST_STEPS, NO_PRIVACY, Part, Parts, one
 from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -47,6 +47,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.discrete import LARGEST_SENSITIVITY
 from jaxacct.mechanisms.with_replacement import LEAST_NOISE
+from jaxacct.rates import up
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
 
 WIDEST = 1700.0

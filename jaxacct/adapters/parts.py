@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +32,6 @@ NO_PRIVACY = Part(PureDP, (math.inf,))
 def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **static: Any) -> Parts:
     """Returns a single run of a mechanism."""
     return {Part(kind, fields, tuple(static.items()), None if inner is None else tuple(inner.items())): 1}
-
-
-def up(value: Fraction) -> float:
-    """Returns a float64 that is not below the exact value."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:

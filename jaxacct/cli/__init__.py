@@ -8,52 +8,103 @@ Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on stand
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import platform
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, curve, sweep, training, verify
+from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 from jaxacct.processes import Interrupts
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one."""
 
-BY_THE_LIBRARY = ("epsilon", "delta", "calibrate", "verify")
+BY_THE_LIBRARY = ("epsilon", "delta", "calibrate", "verify", "certify")
 """Commands all of whose programs the library keeps by itself (:mod:`jaxacct.program_cache`)."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code."""
-    parser = build_parser()
-    parsed = parser.parse_args(arguments)
-    if parsed.command not in BY_THE_LIBRARY:
-        _keep_compilations()
+def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
+    """Runs the command line and returns the exit code; where ``alone`` in its process, Ctrl-C may end that."""
+    interrupts, name = Interrupts(ends=alone), "jaxacct"
     try:
-        with warnings.catch_warnings(), Interrupts():
-            warnings.showwarning = _say
+        with _as_a_command(interrupts), interrupts:
+            parsed = build_parser().parse_args(arguments)
+            name = f"jaxacct {parsed.command}"
+            if parsed.command not in BY_THE_LIBRARY:
+                _keep_compilations()
             code = parsed.run(parsed)
-        sys.stdout.flush()
+            sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # What is left in the buffer must not be tried again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except USER_ERRORS as error:
-        if os.environ.get("JAXACCT_TRACEBACK"):
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or (interrupts.asked and isinstance(error, Exception)):
+            # Whatever it became on its way out of somebody else's code.
+            said = f": {error}" if isinstance(error, KeyboardInterrupt) and str(error) else ""
+            print(f"{name}: interrupted{said}.", file=sys.stderr)
+            return 130
+        if isinstance(error, BrokenPipeError):
+            # What is left in the buffer must not be tried again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        if isinstance(error, USER_ERRORS):
+            if os.environ.get("JAXACCT_TRACEBACK"):
+                traceback.print_exc()
+            print(f"{name}: error: {' '.join(_in_words(error).split())}", file=sys.stderr)
+            return 2
+        if isinstance(error, Exception):  # not Python's own code, 1, which is an audit's
             traceback.print_exc()
-        print(f"jaxacct {parsed.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"jaxacct {parsed.command}: interrupted.", file=sys.stderr)
-        return 130
-    except Exception:  # not Python's own code, 1, which is an audit's
-        traceback.print_exc()
-        return 70
+            return 70
+        raise
+
+
+@contextlib.contextmanager
+def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
+    """Shows warnings as lines; a Ctrl-C that a callback swallows comes again soon, and leaves no trace."""
+    unraisable, hook = sys.unraisablehook, sys.excepthook
+
+    def lost(what: Any) -> None:
+        if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
+            unraisable(what)
+        else:
+            threading.Timer(0.05, interrupts.again).start()
+
+    def printed(kind: type[BaseException], *rest: Any) -> None:
+        """Called where C prints an error on its way to another one, as NumPy's import does."""
+        if not (interrupts.asked and issubclass(kind, KeyboardInterrupt)):
+            hook(kind, *rest)
+
+    with warnings.catch_warnings():
+        warnings.showwarning, sys.unraisablehook, sys.excepthook = _say, lost, printed
+        try:
+            yield
+        finally:
+            sys.unraisablehook, sys.excepthook = unraisable, hook
+
+
+WORDS = {
+    errno.ENOENT: "is not there: check the name",
+    errno.EACCES: "may not be read or written by this user: change its mode, or name another place",
+    errno.EPERM: "may not be changed by this user: name another place",
+    errno.EROFS: "is on a disk that cannot be written to: name another place",
+    errno.EISDIR: "is a folder: name a file",
+    errno.ENOTDIR: "has a file where a folder should be: name another place",
+    errno.EEXIST: "is there already: name another",
+    errno.ENAMETOOLONG: "is too long a name: give a shorter one",
+    errno.ENOSPC: "finds no room on the disk: make some, or name another place",
+}
+"""Errors of files and folders, and what to do."""
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno in WORDS:
+        return f"{'the disk' if error.filename is None else error.filename} {WORDS[error.errno]}."
+    return str(error)
 
 
 def _say(
@@ -78,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, verify, training, audit):
+    for group in (accounting, calibration, sweep, curve, certify, verify, training, audit, doctor):
         group.add_parser(commands)
     return parser
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxacct.cli.arguments import Elsewhere, add_json, add_run, examples, number
+from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
+from jaxacct.cli.runs import Run, add_run, run_of
 from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
@@ -30,15 +32,17 @@ def add_parser(commands: Any) -> None:
             quantity,
             help=f"{quantity} of a run of DP-SGD, at {article} {given}",
             description=f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
-            "samples. Report the upper bound.",
+            "samples; or of any mechanisms composed. Report the upper bound.",
             epilog=examples(
                 f"jaxacct {quantity} {RUN} --{given} {value}",
                 f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
+                f"jaxacct {quantity} --mechanism gaussian:noise_multiplier=4,count=10 --mechanism laplace:scale=9 "
+                f"--{given} {value}",
             ),
         )
         add_run(command)
         meaning = "failure probability, in (0, 1)" if given == "delta" else "privacy loss, at least 0"
-        command.add_argument(f"--{given}", type=number, required=True, metavar=given[0].upper(), help=meaning)
+        command.add_argument(f"--{given}", type=number, metavar=given[0].upper(), help=meaning)
         command.add_argument(f"--{quantity}", action=Elsewhere, const=f"it is what is looked for: give --{given}")
         command.add_argument(
             "--accountant", choices=sorted(VERBS), default="best",
@@ -56,11 +60,15 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     """Computes what was asked for, prints it, and returns the exit code."""
     import jaxacct as ja
 
-    value = arguments.delta if quantity == "epsilon" else arguments.epsilon
-    mechanism = ja.PoissonSubsampledGaussian(arguments.noise_multiplier, arguments.sampling_rate)
+    asked = run_of(arguments)
+    value = getattr(arguments, given)
+    if value is None:
+        value = arguments.spec_asks[given] if arguments.spec else None
+    if value is None:
+        raise ValueError(f"--{given} is missing: give that at which {quantity} is wanted.")
     epsilon, delta = VERBS[arguments.accountant](ja)
     solve = epsilon if quantity == "epsilon" else delta
-    options = {"relation": arguments.relation}
+    options = {"relation": asked.relation}
     if arguments.tolerance is not None:
         if arguments.accountant not in ("best", "prv"):
             raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out.")
@@ -68,7 +76,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     # Tracing makes objects that stay: looking for garbage among them takes 0.1 s of 1.6.
     gc.disable()
     try:
-        result = solve(mechanism, arguments.steps, value, **options)
+        result = solve(asked.mechanism, asked.steps, value, **options)
     finally:
         gc.enable()
     bounds: dict[str, float | None] = {"lower": None, "estimate": None, "upper": None}
@@ -80,48 +88,63 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         "quantity": quantity,
         **bounds,
         given: value,
-        **described(arguments),
+        **described(asked),
         "accountant": arguments.accountant,
         "guarantee": GUARANTEES[arguments.accountant],
     }
-    show(record, arguments.json, lambda: _print(record, bounds, given))
+    if bounds["upper"] == {"epsilon": math.inf, "delta": 1.0}[quantity]:
+        from jaxacct.cli.reasons import why
+
+        record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
+    show(record, arguments.json, lambda: _print(record, asked, bounds, given))
     return 0
 
 
-def described(arguments: argparse.Namespace) -> dict[str, Any]:
+def described(run: Run) -> dict[str, Any]:
     """Returns what a result says of the run that it is about."""
     from jaxacct import __version__
 
+    composed = isinstance(run.steps, tuple)
     return {
-        "mechanism": {
-            "type": "PoissonSubsampledGaussian",
-            "noise_multiplier": arguments.noise_multiplier,
-            "sampling_rate": arguments.sampling_rate,
-        },
-        "steps": int(arguments.steps),
-        "relation": arguments.relation,
-        "scope": scope_of(arguments.relation),
+        "mechanism": run.record,
+        "steps": [_plain(count) for count in run.steps] if composed else int(run.steps),
+        "relation": run.relation,
+        "group": run.group,
+        "scope": scope_of(run.relation, run.group, *(["samples as listed"] if composed else [])),
         "version": __version__,
     }
+
+
+def _plain(count: Any) -> Any:
+    """Returns a number of runs, or a list of them, for JSON."""
+    return count if isinstance(count, int) else count.tolist()
 
 
 def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what a table says of it."""
     mechanism = record["mechanism"]
-    return [
-        ("noise multiplier", f"{mechanism['noise_multiplier']:.12g}"),
-        ("sampling rate", f"{mechanism['sampling_rate']:.12g}"),
-    ]
+    if isinstance(mechanism, list):
+        return [
+            (one["type"], f"{_fields(one)}; {count} times")
+            for one, count in zip(mechanism, record["steps"], strict=True)
+        ]
+    return [(name.replace("_", " "), f"{value:.12g}" if isinstance(value, float) else str(value))
+            for name, value in mechanism.items() if name not in ("type", "noise")]  # fmt: skip
 
 
-def _print(record: dict[str, Any], bounds: dict[str, float | None], given: str) -> None:
+def _fields(one: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "type")
+
+
+def _print(record: dict[str, Any], run: Run, bounds: dict[str, float | None], given: str) -> None:
     quantity = record["quantity"]
     shown = [(f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds.items() if bound is not None]
     facts = [
         *facts_of_run(record),
         (given, f"{record[given]:.12g}"),
         *shown,
+        *([("why", record["why"])] if "why" in record else []),
         ("accountant", f"{record['accountant']} ({record['guarantee']})"),
         ("holds for", record["scope"]),
     ]
-    print_facts(f"{quantity} of {record['steps']:,} steps", facts)
+    print_facts(f"{quantity} of {run.title}", facts)

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from jaxacct.cli.arguments import add_json, examples, number
+from jaxacct.cli.runs import add_rate, add_steps, rate_given, steps_given
 from jaxacct.cli.shown import print_facts, rounded, show
 
 FAULTS = ("noise", "clipping", "shuffling")
@@ -36,7 +37,11 @@ def add_parser(commands: Any) -> None:
         "the claim: then the trainer, or the accountant, is broken. A bound below it is no proof of privacy.",
         epilog=examples("jaxacct audit", "jaxacct audit --break noise --seed 1"),
     )
+    add_rate(command, default="0.1")
+    add_steps(command, default=" (default 400)")
     for name, (value, letter, meaning) in DEFAULTS.items():
+        if name in ("sampling-rate", "steps"):
+            continue
         kind = int if isinstance(value, int) else number
         command.add_argument(
             f"--{name}", type=kind, default=value, metavar=letter, help=f"{meaning} (default {value:g})"
@@ -60,9 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxacct import audit
     from jaxacct.train import cross_entropy
 
-    settings = audit.Settings(
-        **{name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in DEFAULTS}
-    )
+    given = {name.replace("-", "_"): vars(arguments)[name.replace("-", "_")] for name in DEFAULTS}
+    rate = rate_given(arguments)
+    given["sampling_rate"] = DEFAULTS["sampling-rate"][0] if rate is None else rate
+    steps = steps_given(arguments, rate)
+    given["steps"] = DEFAULTS["steps"][0] if steps is None else int(steps) if steps % 1 == 0 else steps
+    settings = audit.Settings(**given)
     if arguments.seed is not None and arguments.seed < 0:
         raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
     inputs, labels, classes = _examples(arguments.dataset)

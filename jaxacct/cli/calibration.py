@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxacct.cli.arguments import add_json, add_relation, examples, number
+from jaxacct.cli.runs import add_group, add_rate, add_steps, rate_given, steps_given
 from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
-from jaxacct.mechanisms.mechanism import Relation
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
+
+WHY = {
+    "infeasible": "nothing in the range that is searched keeps the budget: give a larger one, more noise, fewer steps",
+    "unknown": "no accountant knows a bound where it looked: give more noise, fewer steps or a larger delta",
+}
+"""Why nothing was found."""
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 TARGETS = {
@@ -22,11 +31,6 @@ TARGETS = {
     ),
     "fpr": ("R", "false-positive rate at which --tpr holds, in (0, 1)"),
 }  # fmt: skip
-KNOWN = {
-    "noise-multiplier": ("S", "standard deviation of the noise over the clipping norm"),
-    "sampling-rate": ("Q", "probability of each example to be in a batch, a fraction in (0, 1] (1: no sampling)"),
-    "steps": ("K", "number of noisy updates"),
-}
 
 CORRELATED = ("bands", "rate_in_group", "error_over_independent")
 
@@ -44,8 +48,13 @@ def add_parser(commands: Any) -> None:
             "jaxacct calibrate --epsilon 8 --delta 1e-6 --sampling-rate 0.005 --steps 2000 --bands 4,8,16",
         ),
     )
-    for name, (metavar, meaning) in (TARGETS | KNOWN).items():
+    for name, (metavar, meaning) in TARGETS.items():
         command.add_argument(f"--{name}", type=number, metavar=metavar, help=meaning)
+    command.add_argument(
+        "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
+    )
+    add_rate(command, default="none")
+    add_steps(command)
     command.add_argument(
         "--solve-for", choices=UNKNOWNS, default=UNKNOWNS[0], help="what to look for (default: noise-multiplier)"
     )
@@ -54,6 +63,7 @@ def add_parser(commands: Any) -> None:
         "bands, with as many groups of examples that take turns; needs the extra [train]",
     )  # fmt: skip
     add_relation(command)
+    add_group(command)
     add_json(command)
     command.set_defaults(run=run)
 
@@ -65,13 +75,28 @@ def run(arguments: argparse.Namespace) -> int:
 
     unknown = arguments.solve_for
     target = _target(arguments)
-    known = {name: _given(arguments, name) for name in UNKNOWNS if name != unknown}
-    if getattr(arguments, unknown.replace("-", "_")) is not None:
+    relation: Relation = arguments.relation or "add_or_remove"
+    rate = rate_given(arguments)
+    if unknown == "sampling-rate" and arguments.epochs is not None:
+        raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
+    given = {"noise-multiplier": arguments.noise_multiplier, "sampling-rate": rate,
+             "steps": steps_given(arguments, rate)}  # fmt: skip
+    if given[unknown] is not None:
         raise ValueError(f"--{unknown} is given and looked for: leave it out, or choose another --solve-for.")
+    for name in UNKNOWNS:
+        if given[name] is None and name != unknown:
+            raise ValueError(f"--{name} is missing: give it, or look for it with --solve-for {name}.")
+    known = {name: float(value) for name, value in given.items() if value is not None}
+    correlated: dict[str, Any] = {}
+    group = arguments.group or 1
     if arguments.bands:
-        result, correlated = _of_bands(arguments.bands, unknown, target, known, arguments.relation)
+        if group > 1:
+            raise ValueError("--bands is of single examples: leave --group out.")
+        result, correlated = _of_bands(arguments.bands, unknown, target, known, relation)
+    elif group == 1:
+        result = _solve(unknown, target, known, relation)
     else:
-        result, correlated = _solve(unknown, target, known, arguments.relation), {}
+        result = _of_group(unknown, target, known, relation, group)
     quantity = "epsilon" if "epsilon" in target else "advantage" if "advantage" in target else "delta"
     reached = {name: float(getattr(result.reached, name)) for name in ("lower", "estimate", "upper")}
     name, value = unknown.replace("-", "_"), int(result.value) if unknown == "steps" else float(result.value)
@@ -85,9 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
         **run_found,
         "steps": int(run_found["steps"]),
         **correlated,
-        "relation": arguments.relation,
+        "relation": relation,
+        "group": group,
         "guarantee": GUARANTEES["prv"],
-        "scope": scope_of(arguments.relation).replace("Poisson", "cyclic Poisson" if correlated else "Poisson"),
+        "scope": scope_of(relation, group).replace("Poisson", "cyclic Poisson" if correlated else "Poisson"),
         "version": __version__,
     }
     show(record, arguments.json, lambda: _print(record))
@@ -128,13 +154,6 @@ def _of_bands(
     }
 
 
-def _given(arguments: argparse.Namespace, name: str) -> float:
-    value = getattr(arguments, name.replace("-", "_"))
-    if value is None:
-        raise ValueError(f"--{name} is missing: give it, or look for it with --solve-for {name}.")
-    return value
-
-
 def _target(arguments: argparse.Namespace) -> dict[str, float]:
     """Returns the one target that is given whole; raises ValueError where there is none, or parts of two."""
     given = {name: getattr(arguments, name) for name in TARGETS if getattr(arguments, name) is not None}
@@ -164,6 +183,25 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
     return solve(target["epsilon"], target["delta"], *known.values(), relation=relation)
 
 
+def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
+    """Returns the least noise for groups, certified; the library looks for nothing else of them."""
+    import jaxacct as ja
+    from jaxacct.calibrate import Calibrated, Status, secants
+
+    if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:
+        raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
+    rate, steps = known.values()
+
+    def reached(setting: float) -> Any:
+        one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
+        return ja.epsilon(one, steps, target["delta"], relation=relation)
+
+    found = secants.least(lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40)
+    if found == math.inf:
+        raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
+    return Calibrated(math.exp(found), reached(found), Status.CONVERGED)
+
+
 def _print(record: dict[str, Any]) -> None:
     name = record["solve_for"]
     # Cut, not rounded to nearest: what is shown must satisfy the budget, too.
@@ -175,6 +213,11 @@ def _print(record: dict[str, Any]) -> None:
         *((key.replace("_", " "), f"{record[key]:.6g}") for key in CORRELATED if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
         (f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True)),
+        *(
+            [("why inf", WHY.get(record["status"], WHY["unknown"]))]
+            if record["reached"]["upper"] == float("inf")
+            else []
+        ),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
     ]

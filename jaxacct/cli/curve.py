@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
-from jaxacct.cli.arguments import PICTURES, add_json, add_run, examples
+from jaxacct.cli.arguments import PICTURES, add_json, add_overwrite, check_free, examples
+from jaxacct.cli.runs import Run, add_run, run_of
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, show
-from jaxacct.mechanisms.mechanism import Relation
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Which argument belongs to which kind."""
@@ -65,39 +68,42 @@ def add_parser(commands: Any) -> None:
     at.add_argument("--orders", metavar="VALUES", help="renyi: orders, above 1")
     command.add_argument("--out", metavar="FILE", help="the numbers in full: .npz, .csv or .json")
     command.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    add_overwrite(command)
     add_json(command)
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Computes the curve, writes and prints it, and returns the exit code."""
-    import jaxacct as ja
-
     out, plot = (None if name is None else pathlib.Path(name) for name in (arguments.out, arguments.plot))
-    _check_files(out, plot)
+    _check_files(out, plot, arguments)
     name, at = _places(arguments)
-    mechanism = ja.PoissonSubsampledGaussian(arguments.noise_multiplier, arguments.sampling_rate)
+    asked = run_of(arguments)
     compute = {"profile": _epsilons if name == "delta" else _deltas, "tradeoff": _tradeoff, "renyi": _divergences}
-    found = compute[arguments.kind](mechanism, arguments.steps, at, arguments.relation)
+    found = compute[arguments.kind](asked.mechanism, asked.steps, at, asked.relation)
     record = {
         "kind": arguments.kind,
         "quantity": found.quantity,
         "over": found.over,
         "results": {name: values.tolist() for name, values in ({found.over: found.at} | found.bounds).items()},
-        **described(arguments),
+        **described(asked),
         "guarantee": GUARANTEES["rdp" if arguments.kind == "renyi" else "best"],
         "out": None if out is None else str(out),
         "plot": None if plot is None else str(plot),
     }
+    if found.quantity == "epsilon" and (known := found.bounds["upper"] == float("inf")).any():
+        from jaxacct.cli.reasons import why
+
+        record["why"] = why(asked, float(found.at[known].max()))
     if out is not None:
         _write(record, found, out)
     if plot is not None:
         _draw(record, found, plot)
-    show(record, arguments.json, lambda: _print(record, found))
+    show(record, arguments.json, lambda: _print(record, asked, found))
     return 0
 
 
-def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
+def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None, arguments: argparse.Namespace) -> None:
     """Raises where something cannot be written, and makes the folders: before the computing, not after it."""
     files = [(path, known) for path, known in ((out, NUMBERS), (plot, PICTURES)) if path is not None]
     if files:
@@ -105,6 +111,7 @@ def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None) -> None:
 
         for path, known in files:
             check_suffix(path, known)
+            check_free(path, arguments)
     if plot is not None:
         from jaxacct.plot import require_matplotlib
 
@@ -212,11 +219,9 @@ def _chart(record: dict[str, Any], found: Found) -> Any:
         Curve(name, f"{name} bound" if name != "estimate" else name, values, styles[name])
         for name, values in found.bounds.items()
     ]
-    mechanism = record["mechanism"]
     known = found.bounds["upper"][np.isfinite(found.bounds["upper"])]
     return Chart(
-        title=f"{record['steps']:,} steps, noise multiplier {mechanism['noise_multiplier']:g}, "
-        f"sampling rate {mechanism['sampling_rate']:g}",
+        title=_title(record),
         x_name=found.over,
         x_label=found.over.replace("_", " "),
         y_label=found.quantity.replace("_", " "),
@@ -234,7 +239,14 @@ def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     draw(_chart(record, found), path)
 
 
-def _print(record: dict[str, Any], found: Found) -> None:
+def _title(record: dict[str, Any]) -> str:
+    steps = record["steps"]
+    if isinstance(steps, list):
+        return f"{len(steps)} mechanisms"
+    return ", ".join([f"{steps:,} steps", *(f"{name} {fact}" for name, fact in facts_of_run(record))])
+
+
+def _print(record: dict[str, Any], run: Run, found: Found) -> None:
     import numpy as np
 
     every = len(found.at)
@@ -248,8 +260,9 @@ def _print(record: dict[str, Any], found: Found) -> None:
         print(f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all"))
     protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"
     facts = [
-        ("steps", f"{record['steps']:,}"),
+        ("what ran", run.title),
         *facts_of_run(record),
+        *([("why inf", record["why"])] if "why" in record else []),
         ("report", f"the {protects} ({record['guarantee']})"),
         ("holds for", record["scope"]),
         *(("written to", record[name]) for name in ("out", "plot") if record[name]),

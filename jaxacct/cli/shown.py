@@ -25,9 +25,10 @@ LEAST = 24
 """Columns of a fact; where there are fewer, each fact gets lines of its own."""
 
 
-def scope_of(relation: str) -> str:
+def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") -> str:
     """Returns what a guarantee is about."""
-    return f"noise, rate and steps fixed in advance; Poisson sampling; neighbours: {relation.replace('_', ' ')}"
+    together = f", {group} examples together" if group > 1 else ""
+    return f"noise, rate and steps fixed in advance; {sampling}; neighbours: {relation.replace('_', ' ')}{together}"
 
 
 def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:

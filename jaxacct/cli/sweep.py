@@ -6,19 +6,18 @@ import argparse
 import contextlib
 import os
 import pathlib
-import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from jaxacct.cli import sweep_folders
-from jaxacct.cli.arguments import RELATIONS, add_json, add_relation, examples, number
+from jaxacct.cli.arguments import Elsewhere, add_json, add_relation, examples, number
+from jaxacct.cli.runs import add_rate, add_steps
 from jaxacct.cli.shown import show
 
 AXES = {
     "noise-multiplier": "standard deviation of the noise over the clipping norm",
     "scale": "scale of Laplace noise, for the mechanisms that have it",
-    "sampling-rate": "probability of each example to be in a batch, a fraction",
-    "steps": "number of noisy updates; a range is rounded to whole numbers",
     "delta": "asks for epsilon; with --epsilon, and without noise, for the least noise multiplier",
     "epsilon": "asks for delta",
 }
@@ -55,6 +54,11 @@ def add_parser(commands: Any) -> None:
     )
     for name, meaning in AXES.items():
         command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
+    add_rate(command, str, "VALUES", "none")
+    add_steps(command, str, "VALUES")
+    command.add_argument(
+        "--group", action=Elsewhere, const="a sweep is of single examples; epsilon and calibrate take it"
+    )
     command.add_argument(
         "--rows", nargs="?", const="", metavar="FILE.csv",
         help="values go together, the i-th of each, in place of all combinations; columns of FILE.csv are settings",
@@ -71,7 +75,7 @@ def add_parser(commands: Any) -> None:
         "--arithmetic", choices=ARITHMETICS, default="auto",
         help="float64, pair (of float32 numbers), or auto (default): pairs where a device has no float64",
     )  # fmt: skip
-    add_relation(command, (*RELATIONS, "replace"))
+    add_relation(command)
     command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that the mesh aims at")
     add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
@@ -98,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = time.monotonic()
     settings = _settings(arguments)
-    how = (arguments.mode, arguments.relation, arguments.tolerance, arguments.arithmetic)
-    quantity = quantity_of(_quantity(settings.values), *how)
+    how = {name: getattr(arguments, name) for name in ("mode", "tolerance", "arithmetic")}
+    quantity = quantity_of(_quantity(settings.values), relation=arguments.relation or "add_or_remove", **how)
     quantity.check(settings)
     out = None if arguments.out is None else pathlib.Path(arguments.out)
     if out is not None and out.suffix in FILES:
@@ -116,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = sweep(quantity, settings, options)
     except KeyboardInterrupt:
         if out is not None:
-            print(f"jaxacct sweep: finished parts are kept in {out}: give --resume to go on.", file=sys.stderr)
+            raise KeyboardInterrupt(f"finished parts are kept in {out}: give --resume to go on") from None
         raise
     record = sweep_folders.described(found, out) | {"seconds": time.monotonic() - start}
     results = {"results": found.as_dict()["results"]} if arguments.json and out is None else {}
@@ -132,40 +136,45 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
+    import numpy as np
+
     from jaxacct import validation
+    from jaxacct.mechanisms.records import KINDS
+    from jaxacct.rates import rate_of, steps_of
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.ranges import parsed
 
     names = arguments.mechanism.split(",")
     for name in names:
         validation.check_one_of(name, "mechanism", MECHANISMS)
-    kinds = _kinds()
-    classes = [kinds[name] for name in names]
-    given = {name: vars(arguments)[name] for name in (axis.replace("-", "_") for axis in AXES)}
+    classes = [KINDS[name] for name in names]
+    settings = (*(axis.replace("-", "_") for axis in AXES), "sampling_rate", "steps")
+    given = {name: vars(arguments)[name] for name in settings}
     axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
+    if arguments.batch_size is not None or arguments.examples is not None:
+        if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
+            raise ValueError("--batch-size and --examples go together, in place of --sampling-rate: give both.")
+        batches = parsed(arguments.batch_size, "batch_size")
+        axes["sampling_rate"] = _each(lambda batch: rate_of(batch, arguments.examples), batches)
     if arguments.rows:
         columns = read_columns(arguments.rows)
         if twice := sorted(columns.keys() & axes.keys()):
             raise ValueError(f"--rows {arguments.rows} has a column {twice[0]}, which is given as well: leave one out.")
         axes = columns | axes
+    if arguments.epochs is not None:
+        rate = axes.get("sampling_rate")
+        if "steps" in axes or rate is None or np.ndim(rate):
+            raise ValueError("--epochs stands in for --steps at one sampling rate: give a single one, or --steps.")
+        axes["steps"] = _each(lambda epochs: steps_of(epochs, float(rate)), parsed(arguments.epochs, "epochs"))
     layout = grid if arguments.rows is None else rows
     return layout(classes[0] if len(classes) == 1 else classes, **axes)
 
 
-def _kinds() -> dict[str, Any]:
-    """Returns the classes of MECHANISMS by their names: imported here, for help is given without JAX."""
-    import jaxacct as ja
+def _each(function: Callable[[float], float], values: Any) -> Any:
+    """Returns a function of a number, or of each of a list."""
+    import numpy as np
 
-    return {
-        "PoissonSubsampledGaussian": ja.PoissonSubsampledGaussian,
-        "Gaussian": ja.Gaussian,
-        "GaussianWithoutReplacement": ja.GaussianWithoutReplacement,
-        "DiscreteGaussian": ja.DiscreteGaussian,
-        "Laplace": ja.Laplace,
-        "PoissonSubsampledLaplace": ja.PoissonSubsampledLaplace,
-        "LaplaceWithoutReplacement": ja.LaplaceWithoutReplacement,
-        "DiscreteLaplace": ja.DiscreteLaplace,
-    }
+    return np.array([function(float(value)) for value in values]) if np.ndim(values) else function(float(values))
 
 
 def _quantity(given: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from jaxacct.cli.arguments import PICTURES, add_json, examples, number
+from jaxacct.cli.arguments import PICTURES, add_json, add_overwrite, check_free, examples, number
 from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, scope_of, show
 
 FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
@@ -67,6 +67,7 @@ def add_parsers(commands: Any) -> None:
     )
     _add_folder(command)
     command.add_argument("file", metavar="FILE", help="file to write; the suffix says the format")
+    add_overwrite(command)
     command.set_defaults(run=export)
 
     command = commands.add_parser(
@@ -79,6 +80,7 @@ def add_parsers(commands: Any) -> None:
     _add_folder(command)
     command.add_argument("file", metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}")
     command.add_argument("--at", metavar="AXIS=VALUE", action="append", default=[], help="fixes a further axis")
+    add_overwrite(command)
     command.set_defaults(run=plot)
 
 
@@ -129,6 +131,7 @@ def export(arguments: argparse.Namespace) -> int:
 
     path = pathlib.Path(arguments.file)
     check_suffix(path)
+    check_free(path, arguments)
     load(arguments.folder).save(path)
     return 0
 
@@ -144,6 +147,7 @@ def plot(arguments: argparse.Namespace) -> int:
     new_figure, new_canvas = require_matplotlib()
     path = pathlib.Path(arguments.file)
     check_suffix(path, PICTURES)
+    check_free(path, arguments)
     at = dict(_fixed(text) for text in arguments.at)
     found = load(arguments.folder).downsampled(PIXELS, **at)
     axes = {name: values for name, values in found.axes.items() if len(values) > 1}
@@ -239,6 +243,8 @@ def print_entries(found: Any, columns: dict[str, list[Any]]) -> None:
     names = [*found.columns, *(name for name in found.results if name not in ("estimate", "converged"))]
     cells = [[_cell(name, value, found.columns) for value in columns[name]] for name in names]
     print_columns(names, list(zip(*cells, strict=True)))
+    if any(value == float("inf") for value in columns["upper"]):
+        print("inf: no noise, failures more likely than delta, or no bound is known: jaxacct epsilon says which")
 
 
 def _cell(name: str, value: Any, settings: Any) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxacct import strict_json
 from jaxacct.cli import tables
 from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
+from jaxacct.cli.history import History
 from jaxacct.cli.shown import print_facts, show
-from jaxacct.whole_file import PRIVATE, write_whole
+from jaxacct.whole_file import write_whole
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
@@ -78,6 +77,13 @@ def add_parser(commands: Any) -> None:
         "--seed", type=int, metavar="N",
         help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
     )  # fmt: skip
+    command.add_argument("--sampling-rate", action=Elsewhere, const="give --batch-size, the rate times the examples")
+    command.add_argument(
+        "--steps", action=Elsewhere, const="give --epochs, the steps times the batch size over the examples"
+    )
+    command.add_argument(
+        "--examples", action=Elsewhere, const="they are those of the data set: give --dataset or --data"
+    )
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
     command.add_argument(
         "--overwrite", action="store_true",
@@ -138,11 +144,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.overwrite:
             _delete(folder)
         try:
-            record = None if keeper is None else _History(keeper.folder / HISTORY, config)
+            record = None if keeper is None else History(keeper.folder / HISTORY, config)
             history = _fit(trainer, steps, dataset, keeper, record, arguments.resume)
         except KeyboardInterrupt:
             if keeper is not None and keeper.holds_run:
-                print("jaxacct train: give --resume to go on.", file=sys.stderr)
+                raise KeyboardInterrupt(f"checkpoints are kept in {folder}: give --resume to go on") from None
             raise
         finally:
             if keeper is not None:
@@ -271,61 +277,9 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
     return make
 
 
-class _History:
-    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all."""
-
-    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, strict_json.loads(strict_json.dumps(config))
-
-    def add(self, entry: Any) -> None:
-        with os.fdopen(
-            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
-        ) as file:
-            if file.tell() == 0:
-                file.write(strict_json.dumps(self.config) + "\n")
-            file.write(_line(entry))
-
-    def check(self) -> None:
-        """Raises ValueError where the settings were others."""
-        from jaxacct.train.leaves import differences
-
-        there, _ = self._read()
-        if differing := differences(there, {name: self.config.get(name) for name in there}):
-            raise ValueError(
-                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
-            )
-
-    def until(self, steps: int) -> list[Any]:
-        """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
-        kept = [entry for entry in self._read()[1] if entry.step <= steps]
-        lines = [strict_json.dumps(self.config) + "\n", *map(_line, kept)]
-        write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
-        return kept
-
-    def _read(self) -> tuple[dict[str, Any], list[Any]]:
-        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
-        try:
-            there, *entries = [strict_json.loads(line) for line in lines] or [{}]
-            return dict(there), [_evaluation(*entry) for entry in entries]
-        except (ValueError, TypeError):
-            raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
-
-
-def _line(entry: Any) -> str:
-    return strict_json.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
-
-
-def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
-    from jaxacct.train.state import Evaluation
-
-    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))
-
-
-def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History | None, resume: bool) -> list[Any]:
-    """Trains under a progress bar on standard error; the test set is public, what it measures costs no budget."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | None, resume: bool) -> list[Any]:
+    """Trains, and shows how far it is; the test set is public, what it measures costs no budget."""
+    from jaxacct.progress import progress
     from jaxacct.train import Evaluation, accuracy
 
     def measured(model: Any) -> float:
@@ -341,16 +295,11 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: _History |
         left = keeper.resume(trainer)
         print(f"jaxacct train: {keeper.resumed}", file=sys.stderr)
         history = record.until(trainer.steps)
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[reached]}  epsilon {task.fields[epsilon]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(dataset.name, total=planned, reached="-", epsilon="0.00")
+    with progress(dataset.name, planned, done=trainer.steps) as advance:
 
         def show(entry: Evaluation) -> None:
-            shown = "-" if entry.accuracy is None else f"{entry.accuracy:.3f}"
-            progress.update(task, completed=entry.step, reached=shown, epsilon=f"{entry.epsilon:.2f}")
+            reached = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.3f}, "
+            advance(entry.step, f"{reached}epsilon {entry.epsilon:.2f}")
 
         def keep(entry: Evaluation) -> None:
             history.append(entry)

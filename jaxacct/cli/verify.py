@@ -8,11 +8,13 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct.cli.arguments import add_json, examples
 from jaxacct.cli.shown import print_columns, print_facts, show
-from jaxacct.mechanisms.mechanism import Relation
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 
@@ -139,16 +141,21 @@ def claims(record: dict[str, Any]) -> Iterator[Claim]:
 def _of(quantity: str, rows: list[dict[str, Any]], mechanism: Any, record: dict[str, Any]) -> Iterator[Claim]:
     if quantity not in JUDGED:
         raise ValueError(f"quantity = {quantity!r} cannot be judged: give the bracket of an epsilon or a delta.")
+    from jaxacct.mechanisms.records import mechanism_of
+
     for row in rows:
         lower = 0.0 if row.get("lower") is None else float(row["lower"])
         steps = record["steps"]
         yield Claim(
-            quantity, float(row[JUDGED[quantity]]), lower, float(row["upper"]), made(mechanism),
+            quantity, float(row[JUDGED[quantity]]), lower, float(row["upper"]), mechanism_of(mechanism),
             tuple(steps) if isinstance(steps, list) else steps, record["relation"],
         )  # fmt: skip
 
 
 def _of_training(record: dict[str, Any]) -> dict[str, Any]:
+    if (size := record.get("group", 1)) > 1:
+        noise, rate = record["noise_multiplier"], record["sampling_rate"]
+        return {"type": "PoissonSubsampledGroup", "scale": noise, "sampling_rate": rate, "size": size}
     names = ("noise_multiplier", "sampling_rate")
     return {"type": "PoissonSubsampledGaussian"} | {name: record[name] for name in names}
 
@@ -166,27 +173,3 @@ def _of_sweep(record: dict[str, Any]) -> Iterator[Claim]:
         fields = {name: value for name, value in entry.items() if name not in ("steps", "delta", "epsilon")}
         steps = {"steps": int(entry["steps"]), "relation": record["relation"]}
         yield from _of(record["quantity"], [entry | bounds], {"type": kind} | fields, steps)
-
-
-def made(record: Any) -> Any:
-    """Returns the mechanism that an object with its class's name as ``type``, and its fields, is; of a list a tuple.
-
-    >>> made({"type": "Gaussian", "noise_multiplier": 2.0})
-    Gaussian(noise_multiplier=2.0)
-    """
-    from jaxacct.verify.statements import STATEMENTS
-
-    if isinstance(record, list):
-        if not record:
-            raise ValueError("mechanism = [] holds nothing to compose: give at least one mechanism.")
-        return tuple(made(entry) for entry in record)
-    if not isinstance(record, dict):
-        raise ValueError(f"mechanism = {record!r}: give an object with a type and fields, or a list of such.")
-    fields = dict(record)
-    name = fields.pop("type")
-    kinds = {kind.__name__: kind for kind in STATEMENTS}
-    if name not in kinds:
-        raise ValueError(f"mechanism.type = {name!r} is unknown: give one of {', '.join(kinds)}.")
-    infinite = {"inf": float("inf")}
-    return kinds[name](**{key: infinite.get(value, value) if isinstance(value, str) else value
-                          for key, value in fields.items()})  # fmt: skip

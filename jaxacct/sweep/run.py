@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +11,7 @@ import jax
 
 from jaxacct import validation
 from jaxacct.processes import check_not_forked
+from jaxacct.progress import progress
 from jaxacct.sweep.boxes import Boxes
 from jaxacct.sweep.compute import computed, empty
 from jaxacct.sweep.description import Description
@@ -64,7 +63,14 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
         store = Folder.begun(pathlib.Path(options.out), description, grid, options.shard, **how)
         boxes = store.boxes
     sizes = {i: (boxes.part(i).stop - boxes.part(i).start) for i in store.held}
-    with _progress(quantity.name, sum(sizes.values()), wanted=options.show_progress) as advance:
+    with progress(quantity.name, sum(sizes.values()), wanted=options.show_progress) as show:
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            show(done)
+
         for i, size in sizes.items():
             if store.holds(i):  # and what is damaged is done again
                 advance(size)
@@ -73,19 +79,6 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
             results = computed(quantity, settings, devices, options.memory, part, advance)
             store.write(i, results if options.out is None else results | {n: v[part] for n, v in rows.items()})
     return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
-
-
-@contextlib.contextmanager
-def _progress(name: str, total: int, *, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with how many more entries are done; shows them where standard error is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not (wanted and console.is_terminal)) as progress:
-        task = progress.add_task(name, total=total)
-        yield lambda count: progress.advance(task, count)
 
 
 def _described(quantity: Quantity, settings: Settings, boxes: Boxes, devices: tuple[Any, ...]) -> Description:

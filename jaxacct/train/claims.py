@@ -12,6 +12,7 @@ import numpy as np
 import jaxacct
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.records import KINDS, record_of
 from jaxacct.policies import Constant
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling import Correlated, runs_of
@@ -96,6 +97,33 @@ def renyi_epsilon(trainer: DPTrainer) -> float:
         return trainer.spent_epsilon
     made = trainer.steps + trainer.progress.lost_steps
     return trainer.plan.renyi_epsilon_after(made if trainer.stopping_was_planned or not made else trainer.plan.steps)
+
+
+def composition(trainer: DPTrainer) -> dict[str, Any] | None:
+    """Returns what the certified epsilon is of, for JSON.
+
+    None where nothing that was fixed before bounds the run, or a mechanism of the user's own is in it, which no JSON
+    holds.
+
+    ``mechanisms`` and ``steps`` are of the steps made where their number was fixed before, else of the whole plan;
+    ``cut_probability`` bounds the probability that a batch of theirs was cut, or that what was drawn is another law's.
+    """
+    if trainer.policy.adaptive or (trainer.plan is None and not trainer.stopping_was_planned):
+        return None
+    whole = trainer.plan is not None and (not trainer.stopping_was_planned or trainer.progress.lost_steps > 0)
+    steps = trainer.plan.steps if whole and trainer.plan is not None else trainer.steps
+    mechanisms, counts = _composition(trainer, steps)
+    parts, times = (mechanisms, counts) if isinstance(mechanisms, tuple) else ((mechanisms,), (counts,))
+    if any(KINDS.get(type(part).__name__) is not type(part) for part in parts):
+        return None
+    runs = runs_of(trainer.sampler, steps) * trainer.sampler.steps_per_run
+    return {
+        "mechanisms": [record_of(part) for part in parts],
+        "steps": [np.asarray(count).tolist() for count in times],
+        "relation": trainer.sampler.relation,
+        # What they cost of delta at an epsilon is 1 + e^epsilon times the probability.
+        "cut_probability": math.nextafter(trainer.sampler.overflow_delta(runs, 0.0) / 2, 1.0) if runs else 0.0,
+    }
 
 
 def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:

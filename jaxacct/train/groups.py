@@ -219,10 +219,10 @@ def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -
     1.0
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    # None is what most fields are by default, and then as if it were not given.
     found = {field.name: short.pop(field.name) for field in fields if field.name in short}
-    silent = {field.name for field in fields if field.default is None or field.default is dataclasses.MISSING}
-    found = {name: value for name, value in found.items() if value is not None or name not in silent}
+    # None is as if nothing were given, but where it is a value other than the default.
+    telling = {field.name for field in fields if field.default is not None and "None" in str(field.type)}
+    found = {name: value for name, value in found.items() if value is not None or name in telling}
     if given is not None:
         if found:
             raise ValueError(f"{name} and {', '.join(found)} are both given: give the one or the other.")

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.train.claims import certified_epsilon, guarantee, renyi_epsilon
+from jaxacct.train.claims import certified_epsilon, composition, guarantee, renyi_epsilon
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
@@ -73,6 +73,7 @@ def build_report(
         "augment": None if augment is None else getattr(augment, "__qualname__", type(augment).__name__),
         "metrics": metrics and {"means": list(metrics.names), "share": metrics.share},
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
+        "composition": composition(trainer),
         "delta_for_accounting": trainer.delta_after_overflow,
         "lost_steps": trainer.progress.lost_steps,
         "seed": trainer.seed if with_seed or trainer.seed == ENTROPY else GIVEN,

@@ -1,0 +1,111 @@
+"""Mechanisms as JSON objects, and back: a class's name as ``type``, and its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+import numpy as np
+
+from jaxacct import mechanisms, selection
+from jaxacct.mechanisms import Mechanism
+from jaxacct.selection import Trials
+
+KINDS: dict[str, type[Mechanism]] = {
+    name: vars(mechanisms)[name]
+    for name in mechanisms.__all__
+    # A user's functions, and a strategy's arrays, are no JSON.
+    if isinstance(vars(mechanisms)[name], type)
+    and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism")
+}
+
+LAWS: dict[str, type[Trials]] = {name: vars(selection)[name] for name in selection.__all__ if name != "Trials"}
+"""Of how often a search tries, which are fields of mechanisms."""
+
+ALIASES = {"dpsgd": "PoissonSubsampledGaussian", "subsampledgaussian": "PoissonSubsampledGaussian"}
+
+
+def kind_of(name: object, kinds: dict[str, Any] = KINDS) -> Any:
+    """Returns the class of a name, in whatever case and with whatever between its words; raises ValueError.
+
+    >>> kind_of("poisson-subsampled-gaussian").__name__, kind_of("dp-sgd").__name__
+    ('PoissonSubsampledGaussian', 'PoissonSubsampledGaussian')
+    """
+    plain = "".join(letter for letter in str(name).casefold() if letter.isalnum())
+    known = {kind.casefold(): kind for kind in kinds}
+    known |= {alias: kind for alias, kind in ALIASES.items() if kind in kinds}
+    if plain in known:
+        return kinds[known[plain]]
+    close = difflib.get_close_matches(plain, known, 1)
+    meant = f"did you mean {known[close[0]]}?" if close else f"give one of {', '.join(kinds)}."
+    raise ValueError(f"mechanism type = {name!r} is unknown: {meant}")
+
+
+def record_of(mechanism: Mechanism) -> dict[str, Any]:
+    """Returns the object of a mechanism; raises ValueError where its class has none.
+
+    >>> record_of(mechanisms.Gaussian(2.0))
+    {'type': 'Gaussian', 'noise_multiplier': 2.0}
+    """
+    name = type(mechanism).__name__
+    if KINDS.get(name) is not type(mechanism):
+        raise ValueError(f"{name} has functions or arrays that no JSON holds: give one of {', '.join(KINDS)}.")
+    return _fields_of(mechanism)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(value) if field.init]
+    return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mechanism):
+        return record_of(value)
+    if isinstance(value, Trials):
+        return _fields_of(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, (str, bool, int)) else np.asarray(value).tolist()
+
+
+def mechanism_of(record: Any) -> Any:
+    """Returns the mechanism that an object describes, of a list of such a tuple.
+
+    Raises ValueError where it describes none, and what the class raises where a field is out of range.
+
+    >>> mechanism_of({"type": "gaussian", "noise_multiplier": 2.0})
+    Gaussian(noise_multiplier=2.0)
+    """
+    if isinstance(record, list):
+        if not record:
+            raise ValueError("mechanism = [] holds nothing to compose: give at least one mechanism.")
+        return tuple(mechanism_of(entry) for entry in record)
+    if not isinstance(record, dict) or "type" not in record:
+        raise ValueError(f"mechanism = {record!r}: give an object with a type and fields, or a list of such.")
+    return _made(record, KINDS)
+
+
+def _made(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
+    kind = kind_of(record.get("type"), kinds)
+    fields = {name: value for name, value in record.items() if name != "type"}
+    known = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for name in fields:
+        if name not in known:
+            raise ValueError(f"{kind.__name__} has no field {name!r}: give {', '.join(known)}.")
+    missing = [n for n, f in known.items() if n not in fields and f.default is f.default_factory is dataclasses.MISSING]
+    if missing:
+        raise ValueError(f"{kind.__name__} needs {', '.join(missing)}: give {', '.join(known)}.")
+    return kind(**{name: _field(known[name], value) for name, value in fields.items()})
+
+
+def _field(field: dataclasses.Field[Any], value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and field.metadata.get("static", False):
+        return int(value)  # shapes and counts, of readers that know no integers
+    if isinstance(value, dict) and field.name == "trials":
+        return _made(value, LAWS)
+    if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return mechanism_of(value)
+    if isinstance(value, list):
+        return tuple(value) if field.name == "steps" else np.array(value, np.float64)
+    return float(value) if value in ("inf", "-inf", "nan") else value

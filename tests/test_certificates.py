@@ -1,0 +1,307 @@
+"""Certificates: what they say follows from their spec, and whatever is changed in one is noticed."""
+
+import copy
+import functools
+import hashlib
+import json
+import pathlib
+import zipfile
+from fractions import Fraction
+
+import pytest
+
+import jaxacct as ja
+from jaxacct import certificates, specs, strict_json
+from jaxacct.certificates import checked, content, page
+from jaxacct.certificates.folder import text_of
+from jaxacct.cli import main
+
+SPEC = json.loads((pathlib.Path(__file__).parent / "data" / "spec.json").read_text())
+SCHEMA = json.loads((pathlib.Path(certificates.__file__).parent / "certificate-1.schema.json").read_text())
+GAUSSIAN = {"type": "gaussian", "noise_multiplier": 10.0, "count": 100}
+
+SAYS_THE_MAKER = ("made", "versions", "sha256.code", "sha256.files", "seal")
+"""Fields of which only who made a certificate knows: the seal alone holds them."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A certificate as the command writes it."""
+    place = tmp_path_factory.mktemp("made") / "certificate"
+    spec = place.parent / "spec.json"
+    spec.write_text(json.dumps(SPEC))
+    assert main(["certify", str(spec), "--out", str(place), "--json"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    return json.loads((folder / "certificate.json").read_text())
+
+
+def leaves(value, path=()):
+    """Yields the path of every leaf."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not inside:
+        yield path
+    for key, entry in inside:
+        yield from leaves(entry, (*path, key))
+
+
+def changed(value, path):
+    """Returns a copy with one leaf changed by as little as its kind allows, but for numbers: by a percent."""
+    found = copy.deepcopy(value)
+    place = functools.reduce(lambda inner, key: inner[key], path[:-1], found)
+    leaf = place[path[-1]]
+    if isinstance(leaf, str):
+        place[path[-1]] = leaf[:-1] + chr(ord(leaf[-1]) ^ 1) if leaf else "x"
+    elif isinstance(leaf, (int, float)):
+        place[path[-1]] = leaf * 1.01 + (leaf == 0) if isinstance(leaf, float) else leaf + 1
+    else:
+        place[path[-1]] = [1]
+    return found
+
+
+def schema_of(value, schema, path):
+    """Asserts that a value has the keys and the types that a schema says."""
+    types = {"object": dict, "array": list, "string": str, "number": float, "integer": int}
+    if "type" in schema:
+        wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        assert isinstance(value, tuple(types[name] for name in wanted)), path
+    assert value in schema.get("enum", [value]), path
+    assert value == schema.get("const", value), path
+    if isinstance(value, dict) and "properties" in schema:
+        assert set(schema.get("required", ())) <= set(value) <= set(schema["properties"]), path
+        for key, entry in value.items():
+            schema_of(entry, schema["properties"][key], (*path, key))
+    for i, entry in enumerate(value if isinstance(value, list) else ()):
+        schema_of(entry, schema.get("items", {}), (*path, i))
+
+
+def test_it_is_what_the_accountants_say_in_the_published_format(folder, made):
+    bounds = ja.epsilon(ja.Gaussian(10.0), 100, 1e-5)
+    assert made["claim"] == {"epsilon": bounds.upper, "delta": 1e-5}
+    assert (made["bracket"]["lower"], made["bracket"]["upper"]) == (bounds.lower, bounds.upper)
+    assert made["verdict"]["status"] == "PROVED"
+    schema_of(made, SCHEMA, ())
+    found = certificates.check(folder)
+    assert (found.status, found.same_code) == ("PROVED", True)
+    shown = (folder / "certificate.html").read_text()
+    assert "4.37718" in shown
+    assert "one person&#x27;s record" in shown
+    assert page.without_picture(shown) == page.html(made, None)
+
+
+def test_its_risks_are_above_those_of_the_best_attack(made):
+    """The best test of N(0, 1) against N(mu, 1) has power Phi(Phi^-1(a) + mu)."""
+    from scipy.stats import norm
+
+    risks = made["risks"]
+    for rate, bound in zip(risks["false_positive_rate"], risks["true_positive_rate"], strict=True):
+        assert norm.cdf(norm.ppf(rate) + 1.0) <= bound < 1.2 * norm.cdf(norm.ppf(rate) + 1.0) + 0.25
+
+
+def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
+    file = tmp_path / "certificate.json"
+    paths = list(leaves(made))
+    assert len(paths) > 60
+    for path in paths:
+        file.write_bytes(text_of(changed(made, path)))
+        with pytest.raises(ValueError, match=r"not as it was sealed|no certificate"):
+            certificates.check(file)
+    whole = (folder / "certificate.json").read_bytes()
+    for at in range(0, len(whole), 97):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match="certificate"):
+            certificates.check(file)
+
+
+def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
+    """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
+    monkeypatch.setattr(checked, "followed", remembered(content.followed))
+    monkeypatch.setattr(checked, "judged", lambda spec, bracket: judge(strict_json.dumps([spec.given, bracket])))
+    judge = functools.cache(lambda text: content.judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
+    file, refuted = tmp_path / "certificate.json", 0
+    for path in leaves({key: value for key, value in made.items() if key != "seal"}):
+        name = ".".join(map(str, path))
+        if name.startswith(SAYS_THE_MAKER):
+            continue
+        forged = changed({key: value for key, value in made.items() if key != "seal"}, path)
+        if path[0] == "spec":
+            forged["sha256"]["spec"] = content.digest(forged["spec"])
+        file.write_bytes(text_of(forged | {"seal": content.digest(forged)}))
+        try:
+            assert certificates.check(file).status == "REFUTED", name
+            refuted += 1
+        except ValueError:
+            continue
+    assert refuted >= 3  # the ends of the bracket, and a spec with more runs
+
+
+def remembered(function):
+    known = {}
+
+    def call(given):
+        key = strict_json.dumps(given)
+        if key not in known:
+            known[key] = function(given)
+        return copy.deepcopy(known[key])
+
+    return call
+
+
+def test_a_file_of_the_folder_is_refused_where_it_was_changed_or_is_gone(folder, tmp_path):
+    names = sorted(path.name for path in folder.iterdir())
+    assert names in (
+        ["certificate.html", "certificate.json", "certificate.pdf"],
+        ["certificate.html", "certificate.json"],
+    )
+    for name in names:
+        for content_of in (lambda old: old[:-1] + bytes([old[-1] ^ 1]), lambda old: None):
+            copied = tmp_path / "copy"
+            copied.mkdir(exist_ok=True)
+            for path in folder.iterdir():
+                (copied / path.name).write_bytes(path.read_bytes())
+            new = content_of((copied / name).read_bytes())
+            (copied / name).unlink() if new is None else (copied / name).write_bytes(new)
+            assert main(["certify", "--check", str(copied)]) == 2
+
+
+def test_a_folder_is_not_overwritten_silently(folder, tmp_path, capsys):
+    spec = folder.parent / "spec.json"
+    before = (folder / "certificate.json").read_bytes()
+    assert main(["certify", str(spec), "--out", str(folder)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (folder / "certificate.json").read_bytes() == before
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "diary.txt").write_text("mine")
+    assert main(["certify", str(spec), "--out", str(other), "--overwrite"]) == 2
+    assert (other / "diary.txt").read_text() == "mine"
+    sealed = certificates.write(tmp_path / "new", {"sha256": {}}, {})
+    assert certificates.write(tmp_path / "new", {"sha256": {}}, {"a": b"b"}, overwrite=True) != sealed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "new"]
+
+
+def test_cut_batches_are_paid_for_in_delta():
+    composition = {"mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [100]}
+    report = {
+        "config": {"sampler": "PoissonSampler",
+                   "composition": composition | {"relation": "add_or_remove", "cut_probability": 1e-9}},
+        "final": {"delta": 1e-5, "guarantee": ""},
+    }  # fmt: skip
+    found = content.followed({"parts": [{"report": report}]})
+    epsilon, left = found["claim"]["epsilon"], found["bracket"]["given"]
+    assert left + (1 + 2.718281828459046**epsilon) * 1e-9 <= 1e-5
+    assert left > 1e-5 * (1 - 0.02)
+    assert epsilon == ja.epsilon(ja.Gaussian(10.0), 100, left).upper > ja.epsilon(ja.Gaussian(10.0), 100, 1e-5).upper
+    report["config"]["composition"]["cut_probability"] = 1e-3
+    with pytest.raises(ValueError, match="cost more than delta"):
+        content.followed({"parts": [{"report": report}]})
+
+
+COMPOSED = {
+    "an Opacus history": ([[1.0, 0.01, 600], [1.5, 0.01, 400]], 1.5506),
+    "a dp_event": (
+        {"class_name": "SelfComposedDpEvent", "count": 100,
+         "event": {"class_name": "GaussianDpEvent", "noise_multiplier": 10.0}}, 4.3772,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_others_write_is_a_spec(name, tmp_path):
+    value, epsilon = COMPOSED[name]
+    (tmp_path / "file.json").write_text(json.dumps(value))
+    spec = specs.parsed(specs.combined([specs.read(str(tmp_path / "file.json"))], delta=1e-5))
+    assert ja.epsilon(spec.mechanisms, spec.steps, spec.delta).upper == pytest.approx(epsilon, abs=1e-4)
+
+
+def test_toml_yaml_and_json_say_the_same(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"delta": 1e-5, "parts": [GAUSSIAN, {"opacus": "h.json"}]}))
+    (tmp_path / "h.json").write_text("[[1.0, 0.01, 600]]")
+    (tmp_path / "a.toml").write_text(
+        'delta = 1e-5\n[[parts]]\ntype = "gaussian"\nnoise_multiplier = 10.0\ncount = 100\n'
+        '[[parts]]\nopacus = "h.json"\n'
+    )
+    (tmp_path / "a.yaml").write_text(
+        "delta: 1.0e-5\nparts:\n- {type: gaussian, noise_multiplier: 10.0, count: 100}\n- {opacus: h.json}\n"
+    )
+    read = [specs.read(str(tmp_path / name)) for name in ("a.json", "a.toml")]
+    assert read[0]["parts"] == read[1]["parts"] == [GAUSSIAN, {"opacus": [[1.0, 0.01, 600]]}]
+    pytest.importorskip("yaml")
+    assert specs.read(str(tmp_path / "a.yaml")) == read[0]
+    with zipfile.ZipFile(tmp_path / "c.pt", "w") as file:
+        file.writestr("archive/data.pkl", b"nonsense")
+    with pytest.raises(ValueError, match="no checkpoint"):
+        specs.read(str(tmp_path / "c.pt"))
+
+
+def test_batches_and_epochs_are_a_rate_and_steps_rounded_to_the_safe_side():
+    sampled = {"type": "gaussian", "noise_multiplier": 1.0, "sampling": "poisson", "epochs": 10}
+    (release,) = specs.parsed({"parts": [sampled | {"batch_size": 64, "examples": 6000}]}).releases
+    assert type(release.mechanism).__name__ == "PoissonSubsampledGaussian"
+    assert 0 <= Fraction(release.mechanism.sampling_rate) - Fraction(64, 6000) < 1e-17
+    assert release.count == 938
+    again = specs.parsed({"parts": [sampled | {"sampling_rate": "64/6000"}, sampled | {"sampling_rate": "64/6000"}]})
+    assert again.steps == (2 * 938,)
+    assert again.releases[0].mechanism == release.mechanism
+
+
+def test_groups_and_selections_compose():
+    selected = {"type": "RepeatAndSelect", "mechanism": {"type": "gaussian", "noise_multiplier": 5.0}, "steps": 1,
+                "trials": {"type": "geometric", "mean": 10.0}}  # fmt: skip
+    spec = specs.parsed({"parts": [selected, GAUSSIAN], "relation": "zero_out"})
+    assert [type(one).__name__ for one in spec.mechanisms] == ["RepeatAndSelect", "Gaussian"]
+    assert mechanism_of(record_of(spec.mechanisms[0])) == spec.mechanisms[0]
+    assert ja.epsilon(spec.mechanisms, spec.steps, 1e-5, relation="zero_out").upper < 20
+    assert specs.parsed({"parts": [GAUSSIAN], "group": 2}).mechanisms[0].noise_multiplier == 5.0
+
+
+WRONG = {
+    "shuffled": ({"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "sampling": "shuffled"}]},
+                 "no certificate: shuffled batches are no Poisson samples.*zero_out"),
+    "shuffled by Opacus": ({"parts": [{"opacus": [[1.0, 0.1, 5]], "sampling": "shuffled"}]}, "poisson_sampling=False"),
+    "settings from results": ({"parts": [GAUSSIAN], "fixed": False}, "followed from results.*jaxacct.filters"),
+    "adaptive run": (
+        {"parts": [{"report": {"config": {"composition": None}, "final": {"guarantee": "G."}}}]}, "no certificate.*G."
+    ),
+    "older report": ({"parts": [{"report": {"config": {}, "final": {}}}]}, "older version"),
+    "no sampling said": (
+        {"parts": [{"type": "gaussian", "noise_multiplier": 1.0, "sampling_rate": 0.1}]}, "sampling = 'poisson'"
+    ),
+    "sampling that is not": (
+        {"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "sampling": "none"}]},
+        "is of poisson",
+    ),
+    "key": ({"parts": [GAUSSIAN], "relations": "add"}, "did you mean relation"),
+    "type": ({"parts": [{"type": "laplac", "scale": 1}]}, r"parts\[0\].*did you mean Laplace"),
+    "field": ({"parts": [{"type": "laplace", "sigma": 1}]}, "no field 'sigma': give scale"),
+    "nothing": ({"parts": []}, "give a list of at least one"),
+    "two quantities": ({"parts": [GAUSSIAN], "delta": 1e-5, "epsilon": 1.0}, "give the one"),
+    "two relations": ({"parts": [{"type": "GaussianWithoutReplacement", "noise_multiplier": 1.0, "sampling_rate": 0.1}],
+                       "relation": "add"}, "relation = 'add' is not supported by GaussianWithoutReplacement"),
+    "batch alone": ({"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "batch_size": 5}]}, "go together"),
+    "count and epochs": (
+        {"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "epochs": 1, "count": 3}]},
+        "give one of the two",
+    ),
+    "half a step": ({"parts": [GAUSSIAN | {"count": 2.5}]}, "count = 2.5 .* whole number"),
+    "event": ({"parts": [{"dp_event": {"class_name": "UnsupportedDpEvent"}}]}, "no mechanism here"),
+    "no delta": ({"parts": [GAUSSIAN]}, "delta is missing"),
+    "no noise": ({"parts": [{"type": "pure-dp", "epsilon": "inf"}], "delta": 1e-5}, "no finite epsilon"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_certified_is_refused_with_the_reason(name):
+    given, words = WRONG[name]
+    with pytest.raises(ValueError, match=words):
+        content.followed(given)
+
+
+def test_the_hash_of_the_code_is_that_of_its_files(made):
+    package = pathlib.Path(ja.__file__).parent
+    assert len(list(package.rglob("*.py"))) > 300
+    assert made["sha256"]["code"] == content.code_digest() != hashlib.sha256().hexdigest()
+    assert made["sha256"]["spec"] == content.digest(made["spec"])
