@@ -15,6 +15,7 @@ from jaxacct import certificates, specs, strict_json
 from jaxacct.certificates import checked, content, page
 from jaxacct.certificates.folder import text_of
 from jaxacct.cli import main
+from jaxacct.mechanisms.records import mechanism_of, record_of
 
 SPEC = json.loads((pathlib.Path(__file__).parent / "data" / "spec.json").read_text())
 SCHEMA = json.loads((pathlib.Path(certificates.__file__).parent / "certificate-1.schema.json").read_text())
