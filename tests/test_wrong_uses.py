@@ -315,6 +315,11 @@ WRONG = {
         ValueError,
         "noise_multiplier = 0.01 .* give one mechanism",
     ),
+    "draws of sums that float64 does not hold": (
+        lambda: ja.monte_carlo.delta(ja.RandomAllocation(20.0, 1200, participations=600), 1, 0.5),
+        ValueError,
+        "participations = 600 of 1200 batches .* beyond float64",
+    ),
     "balls in bins replaced": (
         lambda: ja.monte_carlo.delta(
             ja.monte_carlo.BallsInBins(ja.strategies.square_root(bands=2), 1.0, 4), 1, 1.0, relation="replace"

@@ -305,7 +305,7 @@ def _selected(event: object) -> Parts:
 
 
 def _allocated(event: object) -> Parts:
-    """Each record in k of t steps: at most as much as in one of floor(t/k), k times (Feldman and Shenfeld 2025)."""
+    """Each record in k of t steps, drawn uniformly, all different: one epoch with as many participations."""
     steps = _whole(event, "num_steps", least=1)
     selected = _whole(event, "num_selected", most=steps)
     parts = _on_sample(parts_of(_field(event, "event")), Fraction(selected))
@@ -316,7 +316,7 @@ def _allocated(event: object) -> Parts:
         raise UnknownEvent(
             event, f"event = {event!r} allocates more than Gaussian releases: no bound is known for it here."
         )
-    return {Part(RandomAllocation, (*part.fields, steps // selected)): selected}
+    return one(RandomAllocation, *part.fields, steps, participations=selected)
 
 
 POISSON: dict[type[Mechanism], type[Mechanism]] = {

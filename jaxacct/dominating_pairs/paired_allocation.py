@@ -13,9 +13,11 @@ law :func:`.random_allocation.allocated` spreads, the ratio is the sum of M_a M_
 
 *The law.* S = M_1 + ... + M_a and T, the sum of products of two of these, are built up part by part: with M the next,
 S + M and T + S M. The ratio is affine in (S, T), given all other parts: a spread of (S, T) that keeps its mean makes it
-larger in convex order. Points are those with S on chosen columns and 2 T/S^2 on fixed rows, between 0 and 1. A point
-(x, y) goes to both columns beside x, in the shares that keep its mean, at the one value of 2 T/S^2 that keeps y; and
-from there, along each column, to both rows beside it, which keeps T. The last part is put on values of the ratio.
+larger in convex order. Points are those with S on chosen columns and 2 T/S^2 on rows, between 0 and 1 - 1/a, which is
+the most there is, with equal M. A point (x, y) goes to both columns beside x, in the shares that keep its mean, at the
+one value of 2 T/S^2 that keeps y, not above the ratio 2 y/x^2; and from there, along each column, to both rows beside
+it, which keeps T. The last part is put on values of the ratio. Below its most 2 T/S^2 is by the square of what M
+deviates by: so rows get closer towards it, the more the less that is, and what they spread remains far below.
 
 Rounding is counted as in :mod:`.random_allocation`: eta for masses, theta for values.
 
@@ -56,16 +58,21 @@ PARTS = 4
 the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2."""
 
 ROWS, LEAST_ROW = 64, 1e-4
-"""Values of 2 T/S^2: 0, and others evenly in log. Below the least one T hardly tells beside S times what comes."""
+"""Values of 2 T/S^2 over its most: 0, and e^-u, u evenly in log(1 + u/width). Below the least one T hardly tells beside
+S times what comes."""
+
+FLATTEST = 2.0
+"""Largest width of rows; what parts deviate by, squared, where that is less."""
 
 LEAST_NOISE = 0.085
 """As there, for products of two values, which are then below e^430, too."""
 
 
 class _Spread(NamedTuple):
-    """The law of (S, T): masses (columns, ROWS) at columns of S; eta."""
+    """The law of (S, T): masses (columns, ROWS) at columns of S and rows of 2 T/S^2; eta."""
 
     columns: Float[Array, " columns"]
+    rows: Float[Array, " ROWS"]
     masses: Float[Array, "columns ROWS"]
     eta: Array
 
@@ -75,7 +82,7 @@ class _Spread(NamedTuple):
 
     def products(self) -> Array:
         """Returns T, (columns, ROWS)."""
-        return _rows()[None] * self.columns[:, None] ** 2 / 2
+        return self.rows[None] * self.columns[:, None] ** 2 / 2
 
 
 @register_dataclass
@@ -105,7 +112,8 @@ def paired_allocation_pairs(
     s, n = jnp.where(valid, s, 1.0), jnp.where(valid, n, 2.0)
     less = jnp.floor(n / PARTS)
     few, many = (allocated(s, jnp.maximum(size, 1), points // 2) for size in (less, less + 1))
-    (values, q, eta), theta = _paired(few.law, many.law, n, points)
+    square = jnp.expm1(jnp.minimum(1 / s**2, 40.0)) / n  # about what a part deviates by, squared
+    (values, q, eta), theta = _paired(few.law, many.law, n, square, points)
     theta = theta + 2 * jnp.maximum(few.theta, many.theta)
     infinite = few.infinite * (2 - few.infinite)
     p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
@@ -117,13 +125,10 @@ def paired_allocation_pairs(
     return [PairedAllocationPair(*sides[way], rounding, s, n, in_tails=valid_as_zero, removes=way) for way in removes]
 
 
-def _rows() -> Array:
-    return jnp.concatenate([jnp.zeros(1), LEAST_ROW ** jnp.linspace(1.0, 0.0, ROWS - 1)])
-
-
 @functools.partial(jax.jit, static_argnames="points")
-def _paired(few: RatioLaw, many: RatioLaw, n: Array, points: int) -> tuple[RatioLaw, Array]:
+def _paired(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: int) -> tuple[RatioLaw, Array]:
     """Returns the law of the ratio from those of the parts' means, of sizes floor(n/PARTS) and one more; and theta."""
+    width = jnp.clip(jnp.sqrt(square) / 2, 1e-9, 0.5)
     less, longer = jnp.floor(n / PARTS), jnp.mod(n, PARTS)
     # Sums over the size of a part as it would be: near 1.
     few = few._replace(values=few.values * (less * PARTS / n))
@@ -133,20 +138,26 @@ def _paired(few: RatioLaw, many: RatioLaw, n: Array, points: int) -> tuple[Ratio
     parts = jax.tree.map(lambda a, b: jnp.stack([jnp.where(i < longer, b, a) for i in range(PARTS)]), few, many)
     first, middle, last = (RatioLaw(*(leaf[at] for leaf in parts)) for at in (0, slice(1, -1), -1))
     start = jnp.zeros((len(first.values), ROWS)).at[:, 0].set(first.masses)
-    law = _Spread(first.values, start, first.eta)
-    law, _ = jax.lax.scan(lambda law, part: (_with_part(law, part), None), law, middle)
+    law = _Spread(first.values, jnp.zeros(ROWS), start, first.eta)
+    numbers = jnp.arange(2.0, PARTS)
+    law, _ = jax.lax.scan(lambda law, part: (_with_part(law, *part, width, square), None), law, (middle, numbers))
     # Of all pairs, over that size twice, those within parts do not count.
     within = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
-    return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, points)
+    return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, width, points)
 
 
-def _with_part(law: _Spread, part: RatioLaw) -> _Spread:
-    """Returns the law of (S + M, T + S M)."""
-    least = jnp.log(jnp.minimum(law.columns[1], part.values[1]))
-    grid = Grid(least, jnp.log(law.columns[-1] + part.values[-1]), jnp.float64(0.5))
-    fine = summed(law.sums(), 1.0, part, 1.0, grid)
-    columns = coarsened(grid.logs(), fine.masses, fine.eta, 1 / PARTS, len(part.values)).values
-    squares, rows, products = columns**2 / 2, _rows(), law.products()
+def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
+    """Returns the law of (S + M, T + S M), of so many parts."""
+    # As a mean: near 1, where the grid is close.
+    least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
+    grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
+    fine = summed(law.sums(), 1 / number, part, 1 / number, grid)
+    columns = number * coarsened(grid.logs(), fine.masses, fine.eta, number / PARTS, len(part.values)).values
+    bend, most = jnp.clip(square, 1e-9, FLATTEST), 1 - 1 / number
+    largest = jnp.log1p(-np.log(LEAST_ROW) / bend)
+    falls = bend * jnp.expm1(largest * jnp.linspace(1.0, 0.0, ROWS - 1))
+    rows = jnp.concatenate([jnp.zeros(1), most * jnp.exp(-falls)])
+    squares, products = columns**2 / 2, law.products()
     cells = len(columns) - 2
 
     def point(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
@@ -156,7 +167,8 @@ def _with_part(law: _Spread, part: RatioLaw) -> _Spread:
         right = jnp.clip((x - columns[i]) / (columns[i + 1] - columns[i]), 0.0, 1.0)
         square = ((1 - right) * squares[i] + right * squares[i + 1])[:, None]
         row = jnp.where(square > 0, y / jnp.where(square > 0, square, 1.0), 0.0)
-        place = ROWS - 1 - jnp.log(jnp.maximum(row, 1e-300)) / np.log(LEAST_ROW) * (ROWS - 2)
+        fall = jnp.maximum(-jnp.log(jnp.maximum(row, 1e-300) / most), 0.0)
+        place = ROWS - 1 - jnp.log1p(fall / bend) / largest * (ROWS - 2)
         j = jnp.clip(jnp.floor(place), 0, ROWS - 2).astype(jnp.int32)
         up = jnp.clip((row - rows[j]) / (rows[j + 1] - rows[j]), 0.0, 1.0)
         both, i, right = mass * law.masses, i[:, None], right[:, None]
@@ -168,15 +180,15 @@ def _with_part(law: _Spread, part: RatioLaw) -> _Spread:
     sums, _ = jax.lax.scan(point, jnp.zeros((len(columns), ROWS, 2)), (part.values, part.masses))
     masses, counts = sums[..., 0], sums[..., 1]
     eta = law.eta + part.eta + roundoff() * (jnp.max(counts) + 16 + len(columns) * ROWS)
-    return _Spread(columns, masses / jnp.sum(masses), eta)
+    return _Spread(columns, rows, masses / jnp.sum(masses), eta)
 
 
-def _ratio(law: _Spread, last: RatioLaw, pairs: Array, points: int) -> tuple[RatioLaw, Array]:
+def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int) -> tuple[RatioLaw, Array]:
     """Returns the law of (T + S M)/pairs, and theta."""
     products = law.products()
-    least = jnp.minimum(_rows()[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
+    least = jnp.minimum(law.rows[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
     most = products[-1, -1] + law.columns[-1] * last.values[-1]
-    grid = Grid(jnp.log(least / pairs), jnp.log(most / pairs), jnp.float64(0.5))
+    grid = Grid(jnp.log(least / pairs), jnp.log(most / pairs), width)
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
     def point(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Bool
 
@@ -43,9 +44,9 @@ class RandomAllocation(Mechanism):
             ===== === ===== ===== ========= ======= =======
             t     k   noise upper k epochs  sampled Poisson
             ===== === ===== ===== ========= ======= =======
-            100   5   0.6   7.862 8.085     7.36    9.546
-            100   5   1.0   2.471 2.490     2.41    2.87
-            400   8   0.7   4.455 4.516     4.28    4.99
+            100   5   0.6   7.860 8.085     7.36    9.546
+            100   5   1.0   2.466 2.490     2.41    2.87
+            400   8   0.7   4.449 4.516     4.28    4.99
             ===== === ===== ===== ========= ======= =======
 
     Relations: "add_or_remove" (default), "remove", "add", "zero_out". Batches of equal size, from one shuffle of the
@@ -129,6 +130,8 @@ class RandomAllocation(Mechanism):
             runs.append((replace(self, batches=choose(full, k + 1, self.batches)), choose(full, 0, steps)))
         else:
             pairs, t = k // 2, choose(full, k + 1, self.batches)
+            if not is_concrete(t) and jnp.issubdtype(t.dtype, jnp.inexact):
+                t = jnp.where(t == jnp.floor(t), t, jnp.nan)  # parts of no whole number could be whole
             alone = t // k if k % 2 else 0
             block, longer = (t - alone) // pairs, (t - alone) % pairs
             sizes = (block, 2, pairs - longer), (block + 1, 2, longer), (alone, 1, 1)

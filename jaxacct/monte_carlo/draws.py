@@ -33,7 +33,7 @@ BLOCK = 2**21
 """Numbers of a block of draws."""
 
 LARGEST_SPREAD = 600.0
-"""Logarithms that products of an epoch's likelihood ratios may have in float64."""
+"""Logarithms that sums of products of an epoch's likelihood ratios may have in float64."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class BallsInBins:
     def shifts(self) -> np.ndarray:
         """Returns how far each place moves each row: float64 (batches, batches * epochs)."""
         steps = self.batches * self.epochs
-        matrix = np.abs(np.asarray(self.strategy.multiply(jnp.eye(steps)), np.float64))
+        with scope():
+            matrix = np.abs(np.asarray(self.strategy.multiply(jnp.eye(steps, dtype=jnp.float64)), np.float64))
         return matrix.reshape(steps, self.epochs, self.batches).sum(axis=1).T
 
 
@@ -183,18 +184,20 @@ def _check(mechanism: object, steps: int, epsilon: float, draws: int, failure_pr
     noise = np.asarray(mechanism.noise_multiplier)
     if noise.ndim or not 0.05 <= noise < math.inf or np.ndim(mechanism.batches):
         raise ValueError(f"noise_multiplier = {noise} is out of range: give one mechanism, with noise from 0.05 on.")
-    if isinstance(mechanism, RandomAllocation) and mechanism.participations * 8 / noise > LARGEST_SPREAD:
-        raise ValueError(
-            f"participations = {mechanism.participations} with a noise multiplier of {noise}: products of likelihood "
-            "ratios are beyond float64; jaxacct.delta has an upper bound."
-        )
+    if isinstance(mechanism, RandomAllocation):
+        t, k = int(np.asarray(mechanism.batches)), mechanism.participations
+        if k * 8 / noise + math.log(math.comb(t, k)) > LARGEST_SPREAD:
+            raise ValueError(
+                f"participations = {k} of {t} batches with a noise multiplier of {noise}: sums of products of "
+                "likelihood ratios are beyond float64: give fewer, or take jaxacct.delta for an upper bound."
+            )
 
 
 @functools.partial(jax.jit, static_argnames=("rows", "kind", "removed"))
 def _total(
     key: Array, blocks: Array, noise: Array, shifts: Array, epsilon: Array, rows: int, kind: Kind, removed: bool
 ) -> Array:
-    """Returns the sum of all draws' values in [0, 1]; one that is no number counts as 1."""
+    """Returns the sum of all draws' values in [0, 1]; one that is not finite counts as 1."""
     steps, t, k = kind
 
     def losses(key: Array) -> Array:
@@ -206,7 +209,7 @@ def _total(
         keys = jax.random.split(jax.random.fold_in(key, i), steps)
         loss, _ = jax.lax.scan(lambda loss, own: (loss + losses(own), None), jnp.zeros(rows), keys)
         beyond = jnp.minimum(epsilon - loss if removed else epsilon + loss, 0.0)
-        return total + jnp.sum(jnp.where(jnp.isnan(loss), 1.0, -jnp.expm1(beyond)))
+        return total + jnp.sum(jnp.where(jnp.isfinite(loss), -jnp.expm1(beyond), 1.0))
 
     return jax.lax.fori_loop(0, blocks, block, as_float64(0.0))
 

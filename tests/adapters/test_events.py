@@ -130,10 +130,10 @@ def test_no_more_than_two_are_refused():
 
 
 @pytest.mark.parametrize("selected", [1, 3, 100])
-def test_of_several_steps_each_is_one_of_fewer(selected):
-    """floor(100/k) batches, k times; all of them are plain Gaussians."""
+def test_several_steps_of_each_are_participations(selected):
+    """Below k runs of floor(100/k) batches, which the steps that are left over do not enter."""
     (mechanism,), (steps,) = made(parts_of(allocated(selected)))
-    assert (mechanism, steps) == (ja.RandomAllocation(1.5, 100 // selected), selected)
+    assert (mechanism, steps) == (ja.RandomAllocation(1.5, 100, participations=selected), 1)
 
 
 if __name__ == "__main__":

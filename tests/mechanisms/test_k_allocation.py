@@ -110,6 +110,16 @@ def test_a_hundred_steps_with_five_are_below_what_epochs_of_twenty_can_be():
     assert np.sum(np.maximum(told.q - np.exp(4.3) * told.p, 0.0)) >= 1e-4
 
 
+@pytest.mark.parametrize(("t", "s"), [(1000, 2.0), (1000, 20.0), (10, 20.0)])
+def test_much_noise_and_many_steps_give_away_next_to_nothing(t, s):
+    """Q's variance of the likelihood ratio, by pairs of subsets and how many steps they share."""
+    shared = [(math.comb(2, j) * math.comb(t - 2, 2 - j), math.exp(j / s**2)) for j in range(3)]
+    truth = sum(ways * (growth - 1) for ways, growth in shared) / math.comb(t, 2)
+    (losses, _, q), *_ = laws(s, t, 2)["remove"]
+    found = np.sum(q[:-1] * np.expm1(losses[:-1]) ** 2)
+    assert truth <= found <= 1.02 * truth
+
+
 def test_masses_and_means_are_kept():
     for losses, p, q in laws(0.6, 100, 5)["remove"] + laws(0.7, 3, 2)["remove"]:
         assert abs(p.sum() - 1) < 1e-12
@@ -150,6 +160,8 @@ def test_traced_batches_have_all_blocks_and_rows_of_them_are_taken_apart():
     counts = jax.jit(lambda t: [count for _, count in RandomAllocation(1.0, t, participations=5).apart(1)])
     assert np.array(counts(41.0)).tolist() == [0, 0, 1, 0, 1, 0, 1]
     assert np.array(counts(5.0)).tolist() == [5, 0, 0, 0, 0, 0, 0]
+    # No whole number of batches costs everything, also where parts of it could be whole.
+    assert np.isnan(jax.jit(lambda t: RandomAllocation(1.0, t, participations=3).apart(4)[2][1])(7.5))
 
 
 def test_little_noise_costs_everything_and_endless_noise_nothing():
