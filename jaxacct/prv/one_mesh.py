@@ -118,7 +118,8 @@ def solved(
     points: int, parts: Parts, chosen: Outline, facts: Facts, question: Question, values: Sequence[Any]
 ) -> tuple[list[Bounds], Diagnostics]:
     """Returns the brackets that answer a question at some values, and the record of the first."""
-    mesh = chosen.mesh * np.max(chosen.points) * SPARE / (points - MARGIN)
+    with np.errstate(invalid="ignore"):  # of a direction that has no window nothing will be known
+        mesh = chosen.mesh * np.max(chosen.points) * SPARE / (points - MARGIN)
     brackets, seen = outside(answers(points, parts, mesh, chosen, facts, question.at(np.asarray(values))))
     ends: Any = brackets.lower, brackets.estimate, brackets.upper, brackets.converged
     every = [Bounds(*row) for row in zip(*ends, strict=True)]
