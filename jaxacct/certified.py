@@ -32,7 +32,7 @@ from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 from jaxacct.selection import Binomial
-from jaxacct.selection.profile import OneWay, Selection
+from jaxacct.selection.profile import LARGEST, OneWay, Selection
 from jaxacct.validation import check_one_of
 
 
@@ -306,7 +306,7 @@ def profile(run: tuple[Any, Any], questions: Question, mean: float, relation: Re
         return []
     apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
     ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
-    epsilons = np.linspace(0.0, max(span, 1e-6), RATIOS)
+    epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), RATIOS)
     found = [curve(*run, epsilons=epsilons, relation=way) for way in ways]
     if not apart:  # of several pairs no chord is one's
         found = [replace(found[0], lower=np.zeros(RATIOS))]

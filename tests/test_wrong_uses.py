@@ -347,6 +347,11 @@ WRONG = {
         TypeError,
         "trials = 10.0 is no law: give one of jaxacct.selection",
     ),
+    "two laws of trials": (
+        lambda: ja.epsilon(ja.RepeatAndSelect(PLAIN, 1, ja.selection.Poisson(np.array([3.0, 4.0]))), 1, 1e-5),
+        ValueError,
+        "has arrays, and is one law",
+    ),
     "half a trial": (lambda: ja.selection.Poisson(0.5), ValueError, "mean = 0.5 is not an .* give one from 1"),
     "trials that are not whole": (lambda: ja.selection.Fixed(2.5), ValueError, "count = 2.5 .* give a whole one"),
     "a search for nothing": (

@@ -74,6 +74,8 @@ class RepeatAndSelect(OfOthers):
             raise TypeError(
                 f"trials = {self.trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0)."
             )
+        if any(np.ndim(leaf) for leaf in jax.tree.leaves(self.trials)):
+            raise ValueError(f"trials = {self.trials} has arrays, and is one law: give numbers, or jax.vmap over laws.")
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
         law = self.trials

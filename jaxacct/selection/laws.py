@@ -6,6 +6,7 @@ import abc
 import math
 import secrets
 from dataclasses import dataclass, field
+from decimal import MIN_EMIN, Context, Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ ROUNDING = 1e-13
 """Relative error of an exponent, and of what is multiplied by its exponential: a few dozen roundings, and more."""
 
 DRAWING = 1e-12
-"""Distance in total variation of what :meth:`Trials.draw` draws from the law, at most, up to some thousand trials."""
+"""Distance in total variation of what :meth:`Trials.draw` draws from the law, for each thousand trials expected."""
 
 DEEPEST = 60.0
 """Where f' is below its largest, or a probability below 1, by e to this, it no longer matters how far."""
@@ -78,15 +79,16 @@ class Trials(abc.ABC):
 
     def draw(self) -> int:
         """Returns a number of trials by the operating system's entropy, within :data:`DRAWING` of the law."""
-        uniform = secrets.randbits(64) * 2.0**-64
         count, log, a, b = self._recursion()
-        below = math.exp(log)
-        while below <= uniform and not (log < -DEEPEST and count > self.mean):
-            count += 1
-            if a + b / count <= 0:
-                return count - 1
-            log += math.log(a + b / count)
-            below += math.exp(log)
+        with localcontext(Context(prec=28, Emin=MIN_EMIN)):  # ratios alone round, each by a few 2^-53
+            uniform, least = Decimal(secrets.randbits(64)) / 2**64, Decimal(-DEEPEST).exp()
+            term = below = Decimal(log).exp()
+            while below <= uniform and not (term < least and count > self.mean):
+                count += 1
+                if a + b / count <= 0:
+                    return count - 1
+                term *= Decimal(a + b / count)
+                below += term
         return count
 
 
@@ -229,10 +231,10 @@ class Binomial(Trials):
         others, chance = _number(self.count) - 1, _number(self.probability)
         if others == 0:
             return (np.zeros_like(x),) * 2
-        with np.errstate(divide="ignore"):
-            falls = -others * np.log((1 - chance) + chance * x)
-        slack = others * ROUNDING  # of a logarithm near 0
-        return np.maximum(falls - slack, 0.0), falls + slack
+        missing = chance * (1 - x)
+        with np.errstate(divide="ignore"):  # each where it is known to a few roundings
+            logs = np.where(missing < 0.5, np.log1p(-missing), np.log((1 - chance) + chance * x))
+        return (-others * logs,) * 2
 
     def _recursion(self) -> tuple[int, float, float, float]:
         count, chance = _number(self.count), _number(self.probability)

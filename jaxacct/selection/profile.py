@@ -38,10 +38,10 @@ From below
 ----------
 There is an order that costs nearly as much. Let T be the results of likelihood ratios above t, and E, which holds T,
 those above s < t. Let E without T be the worst, then come those of T, and all others be better. Then T wins with
-probability f(P(E)) - f(P(E) - P(T)), in which f is convex: at least P(T) f'(P(E) - P(T)), and it rises with P(E) and
-with P(T). On the other side it is at most Q(T) f'(Q(E)). Chords of H, which is convex in c with the slope -Q(l > c),
-bracket the probabilities, P(l > c) = H(c) + c Q(l > c), for t > s > 1. E may have a share of all other results as well,
-chosen by a coin, or all of them: then it is the order by l.
+probability f(P(E)) - f(P(E) - P(T)), the integral of f', which is convex and rises: at least P(T) f'(P(E) - P(T)/2).
+On the other side it is at most Q(T) f'(Q(E)). Chords of H, which is convex in c with the slope -Q(l > c), bracket the
+probabilities, P(l > c) = H(c) + c Q(l > c), for t > s > 1. E may have a share of all other results as well, chosen by a
+coin, or all of them: then it is the order by l.
 
 Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy"; Koskela et al. (2024),
 "Privacy profiles for private selection", for the ratio; the integral over levels is proved above.
@@ -135,7 +135,9 @@ class Selection:
 
     def lower(self, epsilon: float) -> float:
         """Returns a lower bound on delta."""
-        scale = math.exp(min(epsilon, LARGEST)) * (1 + MARGIN)
+        if epsilon > LARGEST:  # at less delta may be more
+            return 0.0
+        scale = math.exp(epsilon) * (1 + MARGIN)
         least = np.min(self._shown - scale * self._cost, axis=0)
         return max(float(np.max(least, initial=0.0)) * (1 - MARGIN), 0.0)
 
@@ -173,7 +175,7 @@ class Selection:
         p_of, q_of = (
             (end + SHARES[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
         )
-        inside = np.clip(p_of - (above[1:-1][known] + c * most) * (1 + SLACK), 0.0, 1.0)
+        inside = np.clip(p_of - (above[1:-1][known] + c * most) * (1 + SLACK) / 2, 0.0, 1.0)
         gain = trials.slope(inside)[0]
         loss = trials.slope(np.broadcast_to(q_of, inside.shape))[1]
         holds = np.tile(np.tri(len(c), k=-1, dtype=bool).T, (len(SHARES), 1))

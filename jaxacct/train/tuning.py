@@ -24,7 +24,7 @@ from jaxacct.train.planned import Plan, composition_of
 from jaxacct.train.trainer import DPTrainer
 
 SHARE = 1e-3
-"""Of delta: for batches that are cut, and for how the number of trials is drawn."""
+"""Of delta, for batches that are cut."""
 
 Setting = TypeVar("Setting")
 
@@ -38,7 +38,8 @@ class Tuned(Generic[Setting]):
         model: as it was trained.
         score: of it; -inf where every run failed.
         noise_multiplier: of every run.
-        certified: bounds on the epsilon of the whole search, at ``delta`` less what cut batches may cost.
+        certified: bounds on the epsilon of the whole search, at ``delta`` less what cut batches and the
+            drawing of trials may cost.
         delta: the budget.
         certificate: what to publish, as plain values for :func:`~jaxacct.train.write_report`: the law of the number of
             trials and not the number, the total, and in words what it holds for.
@@ -102,12 +103,20 @@ def tune(
         raise TypeError(f"trials = {trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0).")
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
-    if not len(space):
+    space = list(space)
+    if not space:
         raise ValueError("space is empty: give at least one setting.")
     if jax.process_count() > 1:
         raise RuntimeError("tune was called in a group of processes, which would draw different trials: use one.")
-    run_delta = SHARE * delta / float(trials.mean)
-    left = delta * (1 - SHARE)
+    mean = float(trials.mean)
+    run_delta = SHARE * delta / mean
+    drawing = DRAWING * math.ceil(mean / 1000) * (1 + math.exp(min(epsilon, 700.0)))
+    if not drawing < delta / 2:
+        raise ValueError(
+            f"delta = {delta} at epsilon = {epsilon}: how the number of trials is drawn costs {drawing:.2g} of it: "
+            "give a larger delta, or a smaller epsilon."
+        )
+    left = delta * (1 - SHARE) - drawing
     first = _plan(make(space[0], noise_multiplier=1.0, delta=run_delta))
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
@@ -119,7 +128,7 @@ def tune(
     for _ in range(trials.draw()):
         drawn = space[secrets.randbelow(len(space))]
         trainer = make(drawn, noise_multiplier=noise, delta=run_delta)
-        _check_same(trainer, costs, drawn, epsilon, SHARE * delta, float(trials.mean))
+        _check_same(trainer, costs, drawn, epsilon, SHARE * delta, mean)
         try:
             trainer.fit()
             reached = float(score(trainer.model))
@@ -132,7 +141,7 @@ def tune(
     certificate = {
         "search": {"trials": str(trials), "settings": len(space), "steps": first.steps, "noise_multiplier": noise},
         "epsilon_certified": {"lower": float(found.reached.lower), "upper": float(found.reached.upper)},
-        "budget": {"epsilon": epsilon, "delta": delta},
+        "budget": {"epsilon": float(epsilon), "delta": float(delta)},
         "guarantee": (
             "The best of a random number of runs, its setting and its score were released, and nothing of the others. "
             "All runs together are (epsilon, delta)-differentially private. Neighbours: "
@@ -160,7 +169,7 @@ def _check_same(
     """Raises where a run costs anything but what was accounted for, or cut batches cost more than their share."""
     plan = _plan(trainer)
     steps = math.ceil(mean * plan.runs * plan.sampler.steps_per_run)
-    cut = plan.sampler.overflow_delta(steps, epsilon) + DRAWING * (1 + math.exp(epsilon))
+    cut = plan.sampler.overflow_delta(steps, epsilon)
     given = plan.composition()
     kinds: set[Any] = {jax.tree.structure(given), jax.tree.structure(costs)}
     if len(kinds) > 1 or not all(map(np.array_equal, jax.tree.leaves(given), jax.tree.leaves(costs))):
@@ -170,6 +179,6 @@ def _check_same(
         )
     if not cut <= share:
         raise ValueError(
-            f"cut batches, and the drawing of trials, cost {cut:g} of delta and not the {share:g} that is set aside: "
-            "give samplers a larger capacity, or a larger delta."
+            f"cut batches cost {cut:g} of delta and not the {share:g} that is set aside: give samplers a larger "
+            "capacity, or a larger delta."
         )

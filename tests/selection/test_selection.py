@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from decimal import MIN_EMIN, Context, Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -124,6 +125,29 @@ def test_slopes_and_draws_are_those_of_the_law(law):
     draws = np.array([law.draw() for _ in range(400)])
     deviation = np.std(0.7**draws) / 20 + 1e-7
     assert abs(np.mean(0.7**draws) - law.missed(0.3)) < 6 * deviation
+
+
+def test_draws_are_quantiles_of_the_law_to_the_last_digits(monkeypatch):
+    mean, last = 3000, 2987
+    with localcontext(Context(prec=40, Emin=MIN_EMIN)):
+        below = sum(Decimal(-mean).exp() * Decimal(mean) ** k / math.factorial(k) for k in range(last + 1))
+    for offset, drawn in ((-1e-13, last), (1e-13, last + 1)):
+        monkeypatch.setattr("secrets.randbits", lambda bits, u=below + Decimal(offset): int(u * 2**bits))
+        assert Poisson(mean).draw() == drawn
+
+
+def test_of_very_many_trials_slopes_are_as_narrow():
+    low, high = Binomial(2**53, 1e-15).slope(np.zeros(1))
+    mean = 2**53 * 1e-15
+    assert low <= mean * math.exp(-mean) * (1 + 1e-14) <= high <= low * (1 + 1e-10)
+
+
+def test_a_loss_beyond_the_largest_epsilon_is_no_infinite_one():
+    # One of two outcomes has a loss of 900: delta is its half below that, and 0 above.
+    grid = np.linspace(0.0, 600.0, 30)
+    back = np.maximum(1 - 0.5 * np.exp(grid), 0.0)
+    found = Selection(OneWay.of(grid, bracket(np.full(30, 0.5)), bracket(back)), Geometric(5.0))
+    assert 0 == found.lower(1000.0) < 0.5 < found.lower(500.0)
 
 
 RUN = ja.Gaussian(4.0)

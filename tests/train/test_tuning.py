@@ -1,5 +1,6 @@
 """A search within a budget: what its runs are given, what is kept of them, and what is refused."""
 
+import json
 import math
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import nnx
 
 import jaxacct as ja
 from jaxacct.selection import Binomial, Fixed
+from jaxacct.selection.laws import DRAWING
 from jaxacct.train import DPTrainer, tune
 
 DATA = (np.ones((200, 2), np.float32), np.ones(200, np.float32))
@@ -71,6 +73,18 @@ def test_runs_that_fail_come_last_and_there_may_be_none(search, monkeypatch):
 
 
 BOUNDS = ja.Bounds(1.0, 1.5, 2.0)
+
+
+def test_small_deltas_pay_for_the_drawing_of_trials(search, monkeypatch):
+    paid = []
+    monkeypatch.setattr(
+        "jaxacct.train.tuning.least_noise", lambda *given: paid.append(given) or ja.calibrate.Calibrated(3.0, BOUNDS, 2)
+    )
+    found, _ = search(iter([9.0]), Fixed(2), epsilon=np.float32(8.0), delta=1e-7)
+    assert json.loads(json.dumps(found.certificate))["budget"] == {"epsilon": 8.0, "delta": 1e-7}
+    assert paid[0][3] <= 1e-7 * (1 - 1e-3) - DRAWING * (1 + math.exp(8.0))
+    with pytest.raises(ValueError, match="how the number of trials is drawn costs 3e-09"):
+        search([9.0], Fixed(2), epsilon=8.0, delta=5e-9)
 
 
 @pytest.mark.parametrize(
