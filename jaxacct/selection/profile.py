@@ -57,8 +57,8 @@ import numpy as np
 from jaxacct.bounds import Bounds
 from jaxacct.selection.laws import Trials
 
-LEVELS = 1000
-"""Of F: between two of them f' rises by about a thousandth for a geometric law; more make epsilon no smaller."""
+LEVELS = 8000
+"""Of F. What they cost falls as their number rises: of a hundred runs on average 5 % of epsilon at 1,000, .7 % here."""
 
 MARGIN = 1e-12
 """Relative error of sums of a few hundred positive numbers, and more."""
