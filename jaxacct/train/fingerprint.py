@@ -17,6 +17,9 @@ from jaxacct.train.sampling.correlated import Correlated, drawn_by
 if TYPE_CHECKING:  # a trainer's processes compare theirs
     from jaxacct.train.trainer import DPTrainer
 
+FIRST = 32
+"""Steps by which a stream of noise is known again that tells no numbers."""
+
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where a function lies in memory, which its printed form tells and which is another in each process."""
 
@@ -52,6 +55,9 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     }
     if isinstance(trainer.sampler, Correlated):
         numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
+        if not numbers and trainer.noise is not None:  # another library's: by what it makes of the first steps
+            first = np.eye(min(trainer.sampler.steps, FIRST))
+            numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
         entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
     if trainer.menu is not None:
         entries["menu"] = trainer.menu.fingerprint()

@@ -103,7 +103,17 @@ def privatized(
 
     z is the noise that ``privatize`` adds with this key, in units of the clipping norm: that may change on the way.
     Without a strategy there is no state.
+
+    Raises TypeError where numbers of the state are not float64 as :func:`start` makes them.
     """
+    if strategy is not None:
+        made = jax.tree.leaves(jax.eval_shape(lambda: start(strategy, total)))
+        for leaf, like in zip(jax.tree.leaves(state), made, strict=True):
+            if jnp.issubdtype(like.dtype, jnp.floating) and leaf.dtype != like.dtype:
+                raise TypeError(
+                    f"the state of correlated noise has {leaf.dtype} in the place of {like.dtype}: what saved or "
+                    "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
+                )
     validation.check_noise_multiplier(noise_multiplier)
     validation.check_positive(clip_norm, "clip_norm")
     validation.check_positive(expected_batch_size, "expected_batch_size")
@@ -130,7 +140,8 @@ def _privatized(
     leaves, structure = jax.tree.flatten(total)
     drawn = {i: _transformed(*of_shards) for i, of_shards in words.items()}
     noise = jax.tree.unflatten(structure, _standard_normals(keys, [leaf.shape for leaf in leaves], drawn))
-    if strategy is not None and state is not None:
+    if strategy is not None:
+        assert state is not None  # never independent noise in the place of what is accounted
         noise, state = strategy.correlate(noise, state)
     multiplier, norm, size = (jnp.asarray(number, jnp.float64) for number in numbers)
     deviation = multiplier * norm

@@ -18,6 +18,7 @@ from jaxacct.train.keys import run_key
 from jaxacct.train.noise import deviation_of_mean, privatize
 from jaxacct.train.planned import Plan
 from jaxacct.train.planned_ledger import PlannedLedger
+from jaxacct.train.sampling import Correlated
 from jaxacct.train.sampling.packing import Batch
 from jaxacct.train.settings import rule_of
 from jaxacct.train.spending import spending
@@ -79,6 +80,13 @@ class PrivateGradients:
     rule: ClippingRule
     microbatch_size: int | None = None
     ghost: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.plan.sampler, Correlated):
+            raise ValueError(
+                "plan is of correlated noise, and these gradients have independent noise: give it to DPTrainer as "
+                "noise; or, in a loop of one's own, to add_noise as strategy."
+            )
 
     @classmethod
     def planned(

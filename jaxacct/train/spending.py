@@ -68,6 +68,11 @@ def spending(
             "with epochs or steps."
         )
     sampler: Any = owned_settings(batches.sampler, "sampler")
+    if isinstance(sampler, Correlated):  # such as another trainer's: by itself it would not correlate any noise
+        raise ValueError(
+            "sampler is a Correlated, which says what is accounted and draws no noise: give the trainer its batches as "
+            "sampler and its strategy as noise."
+        )
     if strategy is not None:
         _check_correlated(strategy, chosen, sampler, ledger, is_open=ledger != "planned" or not has_length)
     if ledger != "planned":

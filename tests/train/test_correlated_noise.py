@@ -23,9 +23,18 @@ from jaxacct.strategies import (
     TreeAggregation,
     square_root,
 )
-from jaxacct.train import AdaptiveQuantile, Checkpoints, Metrics, add_noise, build_report, certified_epsilon
+from jaxacct.train import (
+    AdaptiveQuantile,
+    Checkpoints,
+    Flat,
+    Metrics,
+    PrivateGradients,
+    add_noise,
+    build_report,
+    certified_epsilon,
+)
 from jaxacct.train.checkpoints import SPENDS
-from jaxacct.train.sampling import CyclicPoissonSampler, PoissonSampler, RandomAllocationSampler
+from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, RandomAllocationSampler
 
 EXAMPLES, GROUPS, STEPS = 200, 4, 12
 ROOT = square_root(GROUPS)
@@ -282,6 +291,8 @@ def test_an_attack_on_the_released_rows_comes_up_to_the_account_and_not_above():
 WRONG = {
     "no strategy": ({"noise": 4}, TypeError, "noise = 4 is no strategy"),
     "any steps": ({"sampler": PoissonSampler(EXAMPLES, 0.2, 110)}, ValueError, "PoissonSampler may take an example"),
+    "an account": ({"sampler": Correlated(CYCLIC, ROOT, STEPS), "noise": None}, ValueError, "draws no noise"),
+    "two accounts": ({"sampler": Correlated(CYCLIC, ROOT, STEPS)}, ValueError, "its strategy as noise"),
     "too many bands": ({"noise": square_root(5)}, ValueError, "fewer than the strategy's 5 bands"),
     "small groups": ({"noise": square_root(6), "sampler": None, "expected_batch_size": 40}, ValueError, "has 6 bands"),
     "a policy": (
@@ -297,6 +308,19 @@ WRONG = {
     "metrics": ({"metrics": Metrics()}, ValueError, "metrics takes a share"),
     "a count": ({"clip_norm": None, "clipping": AdaptiveQuantile(1.0)}, ValueError, "AdaptiveQuantile takes a share"),
 }  # fmt: skip
+
+
+def test_noise_never_stands_for_other_noise_than_was_accounted():
+    """Independent noise in the place of a plan's, and a state that a restart without x64 has cut to float32."""
+    plan = trainer().plan
+    with pytest.raises(ValueError, match="independent noise"):
+        PrivateGradients(nothing, plan, Flat(1.0))
+    noising = add_noise(1.0, 1.0, expected_batch_size=1.0, seed=0, strategy=ROOT)
+    state = noising.init(jnp.zeros(2))
+    noising.update(jnp.zeros(2), state)
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), state.noise.buffers)
+    with pytest.raises(TypeError, match="bit for bit"):
+        noising.update(jnp.zeros(2), state._replace(noise=dataclasses.replace(state.noise, buffers=rounded)))
 
 
 @pytest.mark.parametrize("name", WRONG)
