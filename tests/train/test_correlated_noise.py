@@ -20,6 +20,7 @@ from jaxacct.strategies import (
     Dense,
     FixedEpochs,
     SinglePass,
+    Streamed,
     TreeAggregation,
     square_root,
 )
@@ -34,6 +35,7 @@ from jaxacct.train import (
     certified_epsilon,
 )
 from jaxacct.train.checkpoints import SPENDS
+from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, RandomAllocationSampler
 
 EXAMPLES, GROUPS, STEPS = 200, 4, 12
@@ -328,3 +330,25 @@ def test_what_has_no_account_is_refused(name):
     options, error, words = WRONG[name]
     with pytest.raises(error, match=words):
         trainer(**options)
+
+
+class OfTwo:
+    """Another library's stream, which tells no numbers: each row is the noise less a share of the row before."""
+
+    def __init__(self, share):
+        self.share = share
+
+    def init_multiply(self, like):
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+    def multiply_next(self, noise, before):
+        row = jax.tree.map(lambda z, old: z - self.share * old, noise, before)
+        return row, row
+
+
+def test_a_stream_that_tells_no_numbers_is_known_again():
+    sampler = CyclicPoissonSampler(EXAMPLES, STEPS, 1.0, EXAMPLES)
+    first, again, other = (
+        fingerprint(trainer(noise=Streamed(OfTwo(share)), sampler=sampler))["noise"] for share in (0.5, 0.5, -0.5)
+    )
+    assert first == again != other
