@@ -70,6 +70,8 @@ ROWS = [
     (["epsilon", *DELTA, "--mechanism", "gaussian:noise_multiplier=1,sampling_rate=0.1"], ["sampling = 'poisson'"]),
     (["epsilon", *DELTA, "--mechanism", "gaussian:noise_multiplier=1,sampling_rate=.1,sampling=shuffled"],
      ["shuffled batches are no Poisson samples", "zero_out"]),
+    (["epsilon", *DELTA, "--mechanism", "laplace:scale=2,scale=9"], ["scale twice", "leave one out"]),
+    (["epsilon", *NOISE, *DELTA, "--sampling-rate", "1e-300", "--epochs", "9"], ["too many steps", "fewer"]),
     (["epsilon", *DELTA, *STEPS, "--mechanism", "laplace:scale=2"], ["--noise-multiplier is missing"]),
     (["epsilon", *DELTA, "--mechanism", "gaussian-without-replacement:noise_multiplier=1,sampling_rate=.1"],
      ["add_or_remove", "not supported", "replace"]),
