@@ -120,6 +120,7 @@ ROWS = [
     (["certify"], ["SPEC is missing", "--check FOLDER"]),
     (["certify", "nowhere.json"], ["nowhere.json", "not there"]),
     (["certify", "spec.json", "--check", "folder"], ["leave out SPEC"]),
+    (["certify", "--check", "folder", "--delta", "1e-6"], ["all settings"]),
     (["certify", "--check", "nowhere"], ["nowhere", "not there"]),
     (["certify", "--check", "folder"], ["certificate.json", "not there"]),
     (["certify", "--check", "number.json"], ["no certificate", "ask for the folder again"]),

@@ -86,9 +86,7 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
                 "the trainer's report", "Records came to steps otherwise, or a step's noise was drawn again.",
             ))  # fmt: skip
         if config.get("seed") == "given by the user":
-            found.append(
-                ("The random seed is secret.", "the trainer's report", "It is known, or was used again.")
-            )
+            found.append(("The random seed is secret.", "the trainer's report", "It is known, or was used again."))
     if spec.cut_probability:
         found.append((
             "Batches were cut, or drawn from another law, with a probability of at most "

@@ -22,14 +22,6 @@ SHUFFLED = (
     "Draw Poisson samples; or give what holds without, type = 'Gaussian', count = the epochs, relation = 'zero_out'."
 )
 
-SAMPLED = {
-    ("Gaussian", "poisson"): "PoissonSubsampledGaussian",
-    ("Laplace", "poisson"): "PoissonSubsampledLaplace",
-    ("Gaussian", "without_replacement"): "GaussianWithoutReplacement",
-    ("Laplace", "without_replacement"): "LaplaceWithoutReplacement",
-}
-"""The class of a mechanism on samples, by how these are drawn."""
-
 DRAWN = {"Poisson": "poisson", "WithoutReplacement": "without_replacement", "WithReplacement": "with_replacement",
          "RandomAllocation": "random_allocation", "": "none"}  # fmt: skip
 """How samples are drawn, by a part of the class's name."""
@@ -128,7 +120,9 @@ def _release(given: dict[str, Any]) -> Release:
         if sampling is None and name in ("Gaussian", "Laplace"):
             raise ValueError(f"{name} with a sampling rate: say how it samples, sampling = 'poisson'.")
     said = f"the spec, sampling = {sampling!r}" if sampling else f"the spec, by the type {name}"
-    name = SAMPLED.get((name, sampling), name)
+    if name in ("Gaussian", "Laplace"):
+        sampled = {"poisson": f"PoissonSubsampled{name}", "without_replacement": f"{name}WithoutReplacement"}
+        name = sampled.get(sampling, name)
     count = fields.pop("count", None)
     if count is None and "steps" not in {field.name for field in dataclasses.fields(cast(Any, kind_of(name)))}:
         count = fields.pop("steps", None)
