@@ -7,7 +7,8 @@ from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from jaxacct.mechanisms import RepeatAndSelect
-from jaxacct.specs import Spec, all_of, sampling_of
+from jaxacct.specs import Spec
+from jaxacct.specs.parts import all_of, sampling_of
 
 NEIGHBOURS = {
     "add_or_remove": "the data with and without {unit}",

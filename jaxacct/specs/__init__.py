@@ -8,7 +8,7 @@ names of dp_accounting's classes and fields. A file that is one of these is a sp
 """
 
 from jaxacct.specs.files import read
-from jaxacct.specs.parts import Release, all_of, part_of, sampling_of
+from jaxacct.specs.parts import Release, part_of
 from jaxacct.specs.spec import Spec, combined, parsed
 
-__all__ = ["Release", "Spec", "all_of", "combined", "parsed", "part_of", "read", "sampling_of"]
+__all__ = ["Release", "Spec", "combined", "parsed", "part_of", "read"]
