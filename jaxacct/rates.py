@@ -49,4 +49,7 @@ def steps_of(epochs: float, sampling_rate: float) -> int:
     if not (0 < epochs < math.inf and 0 < sampling_rate <= 1):
         given = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
         raise ValueError(f"{given}: give epochs above 0, and a rate in (0, 1].")
-    return math.ceil(Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate))))
+    steps = math.ceil(Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate))))
+    if steps > 2**53:
+        raise ValueError(f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g} are too many steps: give fewer.")
+    return steps

@@ -13,7 +13,10 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     >>> dumps({"upper": float("inf"), "steps": 3})
     '{"upper": "inf", "steps": 3}'
     """
-    return json.dumps(_strict(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    try:
+        return json.dumps(_strict(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    except RecursionError:
+        raise ValueError("the value is nested too deeply.") from None
 
 
 def _strict(value: Any) -> Any:

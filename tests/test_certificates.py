@@ -12,7 +12,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct import certificates, specs, strict_json
-from jaxacct.certificates import checked, content, page
+from jaxacct.certificates import checked, content, page, words
 from jaxacct.certificates.folder import text_of
 from jaxacct.cli import main
 from jaxacct.mechanisms.records import mechanism_of, record_of
@@ -139,6 +139,63 @@ def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypat
     assert refuted >= 3  # the ends of the bracket, and a spec with more runs
 
 
+def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, made, monkeypatch, tmp_path):
+    monkeypatch.setattr(checked, "followed", remembered(content.followed))
+    below = made["claim"]["epsilon"] * (1 - 5e-7)
+    forged = [
+        ({"approved_by": "somebody"}, "the certificate is"),
+        ({"versions": made["versions"] | {"note": "approved"}}, "versions is"),
+        ({"sha256": made["sha256"] | {"note": "approved"}}, "sha256 is"),
+        ({"claim": made["claim"] | {"epsilon": below}, "profile": made["profile"] | {
+            "epsilon": [*made["profile"]["epsilon"][:-1], below]}}, "statement is|not implied by the bracket"),
+    ]  # fmt: skip
+    for change, why in forged:
+        value = {key: entry for key, entry in (made | change).items() if key != "seal"}
+        value = content.worded(value)
+        (tmp_path / "certificate.json").write_bytes(text_of(value | {"seal": content.digest(value)}))
+        with pytest.raises(ValueError, match=why):
+            certificates.check(tmp_path / "certificate.json")
+    (tmp_path / "certificate.json").write_text('{"a":' * 900 + "1" + "}" * 900)
+    with pytest.raises(ValueError, match="no certificate"):
+        certificates.check(tmp_path / "certificate.json")
+    # A page that says something else, by what claims to be other code.
+    shown = (folder / "certificate.html").read_text().replace("4.37718", "0.10000").encode()
+    value = {key: entry for key, entry in made.items() if key != "seal"}
+    value["sha256"] = value["sha256"] | {"code": "0" * 64}
+    certificates.write(tmp_path / "new", value, {"certificate.html": shown})
+    with pytest.raises(ValueError, match="does not say what"):
+        certificates.check(tmp_path / "new")
+
+
+def texts(given):
+    return " ".join(one["text"] for one in words.assumptions(specs.parsed(given)))
+
+
+def test_what_is_within_a_search_or_a_turn_is_assumed_too():
+    run = {"type": "dp-sgd", "noise_multiplier": 5.0, "sampling_rate": 0.1}
+    search = {
+        "type": "RepeatAndSelect",
+        "mechanism": [run],
+        "steps": [10],
+        "trials": {"type": "geometric", "mean": 9.0},
+    }
+    found = texts({"parts": [search]})
+    assert "Poisson sample" in found
+    assert "the best alone" in found
+    made = {"mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [1],
+            "relation": "add_or_remove", "cut_probability": 0.0}  # fmt: skip
+    config = {"sampler": "CyclicPoissonSampler", "composition": made, "noise": "correlated over steps by X",
+              "seed": "given by the user"}  # fmt: skip
+    found = texts({"parts": [{"report": {"config": config, "final": {"delta": 1e-5}}}]})
+    assert "correlated over steps by X" in found
+    assert "seed is secret" in found
+
+
+def test_words_do_not_undo_settings_that_followed_from_results():
+    with pytest.raises(ValueError, match="followed from results"):
+        specs.parsed(specs.combined([{"parts": [GAUSSIAN], "fixed": False}], fixed="by me"))
+
+
 def remembered(function):
     known = {}
 
@@ -259,6 +316,13 @@ def test_groups_and_selections_compose():
     assert specs.parsed({"parts": [GAUSSIAN], "group": 2}).mechanisms[0].noise_multiplier == 5.0
 
 
+REPORT = {
+    "config": {"sampler": "PoissonSampler", "composition": {
+        "mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [100],
+        "relation": "add_or_remove", "cut_probability": 0.0}},
+    "final": {"delta": 1e-5, "guarantee": ""},
+}  # fmt: skip
+
 WRONG = {
     "shuffled": ({"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "sampling": "shuffled"}]},
                  "no certificate: shuffled batches are no Poisson samples.*zero_out"),
@@ -289,6 +353,19 @@ WRONG = {
     ),
     "half a step": ({"parts": [GAUSSIAN | {"count": 2.5}]}, "count = 2.5 .* whole number"),
     "event": ({"parts": [{"dp_event": {"class_name": "UnsupportedDpEvent"}}]}, "no mechanism here"),
+    "group of a report": ({"parts": [{"report": REPORT}], "group": 2}, "cut batches is for neighbours"),
+    "seed told": (
+        {"parts": [{"report": REPORT | {"config": REPORT["config"] | {"seed": 3}}}]}, "tells the seed"
+    ),
+    "settings from results, in words": ({"parts": [GAUSSIAN], "fixed": "no"}, "followed from results"),
+    "no text": ({"parts": [GAUSSIAN], "unit": "\x1b[2Jone"}, "no line of text"),
+    "no unit": ({"parts": [GAUSSIAN], "unit": ""}, "no line of text"),
+    "group in letters": ({"parts": [GAUSSIAN], "group": "2"}, "group = '2'"),
+    "no values": ({"parts": [{"type": "gaussian", "noise_multiplier": []}]}, r"noise_multiplier = \[\]"),
+    "event with more": (
+        {"parts": [{"dp_event": {"class_name": "GaussianDpEvent", "noise_multiplier": 1.0, "count": 9}}]},
+        "no field 'count'",
+    ),
     "no delta": ({"parts": [GAUSSIAN]}, "delta is missing"),
     "no noise": ({"parts": [{"type": "pure-dp", "epsilon": "inf"}], "delta": 1e-5}, "no finite epsilon"),
 }  # fmt: skip

@@ -9,7 +9,8 @@ What a check proves. The bracket is the referee's theorem, or the accountants' w
 mechanism; words and pictures follow from it. That what ran is what the spec says is nobody's theorem: the assumptions
 are listed one by one. The seal is a hash and no signature: it finds what was changed without care, and makes a
 certificate known by 64 letters that are handed over by another road. Whoever makes a new seal can change when it was
-made and by which versions, and nothing else that a check would not refuse.
+made and by which versions and code, the picture, and the files beside the page, of which the seal alone speaks; numbers
+other than the bracket and the claim by a millionth; and nothing else that a check would not refuse.
 """
 
 from jaxacct.certificates.checked import Checked, check

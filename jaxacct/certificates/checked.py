@@ -12,12 +12,15 @@ from typing import Any
 
 from jaxacct import strict_json
 from jaxacct.certificates import page
-from jaxacct.certificates.content import SCHEMA, code_digest, digest, followed, judged, worded
+from jaxacct.certificates.content import MAKERS, SCHEMA, code_digest, digest, followed, follows, judged, worded
 from jaxacct.certificates.folder import CERTIFICATE, text_of
 from jaxacct.specs import parsed
 
 CLOSE = 1e-6
-"""Relative distance to which two machines have to agree on what is computed; the bracket itself is judged exactly."""
+"""Relative distance to which two machines have to agree on what is computed.
+
+Exact are the bracket, which the referee judges, and that the claim follows from it.
+"""
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -66,7 +69,7 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         sealed = strict_json.loads(content)
         whole = {key: value for key, value in sealed.items() if key != "seal"}
         intact = text_of(sealed) == content and sealed["seal"] == digest(whole)
-        files = dict(whole["sha256"]["files"])
+        files = whole["sha256"]["files"] | {}
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(f"{file} is no certificate, or a damaged one: ask for the folder again.") from None
     if not intact:
@@ -85,17 +88,20 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         verdict = judged(spec, whole["bracket"])
         if verdict["status"] == "REFUTED":
             return Checked("REFUTED", verdict["reason"], sealed, same)
-        anew = worded(whole | followed(whole["spec"]) | {"verdict": verdict})
-        anew |= {"statement": worded(whole)["statement"]}  # of the numbers as they stand there
-        anew["sha256"] = whole["sha256"] | {"spec": digest(whole["spec"])}
-        _compare(whole, anew, "")
+        about = {"schema": SCHEMA, "made": whole["made"], "verdict": verdict}
+        about["versions"] = {name: str(whole["versions"][name]) for name in MAKERS}
+        about["sha256"] = {"spec": digest(whole["spec"]), "code": whole["sha256"]["code"], "files": files}
+        anew = worded(about | followed(whole["spec"]))
+        _compare(whole, anew | {"statement": worded(whole)["statement"]}, "")  # in words: the numbers that stand there
+        if not follows(spec, whole):
+            raise ValueError(f"claim = {whole['claim']} is not implied by the bracket")
         if not TIME.fullmatch(whole["made"]):
             raise ValueError(f"made = {whole['made']!r} is no time")
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"{file} has not what a certificate has ({error!r}): ask for the folder again.") from None
     except ValueError as error:
         raise ValueError(f"{file} does not follow from its spec: {error}") from None
-    if same and path.is_dir() and page.HTML in files:
+    if path.is_dir() and page.HTML in files:
         shown = page.without_picture((path / page.HTML).read_text("utf-8"))
         if shown != page.html(whole, None):
             raise ValueError(f"{path / page.HTML} does not say what {CERTIFICATE} says: ask for the folder again.")

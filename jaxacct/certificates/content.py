@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
+import importlib
 import math
 import pathlib
 import platform
@@ -32,6 +33,9 @@ RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 """False-positive rates at which the most successful attack is told."""
 
 PACKAGES = ("jax", "jaxlib", "numpy", "python-flint")
+
+MAKERS = ("jaxacct", "python", *PACKAGES)
+"""The programs whose versions a certificate tells."""
 
 
 def certify(given: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +66,7 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     >>> f"{made['claim']['epsilon']:.6f}", made["verdict"]["status"]
     ('4.377178', 'PROVED')
     """
+    importlib.import_module("jaxacct.verify")  # of an extra: what is missing is said before all that takes long
     spec, made = parsed(given), followed(given)
     verdict = judged(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
@@ -119,6 +124,18 @@ def followed(given: dict[str, Any]) -> dict[str, Any]:
         "cut_probability": spec.cut_probability, "profile": profile,
         "risks": {"false_positive_rate": list(RATES), "true_positive_rate": success}, "spec": given,
     }  # fmt: skip
+
+
+def follows(spec: Spec, made: dict[str, Any]) -> bool:
+    """Returns whether a claim follows from its bracket's upper end, exactly."""
+    claim, bracket = made["claim"], made["bracket"]
+    given, upper, delta = (Fraction(value) for value in (bracket["given"], bracket["upper"], claim["delta"]))
+    cost = _cost(claim["epsilon"], Fraction(spec.cut_probability))
+    if [values[-1] for values in made["profile"].values()] != list(claim.values()):
+        return False
+    if spec.epsilon is not None:
+        return bool(given == claim["epsilon"] == spec.epsilon and delta >= min(upper + cost, Fraction(1)))
+    return bool(delta == spec.delta and claim["epsilon"] >= upper and given + cost <= delta)
 
 
 def _cost(epsilon: float, cut: Fraction) -> Fraction:

@@ -6,7 +6,9 @@ import math
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
+from jaxacct.mechanisms import RepeatAndSelect
 from jaxacct.specs import Spec
+from jaxacct.specs.parts import all_of, sampling_of
 
 NEIGHBOURS = {
     "add_or_remove": "the data with and without {unit}",
@@ -36,6 +38,13 @@ SAMPLES = {
 }
 
 
+SEARCH = (
+    "Of the runs of a search the best alone was released, and not how many there were.",
+    "nobody",
+    "Other runs or their number were shown, or the best was chosen by looking at the data again.",
+)
+
+
 def assumptions(spec: Spec) -> list[dict[str, str]]:
     """Returns what the statement rests on, one by one: in words, who says so, and what would void it."""
     given = spec.given
@@ -63,9 +72,22 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
         ),
     ]  # fmt: skip
     for release in spec.releases:
-        if release.sampling in SAMPLES:
-            text, void = SAMPLES[release.sampling]
-            found.append((text, release.said_by, void))
+        for mechanism in all_of(release.mechanism):
+            if (sampling := sampling_of(mechanism)) in SAMPLES:
+                text, void = SAMPLES[sampling]
+                found.append((text, release.said_by, void))
+            if isinstance(mechanism, RepeatAndSelect):
+                found.append(SEARCH)
+    for config in (part["report"]["config"] for part in given["parts"] if "report" in part):
+        sampler, noise = config["sampler"], config.get("noise", "independent")
+        if noise != "independent" or sampler == "CyclicPoissonSampler":
+            found.append((
+                f"Batches came by {sampler}, with noise that is {noise}: one release that is listed stands "
+                "for many steps, and its rate is that within a turn.",
+                "the trainer's report", "Records came to steps otherwise, or a step's noise was drawn again.",
+            ))  # fmt: skip
+        if config.get("seed") == "given by the user":
+            found.append(("The random seed is secret.", "the trainer's report", "It is known, or was used again."))
     if spec.cut_probability:
         found.append((
             "Batches were cut, or drawn from another law, with a probability of at most "

@@ -107,7 +107,9 @@ def described(run: Run) -> dict[str, Any]:
     composed = isinstance(run.steps, tuple)
     return {
         "mechanism": run.record,
-        "steps": [_plain(count) for count in run.steps] if composed else int(run.steps),
+        "steps": [count if isinstance(count, int) else count.tolist() for count in run.steps]
+        if composed
+        else int(run.steps),
         "relation": run.relation,
         "group": run.group,
         "scope": scope_of(run.relation, run.group, *(["samples as listed"] if composed else [])),
@@ -115,25 +117,18 @@ def described(run: Run) -> dict[str, Any]:
     }
 
 
-def _plain(count: Any) -> Any:
-    """Returns a number of runs, or a list of them, for JSON."""
-    return count if isinstance(count, int) else count.tolist()
-
-
 def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what a table says of it."""
     mechanism = record["mechanism"]
     if isinstance(mechanism, list):
-        return [
-            (one["type"], f"{_fields(one)}; {count} times")
-            for one, count in zip(mechanism, record["steps"], strict=True)
+        fields = [
+            ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "type")
+            for one in mechanism
         ]
+        times = zip(mechanism, fields, record["steps"], strict=True)
+        return [(one["type"], f"{fact}; {count} times") for one, fact, count in times]
     return [(name.replace("_", " "), f"{value:.12g}" if isinstance(value, float) else str(value))
             for name, value in mechanism.items() if name not in ("type", "noise")]  # fmt: skip
-
-
-def _fields(one: dict[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "type")
 
 
 def _print(record: dict[str, Any], run: Run, bounds: dict[str, float | None], given: str) -> None:

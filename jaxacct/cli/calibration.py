@@ -213,11 +213,7 @@ def _print(record: dict[str, Any]) -> None:
         *((key.replace("_", " "), f"{record[key]:.6g}") for key in CORRELATED if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
         (f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True)),
-        *(
-            [("why inf", WHY.get(record["status"], WHY["unknown"]))]
-            if record["reached"]["upper"] == float("inf")
-            else []
-        ),
+        *([("why inf", WHY.get(record["status"], WHY["unknown"]))] * (record["reached"]["upper"] == math.inf)),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
     ]

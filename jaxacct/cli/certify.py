@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     at = command.add_mutually_exclusive_group()
     at.add_argument("--delta", type=number, metavar="D", help="at which epsilon is certified, in place of the spec's")
     at.add_argument("--epsilon", type=number, metavar="E", help="at which delta is certified")
-    command.add_argument("--relation", choices=RELATIONS, help="neighbouring relation, where the spec says none")
+    command.add_argument("--relation", choices=RELATIONS, help="neighbouring relation, in place of the spec's")
     command.add_argument("--unit", metavar="WORDS", help="whose data is protected: one person's visits, say")
     command.add_argument("--group", type=count, metavar="G", help="records of one unit, which change together")
     command.add_argument("--fixed", metavar="WORDS", help="who fixed noise, sampling and steps, and when")
@@ -47,9 +47,15 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes a certificate, or checks one, prints it, and returns the exit code."""
+    settings = {name: vars(arguments)[name] for name in ("delta", "epsilon", "relation", "unit", "group", "fixed")}
     if arguments.check is not None:
-        if arguments.spec or arguments.out:
-            raise ValueError("--check is of a folder that is there: leave out SPEC and --out.")
+        if (
+            arguments.spec
+            or arguments.out
+            or arguments.overwrite
+            or any(setting is not None for setting in settings.values())
+        ):
+            raise ValueError("--check is of a folder that is there: leave out SPEC, --out and all settings.")
         return _check(arguments)
     if not arguments.spec:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
@@ -59,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxacct.certificates.folder import check_free
 
     check_free(folder, overwrite=arguments.overwrite)
-    settings = {name: getattr(arguments, name) for name in ("delta", "epsilon", "relation", "unit", "group", "fixed")}
     made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
     png, pdf = _pictures(made)
     files = {page.HTML: page.html(made, png).encode()} | ({} if pdf is None else {PDF: pdf})
@@ -71,15 +76,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from jaxacct import certificates
+    from jaxacct.certificates import page
 
     found = certificates.check(arguments.check)
     made = found.certificate
     by = "the code that made it" if found.same_code else "other code than made it, to the same result"
-    show(
-        {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]},
-        arguments.json,
-        lambda: _print(made, made["seal"], found.status, [("checked by", by), ("reason", found.reason)]),
-    )
+    unread = sorted(made["sha256"]["files"].keys() - {page.HTML})
+    facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
+    record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
+    show(record, arguments.json, lambda: _print(made, made["seal"], found.status, facts))
     return CODES[found.status]
 
 

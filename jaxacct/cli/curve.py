@@ -98,7 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None:
         _write(record, found, out)
     if plot is not None:
-        _draw(record, found, plot)
+        from jaxacct.plot import draw
+
+        draw(_chart(record, found), plot)
     show(record, arguments.json, lambda: _print(record, asked, found))
     return 0
 
@@ -231,12 +233,6 @@ def _chart(record: dict[str, Any], found: Found) -> Any:
         log_x=found.over in ("delta", "order"),
         log_y=found.quantity in ("delta", "renyi_divergence") and bool(np.any(known > 0)),
     )
-
-
-def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
-    from jaxacct.plot import draw
-
-    draw(_chart(record, found), path)
 
 
 def _title(record: dict[str, Any]) -> str:

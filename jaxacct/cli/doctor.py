@@ -64,12 +64,7 @@ def _found() -> dict[str, Any]:
 def _around(program_cache: Any) -> dict[str, Any]:
     folder = program_cache.folder()
     files = [] if folder is None else [path for path in folder.rglob("*") if path.is_file()]
-    installed: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            installed[name] = None
+    installed = {name: next((one.version for one in metadata.distributions(name=name)), None) for name in PACKAGES}
     return {
         "cache": None if folder is None else str(folder),
         "cache_bytes": sum(path.stat().st_size for path in files),

@@ -106,6 +106,8 @@ def _field(field: dataclasses.Field[Any], value: Any) -> Any:
         return _made(value, LAWS)
     if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
         return mechanism_of(value)
+    if value is None or value == []:
+        raise ValueError(f"{field.name} = {value!r} is nothing: give a value.")
     if isinstance(value, list):
         return tuple(value) if field.name == "steps" else np.array(value, np.float64)
     return float(value) if value in ("inf", "-inf", "nan") else value

@@ -44,8 +44,9 @@ def _as_spec(value: Any, name: str) -> dict[str, Any]:
             f"{name} is no spec: give an object with parts, a report.json of jaxacct train, a history of Opacus "
             "[[noise, rate, steps], ...], or a dp_event with its class_name."
         )
-    own = {"": value, "type": {"parts": [value]}}
-    return own[kind] if kind in own else {"parts": [{kind: value["history"] if kind == "opacus" else value}]}
+    if kind == "":
+        return dict(value)
+    return {"parts": [value if kind == "type" else {kind: value["history"] if kind == "opacus" else value}]}
 
 
 def _embedded(part: Any, folder: pathlib.Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.opacus import from_history
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.records import kind_of, mechanism_of
+from jaxacct.mechanisms.renyi_only import OfOthers
 
 READERS = ("report", "opacus", "dp_event")
 
@@ -21,14 +21,6 @@ SHUFFLED = (
     "exactly one batch, and the epsilon of Poisson samples can be far below that of such a run (Chua et al. 2024). "
     "Draw Poisson samples; or give what holds without, type = 'Gaussian', count = the epochs, relation = 'zero_out'."
 )
-
-SAMPLED = {
-    ("Gaussian", "poisson"): "PoissonSubsampledGaussian",
-    ("Laplace", "poisson"): "PoissonSubsampledLaplace",
-    ("Gaussian", "without_replacement"): "GaussianWithoutReplacement",
-    ("Laplace", "without_replacement"): "LaplaceWithoutReplacement",
-}
-"""The class of a mechanism on samples, by how these are drawn."""
 
 DRAWN = {"Poisson": "poisson", "WithoutReplacement": "without_replacement", "WithReplacement": "with_replacement",
          "RandomAllocation": "random_allocation", "": "none"}  # fmt: skip
@@ -72,6 +64,8 @@ def part_of(text: str) -> dict[str, Any]:
         key, equals, value = (word.strip() for word in field.partition("="))
         if not equals:
             raise ValueError(f"mechanism {text!r}: {field!r} is no field: give NAME:FIELD=VALUE,..., laplace:scale=2.")
+        if key.replace("-", "_") in made:
+            raise ValueError(f"mechanism {text!r} says {key} twice: leave one out.")
         made[key.replace("-", "_")] = value if key in ("sampling", "noise") else number_of(value, key)
     return made
 
@@ -93,7 +87,7 @@ def part(given: Any, where: str) -> Part:
         said = "the event" if reader == "dp_event" else "the spec, sampling = 'poisson'"
         if reader == "opacus" and sampling is None:
             said = "nobody: the history does not tell; Opacus's default"
-        found = from_dp_event(_named(given[reader])) if reader == "dp_event" else from_history(_history(given[reader]))
+        found = _of_event(given[reader]) if reader == "dp_event" else from_history(_history(given[reader]))
         return Part([Release(m, count, sampling_of(m), said) for m, count in zip(*found, strict=True)])
     except (ValueError, TypeError, OverflowError, KeyError, AttributeError) as error:
         missing = f"no {error} in it" if isinstance(error, KeyError) else str(error)
@@ -103,6 +97,12 @@ def part(given: Any, where: str) -> Part:
 def sampling_of(mechanism: Mechanism) -> str:
     """Returns how a mechanism's samples are drawn."""
     return next(sampling for word, sampling in DRAWN.items() if word in type(mechanism).__name__)
+
+
+def all_of(mechanism: Mechanism) -> list[Mechanism]:
+    """Returns a mechanism, and those within it."""
+    inner = mechanism.mechanism if isinstance(mechanism, OfOthers) else ()
+    return [mechanism, *(one for part in (inner if isinstance(inner, tuple) else (inner,)) for one in all_of(part))]
 
 
 def _release(given: dict[str, Any]) -> Release:
@@ -120,7 +120,9 @@ def _release(given: dict[str, Any]) -> Release:
         if sampling is None and name in ("Gaussian", "Laplace"):
             raise ValueError(f"{name} with a sampling rate: say how it samples, sampling = 'poisson'.")
     said = f"the spec, sampling = {sampling!r}" if sampling else f"the spec, by the type {name}"
-    name = SAMPLED.get((name, sampling), name)
+    if name in ("Gaussian", "Laplace"):
+        sampled = {"poisson": f"PoissonSubsampled{name}", "without_replacement": f"{name}WithoutReplacement"}
+        name = sampled.get(sampling, name)
     count = fields.pop("count", None)
     if count is None and "steps" not in {field.name for field in dataclasses.fields(cast(Any, kind_of(name)))}:
         count = fields.pop("steps", None)
@@ -145,13 +147,17 @@ def _report(report: Any) -> Part:
             "report: no certificate: no composition that was fixed before bounds the run, or not one that JSON holds. "
             f"The report's own guarantee: {final['guarantee']}"
         )
+    if isinstance(config.get("seed"), (int, float)):
+        raise ValueError("report: no certificate: it tells the seed, and who knows that can subtract the noise.")
     cut = number_of(made["cut_probability"], "cut_probability")
+    if cut is None or made["relation"] is None:
+        raise ValueError("report: cut_probability or relation is null: give it as the trainer wrote it.")
     validation.check_probability(cut, "cut_probability")
     mechanisms = [mechanism_of(record) for record in made["mechanisms"]]
     counts = [np.array(count) if isinstance(count, list) else _whole(count) for count in made["steps"]]
     said = f"the trainer's report, by its {config['sampler']}"
     releases = [Release(m, count, sampling_of(m), said) for m, count in zip(mechanisms, counts, strict=True)]
-    return Part(releases, made["relation"], number_of(final["delta"], "delta"), cast(float, cut))
+    return Part(releases, made["relation"], number_of(final["delta"], "delta"), cut)
 
 
 def _history(value: Any) -> list[tuple[float, float, int]]:
@@ -160,11 +166,38 @@ def _history(value: Any) -> list[tuple[float, float, int]]:
     return [tuple(run) for run in value]
 
 
-def _named(value: Any) -> Any:
-    """Returns an object with attributes in the place of each with keys."""
+class _Event:
+    """An object with attributes in the place of keys, which knows those that nobody has read."""
+
+    def __init__(self, fields: dict[str, Any], found: list[_Event]) -> None:
+        self._fields = {key: _named(value, found) for key, value in fields.items()}
+        self._unread = self._fields.keys() - {"class_name", "module_name"}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._fields:
+            raise AttributeError(name)
+        self._unread -= {name}
+        return self._fields[name]
+
+    def __repr__(self) -> str:
+        return repr(self._fields)
+
+
+def _named(value: Any, found: list[_Event]) -> Any:
     if isinstance(value, list):
-        return [_named(entry) for entry in value]
-    return types.SimpleNamespace(**{k: _named(v) for k, v in value.items()}) if isinstance(value, dict) else value
+        return [_named(entry, found) for entry in value]
+    if isinstance(value, dict):
+        found.append(value := _Event(value, found))
+    return value
+
+
+def _of_event(value: Any) -> tuple[Any, Any]:
+    events: list[_Event] = []
+    made = from_dp_event(_named(value, events))
+    for event in events:
+        if event._unread:
+            raise ValueError(f"dp_event: {event} has no field {min(event._unread)!r}: give those of dp_accounting.")
+    return made
 
 
 def number_of(value: Any, key: str) -> float | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
 
-from jaxacct import strict_json, validation
+from jaxacct import rates, strict_json, validation
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
 from jaxacct.mechanisms.records import record_of
 from jaxacct.specs.parts import Release, number_of, part
@@ -61,19 +61,27 @@ def parsed(given: dict[str, Any]) -> Spec:
     >>> parsed({"parts": [{"type": "gaussian", "noise_multiplier": 4.0}], "group": 2}).mechanisms
     (Gaussian(noise_multiplier=np.float64(2.0)),)
     """
+    try:
+        return _parsed(given)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _parsed(given: dict[str, Any]) -> Spec:
     for key in given.keys() - set(KEYS):
         close = difflib.get_close_matches(key, KEYS, 1)
         raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(KEYS)}")
     parts, fixed = given.get("parts"), given.get("fixed", "")
     if not isinstance(parts, list) or not parts:
         raise ValueError(f"parts = {parts!r}: give a list of at least one mechanism, report, opacus or dp_event.")
-    if fixed is False:
+    if fixed is False or str(fixed).casefold() in ("false", "no"):
         raise ValueError(
             "fixed = false: no certificate: settings that followed from results are bounded by no composition of what "
             "they happened to be. Spend a budget by jaxacct.filters or jaxacct.menus; their guarantee holds then."
         )
-    if not isinstance(fixed, str) or not isinstance(given.get("unit", ""), str):
-        raise ValueError("fixed and unit are words: give text, such as fixed = 'by the privacy team, before training'.")
+    for key, words in (("fixed", "none" if fixed == "" else fixed), ("unit", given.get("unit", "one record"))):
+        if not isinstance(words, str) or not words.isprintable() or not words.strip():
+            raise ValueError(f"{key} = {words!r} is no line of text: give words, such as 'one person, all visits'.")
     found = [part(one, f"parts[{i}]") for i, one in enumerate(parts)]
     relations = {one for one in (given.get("relation"), *(one.relation for one in found)) if one is not None}
     if len(relations) > 1:
@@ -82,6 +90,11 @@ def parsed(given: dict[str, Any]) -> Spec:
     validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     size = given.get("group", 1)
     validation.check_whole(size, "group", 1, 2**31 - 1, "the number of records of one unit")
+    if size > 1 and any(isinstance(one, dict) and "report" in one for one in parts):
+        raise ValueError(
+            f"group = {size}: no certificate of a trainer's report: its bound on cut batches is for neighbours that "
+            "differ in one record. Leave group out, or give what ran as mechanisms, if no batch can be cut."
+        )
     delta, epsilon = (number_of(given.get(key), key) for key in ("delta", "epsilon"))
     if delta is not None and epsilon is not None:
         raise ValueError(f"delta = {delta} and epsilon = {epsilon}: give the one at which the other is asked.")
@@ -94,7 +107,7 @@ def parsed(given: dict[str, Any]) -> Spec:
         key = f"{len(together) if is_sequence else ''} {strict_json.dumps(record_of(mechanism))} {release.said_by}"
         before = together[key].count if key in together else 0
         together[key] = release._replace(count=release.count + before)
-    cut = math.fsum(one.cut_probability for one in found)
+    cut = rates.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
     return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
 
 
@@ -112,4 +125,6 @@ def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]
         for key in spec.keys() - own.keys() - asked - {"parts"}:
             if made.setdefault(key, spec[key]) != spec[key]:
                 raise ValueError(f"{key} = {made[key]!r} in one spec and {spec[key]!r} in another: give one for all.")
+        if spec.get("fixed") is False:  # which no other words undo
+            own["fixed"] = False
     return made | own
