@@ -51,6 +51,7 @@ WITH_ANY = {
     "jaxacct.calibrate.scale(steps)": "likewise",
     "jaxacct.dominating_pairs.LossDistributionPair(parameters)": "the callables' own",
     "jaxacct.menus.Menu.as_dict(return)": "JSON",
+    "jaxacct.plot.training(report)": "JSON",
     "jaxacct.prv.delta(return)": "the bracket, and a record beside it if asked",
     "jaxacct.prv.epsilon(return)": "likewise",
     "jaxacct.sweep.Sweep.as_dict(return)": "JSON",

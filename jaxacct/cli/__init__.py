@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, curve, sweep, training, verify
+from jaxacct.cli import accounting, audit, calibration, curve, explore, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 from jaxacct.processes import Interrupts
 
@@ -78,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, verify, training, audit):
+    for group in (accounting, calibration, sweep, curve, explore, verify, training, audit):
         group.add_parser(commands)
     return parser
 

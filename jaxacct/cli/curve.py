@@ -191,8 +191,8 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     from jaxacct.whole_file import write_whole
 
     if path.suffix == ".csv":
-        chart = _chart(record, found)
-        write_csv(chart.header, chart.rows, path)
+        lines = np.stack([found.at, *found.bounds.values()], -1).tolist()
+        write_csv([found.over, *found.bounds], lines, path)
     elif path.suffix == ".json":
         write_whole(path, lambda file: file.write((strict_json.dumps(record) + "\n").encode()))
     else:
@@ -201,37 +201,28 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
         write_whole(path, lambda file: np.savez_compressed(file, **columns))
 
 
-def _chart(record: dict[str, Any], found: Found) -> Any:
-    """Returns the curve as it is drawn."""
-    import numpy as np
-
-    from jaxacct.plot import Chart, Curve
-
-    styles = {"upper": "bound", "lower": "bound", "estimate": "estimate"}
-    curves = [
-        Curve(name, f"{name} bound" if name != "estimate" else name, values, styles[name])
-        for name, values in found.bounds.items()
-    ]
-    mechanism = record["mechanism"]
-    known = found.bounds["upper"][np.isfinite(found.bounds["upper"])]
-    return Chart(
-        title=f"{record['steps']:,} steps, noise multiplier {mechanism['noise_multiplier']:g}, "
-        f"sampling rate {mechanism['sampling_rate']:g}",
-        x_name=found.over,
-        x_label=found.over.replace("_", " "),
-        y_label=found.quantity.replace("_", " "),
-        x=found.at,
-        curves=curves,
-        notes=(f"{record['guarantee']}.",),
-        log_x=found.over in ("delta", "order"),
-        log_y=found.quantity in ("delta", "renyi_divergence") and bool(np.any(known > 0)),
-    )
-
-
 def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
-    from jaxacct.plot import draw
+    """Draws the run's curve, each kind as the library does."""
+    from jaxacct.plot import curves, style
 
-    draw(_chart(record, found), path)
+    figure = style.own_figure()
+    axes = figure.subplots()
+    mechanism = record["mechanism"]
+    run = f"{record['steps']:,} steps, noise multiplier {mechanism['noise_multiplier']:g}, "
+    run += f"sampling rate {mechanism['sampling_rate']:g}"
+    order = found.at.argsort()
+    at, bounds = found.at[order], {name: values[order] for name, values in found.bounds.items()}
+    if found.quantity == "delta":
+        curves.draw_profile(axes, at, bounds["lower"], bounds["upper"], run)
+    elif record["kind"] == "tradeoff":
+        curves.draw_tradeoff(axes, at, bounds["lower"], bounds["upper"], run)
+    else:
+        axes.set_xscale("log")
+        axes.set_yscale("log" if found.over == "order" else "linear")
+        style.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
+        title = "Rényi divergences, upper bounds" if found.over == "order" else "Privacy profile"
+        style.dress(axes, title, style.words(found.over), style.words(found.quantity))
+    figure.savefig(path)
 
 
 def _print(record: dict[str, Any], found: Found) -> None:
