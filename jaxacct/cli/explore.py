@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         "between its points those of the cell around it. VALUES are as of sweep.",
         epilog=examples(
             "jaxacct explore --out page.html",
-            "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.005,0.01 --delta 1e-6",
+            "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.01 --delta 1e-6",
         ),
     )
     command.add_argument("--out", metavar="FILE", default="explore.html", help="the page (default: explore.html)")
@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if path.exists() and not arguments.overwrite:
         raise ValueError(f"--out {path} is there already: name another file, or give --overwrite.")
     given = {name: vars(arguments)[name.replace("-", "_")] for name in AXES}
-    grid: dict[str, Any] = {AXES[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None}
+    grid: dict[str, Any] = {
+        AXES[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None
+    }
     page = explorer.page(**grid, relation=arguments.relation, show_progress=True)
     write_whole(path, page.encode())
     data = explorer.data_of(page)

@@ -69,7 +69,7 @@ def add_parsers(commands: Any) -> None:
     command = commands.add_parser(
         "plot",
         help="a picture over one or two axes",
-        description=f"Contours of the upper bound over two axes, or a curve over one, of at most {PIXELS} values each: "
+        description="A map of the upper bound over two axes, or a curve over one, of at most 256 values each: "
         "every number drawn is one of the sweep's.",
         epilog=examples("jaxacct sweep plot grid grid.png --at steps=1000"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -144,8 +144,8 @@ def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayL
     dress(axes, "Trade-off: what attacks can reach", "false-positive rate", "least false-negative rate", legend=False)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.14))
     if inner is not None:
-        curve(inner, rates[small], 1 - lower[small], label, 1 - upper[small])
-        dress(inner, legend=False)
+        curve(cast("Axes", inner), rates[small], 1 - lower[small], label, 1 - upper[small])
+        dress(cast("Axes", inner), legend=False)
     return axes
 
 

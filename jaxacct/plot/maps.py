@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import sweep as sweeps
-from jaxacct import validation
+from jaxacct import calibrate, validation
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.plot.style import GREY, INK, axes_or_new, curve, dress, words
 from jaxacct.sweep import Sweep
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 PIXELS = 256
 """Values of each axis of a sweep that a picture shows."""
 
-FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+FACTORS = np.array([0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0])
 """By what the settings of a plan are multiplied, unless told."""
 
 
@@ -44,7 +43,7 @@ def least_noise(
         relation: neighbouring relation.
         axes: where to draw; by default a new figure.
 
-    Guarantee: every noise satisfies its budget, as of :func:`jaxacct.sweep.noise_multiplier`; the contours between
+    Guarantee: every noise satisfies its budget, as of :func:`jaxacct.calibrate.noise_multiplier`; the contours between
     are interpolated, so ask for the noise of the plan that you choose. Where nothing is certified the map is empty.
 
     Raises ValueError where a setting is out of range, ModuleNotFoundError where matplotlib is missing.
@@ -58,12 +57,11 @@ def least_noise(
     validation.check_positive(many, "epochs")
     rates = np.broadcast_to(sizes / num_examples, (len(many), len(sizes)))
     validation.check_sampling_rate(rates, "batch_sizes / num_examples")
-    settings = sweeps.rows(
-        sampling_rate=rates.ravel(), steps=np.ceil(many[:, None] / rates - 1e-9).ravel(), epsilon=epsilon, delta=delta
-    )
-    found = sweeps.noise_multiplier(settings, mode="saddlepoint", relation=relation, show_progress=False)
+    steps = np.ceil(many[:, None] / rates * (1 - 1e-9))
+    plans = zip(rates.ravel(), steps.ravel(), strict=True)
+    noise = [_least_noise(epsilon, delta, rate, count, relation) for rate, count in plans]
     axes = axes_or_new(axes)
-    _fill(axes, sizes, many, found["noise_multiplier"].reshape(rates.shape), "noise multiplier")
+    _fill(axes, sizes, many, np.reshape(noise, rates.shape), "noise multiplier")
     title = f"Least noise multiplier for epsilon = {epsilon:g}, delta = {delta:g}, {num_examples:,} examples"
     dress(axes, title, "expected batch size", "epochs", legend=False)
     return axes
@@ -95,30 +93,37 @@ def what_if(
 
     Guarantee, errors: as of :func:`least_noise`; the markers are what is certified, the lines between them are not.
 
-    >>> axes = what_if(3.0, 1e-5, 0.01, 1000, factors=[0.5, 1.0, 2.0])
+    >>> axes = what_if(3.0, 1e-5, 0.01, 1000, factors=[0.5, 1.0])
     >>> [line.get_label() for line in axes.get_lines() if line.get_label()[0] != "_"]
     ['epsilon', 'delta', 'sampling rate', 'steps']
     """
     times = np.sort(np.atleast_1d(np.asarray(factors, np.float64)))
     validation.check_positive(times, "factors")
     plan = {"epsilon": epsilon, "delta": delta, "sampling_rate": sampling_rate, "steps": float(steps)}
-    columns: dict[str, Any] = {
-        name: np.concatenate([plan[name] * (times if name == own else 0 * times + 1) for own in plan]) for name in plan
-    }
-    columns["steps"] = np.ceil(columns["steps"] - 1e-9)
-    inside = (columns["delta"] < 1) & (columns["sampling_rate"] <= 1)
-    settings = sweeps.rows(**{name: np.where(inside, column, plan[name]) for name, column in columns.items()})
-    found = sweeps.noise_multiplier(settings, mode="saddlepoint", relation=relation, show_progress=False)
-    noise = np.where(inside, found["noise_multiplier"], np.nan).reshape(len(plan), len(times))
+    noise = {name: [_changed(plan, name, factor, relation) for factor in times] for name in plan}
     axes = axes_or_new(axes)
     axes.set(xscale="log", yscale="log")
-    for name, line in zip(plan, noise, strict=True):
+    for name, line in noise.items():
         curve(axes, times, line, words(name))
     axes.axvline(1.0, color=GREY, linewidth=1)
     _plain_ticks(axes)
     title = f"What if: epsilon {epsilon:g}, delta {delta:g}, sampling rate {sampling_rate:g}, {int(steps):,} steps"
     dress(axes, title, "one of them, multiplied by", "least noise multiplier")
     return axes
+
+
+def _changed(plan: dict[str, float], name: str, factor: float, relation: Relation) -> float:
+    """Returns the noise of a plan with one thing multiplied, NaN where that is out of its range."""
+    changed = plan | {name: plan[name] * factor}
+    changed["steps"] = np.ceil(changed["steps"] * (1 - 1e-9))
+    if changed["delta"] >= 1 or changed["sampling_rate"] > 1:
+        return np.nan
+    epsilon, delta, rate, steps = changed.values()
+    return _least_noise(epsilon, delta, rate, steps, relation)
+
+
+def _least_noise(epsilon: float, delta: float, rate: float, steps: float, relation: Relation) -> float:
+    return float(calibrate.noise_multiplier(epsilon, delta, rate, int(steps), relation=relation).value)
 
 
 def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
@@ -164,7 +169,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
         _fill(axes, over[x], over[y[0]], values, label)
         dress(axes, title, words(x), words(y[0]), legend=False)
     else:
-        axes.set_yscale("log" if _is_wide(finite) else "linear")
+        axes.set_yscale("log" if 0 < 30 * finite.min() < finite.max() else "linear")
         curve(axes, over[x], values, label, np.squeeze(part.lower) if name == "upper" else None)
         dress(axes, title, words(x), label, legend=False)
     return axes
@@ -172,24 +177,29 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
 
 def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: str) -> None:
     """Draws a map, a bar beside it, and lines with their numbers; its colours are in order in grey, too."""
-    shown = np.ma.masked_invalid(values)
-    axes.set(xscale=_scale(x), yscale=_scale(y))
-    wide = bool(shown.count()) and _is_wide(shown.compressed())
-    filled = axes.pcolormesh(
-        x, y, shown, norm="log" if wide else None, cmap="cividis", shading="gouraud", rasterized=True
-    )  # fmt: skip
+    from matplotlib.patheffects import AbstractPathEffect, withStroke
     from matplotlib.ticker import LogLocator, MaxNLocator
 
+    shown = np.ma.masked_invalid(values)
+    axes.set(xscale=_scale(x), yscale=_scale(y))
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 0.0)
-    levels = (LogLocator(subs=(1, 2, 5)) if wide else MaxNLocator(7)).tick_values(low, high) if low < high else []
-    levels = [level for level in levels if low < level < high]
-    if len(x) > 1 and len(y) > 1 and levels:
-        lines = axes.contour(x, y, shown, levels=levels, colors="white", linewidths=1.0)
-        axes.clabel(lines, fontsize=8, fmt="%g")
+    is_log = 0 < 4 * low < high
+    filled = axes.pcolormesh(
+        x, y, shown, norm="log" if is_log else None, cmap="cividis", shading="gouraud", rasterized=True
+    )  # fmt: skip
     bar = axes.figure.colorbar(filled, ax=axes)
     bar.set_label(label, color=INK)
     bar.ax.tick_params(colors=INK)
-    if wide:
+    if low < high:
+        digits = (1, 2, 5) if high > 40 * low else (1, 1.5, 2, 3, 4, 6)
+        found = (LogLocator(subs=digits) if is_log else MaxNLocator(7)).tick_values(low, high)
+        levels = [level for level in found if low < level < high]
+        # Light lines with a dark rim are seen on either end of the colours.
+        rim: list[AbstractPathEffect] = [withStroke(linewidth=2.5, foreground=INK)]
+        lines = axes.contour(x, y, shown, levels=levels, colors="white", linewidths=1.0)
+        lines.set_path_effects(rim)
+        for text in axes.clabel(lines, fontsize=8, fmt="%g"):
+            text.set_path_effects(rim)
         bar.set_ticks(levels, labels=[f"{level:g}" for level in levels])
         bar.ax.minorticks_off()
     _plain_ticks(axes)
@@ -202,13 +212,9 @@ def _plain_ticks(axes: Axes) -> None:
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         if axis.get_scale() == "log" and high < 1e4 * low:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1, 3)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
             axis.set_minor_formatter(NullFormatter())
 
 
 def _scale(values: np.ndarray) -> str:
     return "log" if values.min() > 0 and values.max() > 20 * values.min() else "linear"
-
-
-def _is_wide(values: np.ndarray) -> bool:
-    return bool(values.min() > 0 and values.max() > 30 * values.min())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ INK, FAINT, GREY = "#26323f", "#d9dee3", "#7a8794"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"
 COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, INK)
 DASHES = ("-", "--", ":", "-.", (0, (7, 1.5)), (0, (1, 1)))
+
+Values = ArrayLike | Sequence[float]
 
 CURVE = "jaxacct"
 """Marks the lines that are counted when the next one's colour is chosen."""
@@ -59,7 +62,7 @@ def axes_or_new(axes: Axes | None) -> Axes:
     return pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")[1]
 
 
-def curve(axes: Axes, x: ArrayLike, y: ArrayLike, label: str, lower: ArrayLike | None = None) -> None:
+def curve(axes: Axes, x: Values, y: Values, label: str, lower: Values | None = None) -> None:
     """Draws a line in the next style, and a band from it to ``lower``; what is not finite is left out.
 
     Certified brackets are mostly narrower than the line: then the line is what is seen of them.
@@ -74,7 +77,7 @@ def curve(axes: Axes, x: ArrayLike, y: ArrayLike, label: str, lower: ArrayLike |
     )  # fmt: skip
 
 
-def drawable(values: ArrayLike) -> np.ndarray:
+def drawable(values: Values) -> np.ndarray:
     """Returns the values with NaN, which draws nothing, for what is not finite."""
     return np.where(np.isfinite(values), values, np.nan)
 
