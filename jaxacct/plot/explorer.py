@@ -35,7 +35,7 @@ RATES, EPOCHS = (
     np.array([*(float(f"{digit}e{power}") for power in range(low, high) for digit in (1, 1.5, 2, 3, 5, 7)), 10.0**high])
     for low, high in ((-4, -1), (0, 2))
 )
-DELTAS = 10.0 ** np.arange(-8, -3)
+DELTAS = np.array([1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
 
 
 def page(

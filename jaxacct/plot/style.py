@@ -5,7 +5,6 @@ Colours are Okabe and Ito's (2008, "Color Universal Design"), each with a dash o
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -110,12 +109,11 @@ def described(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     """
     if not isinstance(mechanism, Mechanism):
         return f"{len(mechanism)} mechanisms composed"
-    fields = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
     told = [
         f"{words(name)} {float(np.asarray(value)):g}"
-        for name, value in fields.items()
+        for name, value in vars(mechanism).items()
         if isinstance(value, (int, float, np.generic)) or (hasattr(value, "ndim") and value.ndim == 0)
     ]
-    if steps is not None and np.ndim(steps) == 0:
+    if steps is not None and not isinstance(steps, (tuple, list)) and np.ndim(steps) == 0:
         told.append(f"{int(np.asarray(steps)):,} steps")
     return ", ".join(told) or type(mechanism).__name__
