@@ -200,6 +200,8 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
         lines.set_path_effects(rim)
         for text in axes.clabel(lines, fontsize=8, fmt="%g"):
             text.set_path_effects(rim)
+            place = axes.transAxes.inverted().transform(axes.transData.transform(text.get_position()))
+            text.set_visible(bool(np.all(np.abs(place - 0.5) < 0.46)))  # else it would be cut
         bar.set_ticks(levels, labels=[f"{level:g}" for level in levels])
         bar.ax.minorticks_off()
     _plain_ticks(axes)
