@@ -114,6 +114,6 @@ def described(mechanism: Mechanisms, steps: Steps | None = None) -> str:
         for name, value in vars(mechanism).items()
         if isinstance(value, (int, float, np.generic)) or (hasattr(value, "ndim") and value.ndim == 0)
     ]
-    if steps is not None and not isinstance(steps, (tuple, list)) and np.ndim(steps) == 0:
-        told.append(f"{int(np.asarray(steps)):,} steps")
+    if isinstance(steps, (int, float, np.number)):
+        told.append(f"{int(steps):,} steps")
     return ", ".join(told) or type(mechanism).__name__
