@@ -1,4 +1,4 @@
-"""Draws the pictures of the README and of the page on correlated noise: ``python docs/pictures.py``.
+"""Draws the pictures of the README, of the gallery and of the page on correlated noise: ``python docs/pictures.py``.
 
 Every number in them is computed here.
 """
@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 
 import jaxacct as ja
 from jaxacct import factorize, strategies
-from jaxacct.plot import ACCURACY, FAINT, INK, SPENT
+from jaxacct.plot.style import BLUE as ACCURACY
+from jaxacct.plot.style import FAINT, GREEN, INK, own_figure
+from jaxacct.plot.style import VERMILION as SPENT
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 
@@ -26,8 +28,6 @@ STEPS = np.unique(np.geomspace(1, 1e6, 49).round())
 
 SIDE = 64
 """Budgets and numbers of steps of the map, each."""
-
-GREEN = "#3f8f5b"
 
 LEVELS, BRIGHT = (1, 2, 5, 10, 20, 50), 20
 """Noise multipliers of the map's lines, and up to which of them they are drawn light on dark."""
@@ -135,6 +135,8 @@ def of_bands(axes: Any) -> None:
 
 def main() -> None:
     """Writes ``docs/images/accountants.png`` and ``docs/images/correlated-noise.png``."""
+    gallery()
+    (FOLDER.parent / "explore.html").write_text(ja.plot.page(mode="saddlepoint"), encoding="utf-8")
     figure = Figure(figsize=(9.2, 3.7), dpi=94, layout="constrained")
     left, right = figure.subplots(1, 2)
     accountants(left)
@@ -149,6 +151,29 @@ def main() -> None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, (left, right), "correlated-noise.png")
+
+
+def gallery() -> None:
+    """Writes the pictures of ``docs/gallery.md``, as its own lines of Python have them."""
+    run = ja.PoissonSubsampledGaussian(NOISE, RATE)
+    some = np.geomspace(100, 1e5, 15).round()
+    settings = ja.sweep.grid(noise_multiplier=np.geomspace(0.7, 8, 15), sampling_rate=RATE, steps=some, delta=DELTA)
+    found = ja.sweep.epsilon(settings, show_progress=False)
+    steps, sizes = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000], [128, 256, 512, 1024, 2048, 4096]
+    epochs = [1, 2, 5, 10, 20, 50, 100]
+    for name, calls in {
+        "profile": [functools.partial(ja.plot.profile, run, count) for count in (1000, 10_000)],
+        "tradeoff": [functools.partial(ja.plot.tradeoff, run, count) for count in (1000, 10_000)],
+        "epsilon-over-steps": [functools.partial(ja.plot.epsilon_over_steps, run, steps, DELTA)],
+        "least-noise": [functools.partial(ja.plot.least_noise, 3.0, DELTA, 50_000, epochs=epochs, batch_sizes=sizes)],
+        "what-if": [functools.partial(ja.plot.what_if, 3.0, DELTA, 0.01, 1000)],
+        "sweep": [functools.partial(ja.plot.sweep, found)],
+    }.items():
+        figure = own_figure(6.4, 4.4)
+        axes = figure.subplots()
+        for call in calls:
+            call(axes=axes)
+        figure.savefig(FOLDER / f"{name}.png", dpi=94, pil_kwargs={"optimize": True})
 
 
 def save(figure: Figure, both: tuple[Any, Any], name: str) -> None:

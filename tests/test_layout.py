@@ -28,7 +28,7 @@ ROOMS = (
     *("selection", "strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
     *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
     *("calibrate", "factorize", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
-    *("train", "audit", "adapters", "plot", "sweep", "verify", "specs", "certificates", "cli", "__main__"),
+    *("train", "audit", "adapters", "sweep", "plot", "verify", "specs", "certificates", "cli", "__main__"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
 
@@ -122,7 +122,7 @@ def test_the_road_to_the_transform_is_as_it_is_told(road):
 
 def test_only_what_draws_imports_the_plots():
     users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
-    assert users == {"cli"}
+    assert users - {"plot", "__init__.py"} == {"cli"}
 
 
 def test_files_are_small():

@@ -55,6 +55,7 @@ WITH_ANY = {
     "jaxacct.certificates.write(made)": "JSON",
     "jaxacct.dominating_pairs.LossDistributionPair(parameters)": "the callables' own",
     "jaxacct.menus.Menu.as_dict(return)": "JSON",
+    "jaxacct.plot.training(report)": "JSON",
     "jaxacct.prv.delta(return)": "the bracket, and a record beside it if asked",
     "jaxacct.prv.epsilon(return)": "likewise",
     "jaxacct.specs.Spec(given)": "JSON",

@@ -46,6 +46,16 @@ WRONG = {
         ValueError,
         r"sampling_rate = 0.0 .* \(0, 1\]",
     ),
+    "batch larger than the data, in a picture": (
+        lambda: ja.plot.least_noise(3.0, 1e-5, 100, epochs=[1.0], batch_sizes=[512]),
+        ValueError,
+        r"batch_sizes / num_examples = .*5.12.* \(0, 1\]",
+    ),
+    "no epochs, in a picture": (
+        lambda: ja.plot.page(epochs=[0.0]),
+        ValueError,
+        "epochs = .*0.0",
+    ),
     "negative rate": (lambda: ja.PoissonSubsampledLaplace(1.0, -0.1), ValueError, r"sampling_rate = -0.1 .* \[0, 1\]"),
     "epochs for steps": (
         lambda: ja.epsilon(SAMPLED, 2.5, 1e-5),

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, sweep, training, verify
+from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, explore, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 from jaxacct.processes import Interrupts
 
@@ -129,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, certify, verify, training, audit, doctor):
+    for group in (accounting, calibration, sweep, curve, explore, certify, verify, training, audit, doctor):
         group.add_parser(commands)
     return parser
 

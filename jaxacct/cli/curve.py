@@ -98,9 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None:
         _write(record, found, out)
     if plot is not None:
-        from jaxacct.plot import draw
-
-        draw(_chart(record, found), plot)
+        _draw(record, found, plot)
     show(record, arguments.json, lambda: _print(record, asked, found))
     return 0
 
@@ -200,8 +198,8 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     from jaxacct.whole_file import write_whole
 
     if path.suffix == ".csv":
-        chart = _chart(record, found)
-        write_csv(chart.header, chart.rows, path)
+        lines = np.stack([found.at, *found.bounds.values()], -1).tolist()
+        write_csv([found.over, *found.bounds], lines, path)
     elif path.suffix == ".json":
         write_whole(path, lambda file: file.write((strict_json.dumps(record) + "\n").encode()))
     else:
@@ -210,29 +208,26 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
         write_whole(path, lambda file: np.savez_compressed(file, **columns))
 
 
-def _chart(record: dict[str, Any], found: Found) -> Any:
-    """Returns the curve as it is drawn."""
-    import numpy as np
+def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+    """Draws the run's curve, each kind as the library does."""
+    from jaxacct.plot import curves, style
 
-    from jaxacct.plot import Chart, Curve
-
-    styles = {"upper": "bound", "lower": "bound", "estimate": "estimate"}
-    curves = [
-        Curve(name, f"{name} bound" if name != "estimate" else name, values, styles[name])
-        for name, values in found.bounds.items()
-    ]
-    known = found.bounds["upper"][np.isfinite(found.bounds["upper"])]
-    return Chart(
-        title=_title(record),
-        x_name=found.over,
-        x_label=found.over.replace("_", " "),
-        y_label=found.quantity.replace("_", " "),
-        x=found.at,
-        curves=curves,
-        notes=(f"{record['guarantee']}.",),
-        log_x=found.over in ("delta", "order"),
-        log_y=found.quantity in ("delta", "renyi_divergence") and bool(np.any(known > 0)),
-    )
+    figure = style.own_figure()
+    axes = figure.subplots()
+    run = _title(record)
+    order = found.at.argsort()
+    at, bounds = found.at[order], {name: values[order] for name, values in found.bounds.items()}
+    if found.quantity == "delta":
+        curves.draw_profile(axes, at, bounds["lower"], bounds["upper"], run)
+    elif record["kind"] == "tradeoff":
+        curves.draw_tradeoff(axes, at, bounds["lower"], bounds["upper"], run)
+    else:
+        axes.set_xscale("log")
+        axes.set_yscale("log" if found.over == "order" else "linear")
+        style.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
+        title = "Rényi divergences, upper bounds" if found.over == "order" else "Privacy profile"
+        style.dress(axes, title, style.words(found.over), style.words(found.quantity))
+    figure.savefig(path)
 
 
 def _title(record: dict[str, Any]) -> str:

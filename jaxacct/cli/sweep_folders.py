@@ -12,9 +12,6 @@ from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, s
 FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
 """Settings whose ranges may be asked for."""
 
-PIXELS, CONTOURS = 400, 13
-"""Values along each axis of a picture, and lines in it, at most."""
-
 
 def _add_folder(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="FOLDER", help="folder of the results")
@@ -73,7 +70,7 @@ def add_parsers(commands: Any) -> None:
     command = commands.add_parser(
         "plot",
         help="a picture over one or two axes",
-        description=f"Contours of the upper bound over two axes, or a curve over one, of at most {PIXELS} values each: "
+        description="A map of the upper bound over two axes, or a curve over one, of at most 256 values each: "
         "every number drawn is one of the sweep's.",
         epilog=examples("jaxacct sweep plot grid grid.png --at steps=1000"),
     )
@@ -138,51 +135,16 @@ def export(arguments: argparse.Namespace) -> int:
 
 def plot(arguments: argparse.Namespace) -> int:
     """Draws, and returns the exit code."""
-    import numpy as np
-
-    from jaxacct.plot import INK, require_matplotlib
+    from jaxacct import plot as plots
+    from jaxacct.plot.style import own_figure
     from jaxacct.sweep import load
     from jaxacct.sweep.export import check_suffix
 
-    new_figure, new_canvas = require_matplotlib()
+    figure = own_figure()
     path = pathlib.Path(arguments.file)
     check_suffix(path, PICTURES)
     check_free(path, arguments)
-    at = dict(_fixed(text) for text in arguments.at)
-    found = load(arguments.folder).downsampled(PIXELS, **at)
-    axes = {name: values for name, values in found.axes.items() if len(values) > 1}
-    if not 1 <= len(axes) <= 2 or any(values.dtype.kind == "U" for values in axes.values()):
-        raise ValueError(
-            f"a picture has one or two axes of numbers, and here are {', '.join(axes)}: fix others by --at."
-        )
-    name = "noise_multiplier" if found.quantity == "noise_multiplier" else "upper"
-    values = np.squeeze(np.where(np.isfinite(found.upper), found[name], np.nan))
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (np.nan, np.nan)
-    if not low < high:
-        raise ValueError(
-            f"there is nothing to draw: of {values.size} entries {finite.size} are finite, and these alike."
-        )
-    is_wide = low > 0 and high > 30 * low
-    figure = new_figure(figsize=(6.4, 4.8), dpi=150, layout="constrained")
-    new_canvas(figure)
-    drawn = figure.subplots()
-    (y, x) = axes if len(axes) == 2 else (None, next(iter(axes)))
-    label = found.quantity.replace("_", " ") + ("" if name != "upper" else ", upper bound")
-    if y is None:
-        drawn.plot(axes[x], values)
-        drawn.set_ylabel(label)
-        drawn.set_yscale("log" if is_wide else "linear")
-    else:
-        levels = (np.geomspace if is_wide else np.linspace)(low, high, CONTOURS)
-        filled = drawn.contourf(axes[x], axes[y], values, levels, norm="log" if is_wide else None)
-        figure.colorbar(filled, label=label, format="%.3g")
-        drawn.set_ylabel(y.replace("_", " "))
-        drawn.set_yscale(_scale(axes[y]))
-    drawn.set_xlabel(x.replace("_", " "))
-    drawn.set_xscale(_scale(axes[x]))
-    constants = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in found.constants.items())
-    drawn.set_title(f"{', '.join(found.mechanisms)}: {constants}", loc="left", color=INK, fontsize=9)
+    plots.sweep(load(arguments.folder), axes=figure.subplots(), **dict(_fixed(text) for text in arguments.at))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return 0
@@ -193,10 +155,6 @@ def _fixed(text: str) -> tuple[str, float | str]:
     if not equals:
         raise ValueError(f"--at {text} is not understood: give an axis and its value, steps=1000.")
     return name.replace("-", "_"), value if name == "mechanism" else float(value)
-
-
-def _scale(values: Any) -> str:
-    return "log" if values.min() > 0 and values.max() > 20 * values.min() else "linear"
 
 
 def described(found: Any, out: Any) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""``jaxacct explore``: the interactive page, one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import Any
+
+from jaxacct.cli.arguments import add_json, add_relation, examples
+from jaxacct.cli.shown import GUARANTEES, print_facts, scope_of, show
+
+AXES = {
+    "noise-multiplier": ("noise_multipliers", "0.5:8:25:log"),
+    "sampling-rate": ("sampling_rates", "1e-4 to 0.1"),
+    "epochs": ("epochs", "1 to 100"),
+    "delta": ("deltas", "1e-8 to 1e-4"),
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command to the parser's subcommands."""
+    command = commands.add_parser(
+        "explore",
+        help="a page with sliders for noise, rate, epochs and delta, for any browser, offline",
+        description="Writes one HTML file that shows certified bounds on epsilon for a grid of runs, and for what lies "
+        "between its points those of the cell around it. VALUES are as of sweep.",
+        epilog=examples(
+            "jaxacct explore --out page.html",
+            "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.01 --delta 1e-6",
+        ),
+    )
+    command.add_argument("--out", metavar="FILE", default="explore.html", help="the page (default: explore.html)")
+    command.add_argument("--overwrite", action="store_true", help="replace the page that is there")
+    for name, (_, default) in AXES.items():
+        command.add_argument(f"--{name}", metavar="VALUES", help=f"of the grid (default: {default})")
+    add_relation(command)
+    add_json(command)
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Computes and writes the page, and returns the exit code."""
+    import numpy as np
+
+    from jaxacct import __version__
+    from jaxacct.plot import explorer
+    from jaxacct.sweep.export import check_suffix
+    from jaxacct.sweep.ranges import parsed
+    from jaxacct.whole_file import write_whole
+
+    path = pathlib.Path(arguments.out)
+    check_suffix(path, (".html",))
+    if path.exists() and not arguments.overwrite:
+        raise ValueError(f"--out {path} is there already: name another file, or give --overwrite.")
+    given = {name: vars(arguments)[name.replace("-", "_")] for name in AXES}
+    grid: dict[str, Any] = {
+        AXES[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None
+    }
+    page = explorer.page(**grid, relation=arguments.relation, show_progress=True)
+    write_whole(path, page.encode())
+    data = explorer.data_of(page)
+    record = {
+        "out": str(path),
+        "entries": len(data["upper"]),
+        "unknown": data["upper"].count(None),
+        "relation": arguments.relation,
+        "guarantee": GUARANTEES["best"],
+        "scope": scope_of(arguments.relation),
+        "version": __version__,
+    }
+    facts = [
+        ("written to", record["out"]),
+        ("entries", f"{record['entries']:,}, {record['unknown']:,} of them unknown"),
+        ("guarantee", record["guarantee"]),
+        ("holds for", record["scope"]),
+    ]
+    show(record, arguments.json, lambda: print_facts("", facts))
+    return 0

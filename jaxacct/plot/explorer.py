@@ -1,0 +1,120 @@
+"""The interactive page: a certified sweep in one HTML file, which answers every setting by a cell of its grid.
+
+What it shows off the grid rests on this: epsilon of a Poisson-subsampled Gaussian falls in the noise and in delta, and
+grows in the rate and in the steps, each with the other three fixed.
+
+* Noise: N(0, s'^2) is N(0, s^2) and independent noise on top for s' >= s: post-processing.
+* Rate: for q <= q' the pair at q is the mixture, q/q' to 1 - q/q', of that at q' and of (Q, Q), which tells nothing.
+  The hockey-stick divergence is convex in the pair, so that at q' dominates, and domination is kept by composition
+  (Zhu, Dong and Wang 2022, Theorem 10).
+* Steps: whoever sees more results may ignore some. Delta: by definition.
+
+At fixed *epochs* epsilon need not grow in the rate, since there are fewer steps; so cells are of steps, not of epochs.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from typing import Any
+
+import numpy as np
+from jaxtyping import ArrayLike
+
+from jaxacct import sweep, validation
+from jaxacct.mechanisms.mechanism import Relation
+
+UNIT = 2000
+"""Of log10 of epsilon: the page has whole multiples of 1/2000, a tenth of a percent."""
+
+LEAST = 1e-4
+"""Epsilons below it are shown as it."""
+
+NOISE = np.geomspace(0.5, 8.0, 25).round(3)
+RATES, EPOCHS = (
+    np.array([*(float(f"{digit}e{power}") for power in range(low, high) for digit in (1, 1.5, 2, 3, 5, 7)), 10.0**high])
+    for low, high in ((-4, -1), (0, 2))
+)
+DELTAS = np.array([1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
+
+
+def page(
+    *,
+    noise_multipliers: ArrayLike = NOISE,
+    sampling_rates: ArrayLike = RATES,
+    epochs: ArrayLike = EPOCHS,
+    deltas: ArrayLike = DELTAS,
+    relation: Relation = "add_or_remove",
+    mode: str = "certified",
+    show_progress: bool = False,
+) -> str:
+    """Returns an HTML page with sliders for noise, rate, epochs and delta of DP-SGD: one file, no network, no server.
+
+    Args:
+        noise_multipliers (n,): at least 0; the grid's axes are sorted. More values make cells smaller, and the page
+            larger: six bytes for each combination.
+        sampling_rates (q,): of Poisson sampling, in (0, 1].
+        epochs (e,): positive; the steps are epochs / rate, rounded up.
+        deltas (d,): in (0, 1).
+        relation: neighbouring relation.
+        mode: as of :func:`jaxacct.sweep.epsilon`: "saddlepoint" leaves out what only a mesh can answer.
+        show_progress: whether to show a bar on standard error.
+
+    Formal guarantee: every epsilon that the page shows is an upper bound, and every bracket holds the truth. On the
+    grid they are the certified sweep's, rounded outward to a tenth of a percent. Between its points the upper bound is
+    that of the enclosing cell's corner of less noise, higher rate, more steps and smaller delta, the lower one that of
+    the opposite corner: epsilon is monotone in each, as the module proves; nothing is interpolated. Beyond the
+    grid it is inf, or 0 from below.
+
+    Raises ValueError where a setting is out of range.
+
+    >>> text = page(noise_multipliers=[1.0, 2.0], sampling_rates=[0.01], epochs=[1, 10], deltas=[1e-5])
+    >>> data = data_of(text)
+    >>> data["steps"], bool(10 ** (data["upper"][1] / data["unit"]) < 2.2)
+    ([[100, 1000]], True)
+    """
+    axes = [np.unique(np.asarray(each, np.float64)) for each in (noise_multipliers, sampling_rates, epochs, deltas)]
+    noise, rates, many, small = axes
+    validation.check_sampling_rate(rates, "sampling_rates")
+    validation.check_positive(many, "epochs")
+    steps = steps_of(many, rates[:, None])
+    shape = tuple(map(len, axes))
+    columns = np.broadcast_arrays(
+        noise[:, None, None, None], rates[:, None, None], steps[:, :, None], small, np.empty(shape)
+    )
+    names = ("noise_multiplier", "sampling_rate", "steps", "delta")
+    over: dict[str, Any] = {name: column.ravel() for name, column in zip(names, columns, strict=False)}
+    settings = sweep.rows(**over)
+    found = sweep.epsilon(settings, mode=mode, relation=relation, show_progress=show_progress)
+    # A millionth covers the rounding of the logarithm here, and of the power on the page.
+    upper = np.ceil(UNIT * np.log10(np.maximum(found.upper, LEAST)) + 1e-6)
+    is_tight = (upper > UNIT * np.log10(LEAST) + 1) & (found.lower >= 10 ** ((upper - 1.01) / UNIT))
+    data = {
+        **{name: axis.tolist() for name, axis in zip(("noise", "rate", "epochs", "delta"), axes, strict=True)},
+        "steps": steps.astype(int).tolist(),
+        "unit": UNIT,
+        "upper": [int(value) if np.isfinite(value) else None for value in upper],
+        "without_lower": np.flatnonzero(~is_tight & np.isfinite(upper)).tolist(),
+        "relation": relation.replace("_", " "),
+    }
+    return page_of(data)
+
+
+def steps_of(epochs: ArrayLike, rate: ArrayLike) -> np.ndarray:
+    """Returns the steps that a number of epochs takes: rounded up, but for the rounding of the quotient itself."""
+    quotient = np.asarray(epochs) / np.asarray(rate)
+    return np.maximum(np.ceil(quotient * (1 - 1e-9)), 1.0)
+
+
+BEGIN, END = '<script type="application/json" id="data">', "</script><!-- data -->"
+
+
+def page_of(data: dict[str, Any]) -> str:
+    """Returns the page of the data."""
+    template = (importlib.resources.files("jaxacct.plot") / "explorer.html").read_text(encoding="utf-8")
+    return template.replace(f"{BEGIN}{END}", f"{BEGIN}{json.dumps(data, separators=(',', ':'))}{END}")
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """Returns the data that a page holds."""
+    return json.loads(page.split(BEGIN)[1].split(END)[0])
