@@ -24,6 +24,10 @@ def traced(function, value):
     return jax.eval_shape(function, value)
 
 
+def tuned(space, trials):
+    return ja.train.tune(lambda: None, space, len, trials=trials, epsilon=1.0, delta=1e-5)
+
+
 WRONG = {
     # Which number goes where, and in which unit.
     "delta and epsilon swapped": (lambda: ja.epsilon(SAMPLED, 1000, 3.0), ValueError, "often an epsilon in delta's"),
@@ -365,15 +369,15 @@ WRONG = {
     "half a trial": (lambda: ja.selection.Poisson(0.5), ValueError, "mean = 0.5 is not an .* give one from 1"),
     "trials that are not whole": (lambda: ja.selection.Fixed(2.5), ValueError, "count = 2.5 .* give a whole one"),
     "a search for nothing": (
-        lambda: ja.train.tune(lambda: None, [], len, trials=ja.selection.Fixed(2), epsilon=1.0, delta=1e-5),
+        lambda: tuned([], ja.selection.Fixed(2)),
         ValueError,
         "space is empty: give at least one setting",
-    ),
+    ),  # fmt: skip
     "so many trials for sure": (
-        lambda: ja.train.tune(lambda: None, [1], len, trials=10, epsilon=1.0, delta=1e-5),
+        lambda: tuned([1], 10),
         TypeError,
         "trials = 10 is no law: give one of jaxacct.selection",
-    ),
+    ),  # fmt: skip
     "several traced deltas": (
         lambda: traced(lambda d: ja.epsilon(SAMPLED, 1, d), np.array([1e-5, 1e-6])),
         ValueError,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxacct.cli.arguments import add_json, add_relation, examples
+from jaxacct.cli.arguments import add_json, add_relation, check_free, examples
 from jaxacct.cli.shown import GUARANTEES, print_facts, scope_of, show
+
+if TYPE_CHECKING:
+    from jaxacct.mechanisms.mechanism import Relation
 
 AXES = {
     "noise-multiplier": ("noise_multipliers", "0.5:8:25:log"),
@@ -50,22 +53,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = pathlib.Path(arguments.out)
     check_suffix(path, (".html",))
-    if path.exists() and not arguments.overwrite:
-        raise ValueError(f"--out {path} is there already: name another file, or give --overwrite.")
+    check_free(path, arguments)
     given = {name: vars(arguments)[name.replace("-", "_")] for name in AXES}
     grid: dict[str, Any] = {
         AXES[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None
     }
-    page = explorer.page(**grid, relation=arguments.relation, show_progress=True)
+    relation: Relation = arguments.relation or "add_or_remove"
+    page = explorer.page(**grid, relation=relation, show_progress=True)
     write_whole(path, page.encode())
     data = explorer.data_of(page)
     record = {
         "out": str(path),
         "entries": len(data["upper"]),
         "unknown": data["upper"].count(None),
-        "relation": arguments.relation,
+        "relation": relation,
         "guarantee": GUARANTEES["best"],
-        "scope": scope_of(arguments.relation),
+        "scope": scope_of(relation),
         "version": __version__,
     }
     facts = [
