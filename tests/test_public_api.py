@@ -14,8 +14,8 @@ import typing
 LIST = pathlib.Path(__file__).parent / "data" / "public_api.txt"
 ROOMS = (
     "adapters", "audit", "calibrate", "certificates", "convert", "dominating_pairs", "factorize", "filters", "gdp",
-    "iteration", "menus", "monte_carlo", "odometers", "plot", "policies", "prv", "rdp", "saddlepoint", "selection", "specs",
-    "strategies", "sweep", "tradeoff", "train", "verify",
+    "iteration", "menus", "monte_carlo", "odometers", "plot", "policies", "prv", "rdp", "saddlepoint", "selection",
+    "specs", "strategies", "sweep", "tradeoff", "train", "verify",
 )  # fmt: skip
 
 

@@ -368,16 +368,8 @@ WRONG = {
     ),
     "half a trial": (lambda: ja.selection.Poisson(0.5), ValueError, "mean = 0.5 is not an .* give one from 1"),
     "trials that are not whole": (lambda: ja.selection.Fixed(2.5), ValueError, "count = 2.5 .* give a whole one"),
-    "a search for nothing": (
-        lambda: tuned([], ja.selection.Fixed(2)),
-        ValueError,
-        "space is empty: give at least one setting",
-    ),  # fmt: skip
-    "so many trials for sure": (
-        lambda: tuned([1], 10),
-        TypeError,
-        "trials = 10 is no law: give one of jaxacct.selection",
-    ),  # fmt: skip
+    "a search for nothing": (lambda: tuned([], ja.selection.Fixed(2)), ValueError, "space is empty: give at least one"),
+    "so many trials": (lambda: tuned([1], 10), TypeError, "trials = 10 is no law: give one of jaxacct.selection"),
     "several traced deltas": (
         lambda: traced(lambda d: ja.epsilon(SAMPLED, 1, d), np.array([1e-5, 1e-6])),
         ValueError,
