@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +41,11 @@ os.environ.setdefault(
     "simplify-while-loops "
     "--xla_cpu_parallel_codegen_split_count=1",
 )
+
+
+# A shell's background jobs are started with Ctrl-C ignored, and so would be the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

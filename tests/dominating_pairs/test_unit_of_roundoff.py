@@ -123,6 +123,8 @@ OF_THE_HOST = {
 
 NO_ROUNDING = {
     "finite.SUM_TOLERANCE": "what a user's numbers may miss is checked on the host; what is traced scales it",
+    "paired_allocation._paired": "the least width of a grid",
+    "paired_allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
     "panels.SHARE_ROUNDING": "scaled where it is used",
     "random_allocation.VALUE_ERROR": "scaled where it is used",
     "random_allocation.FIRST_ERROR": "scaled where it is used",

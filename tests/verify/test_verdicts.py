@@ -165,7 +165,9 @@ def test_every_mechanism_has_a_statement():
     named = {name for name in mechanisms.__all__ if isinstance(getattr(mechanisms, name), type)}
     # What is always taken for the mechanisms that it is composed of has none of its own: the next test.
     composed = {name for name in named if getattr(mechanisms, name).composed is not mechanisms.Mechanism.composed}
-    assert composed == {"MatrixMechanism"}
+    # Of random allocation that are blocks of an epoch, where an example is in more than two of its batches.
+    assert composed == {"MatrixMechanism", "RandomAllocation"}
+    composed -= {"RandomAllocation"}
     # Nor has what is known by its Rényi curve alone, nor what is made of others' pairs by a bound.
     curves = {name for name in named if issubclass(getattr(mechanisms, name), mechanisms.RenyiOnly)}
     bounds = {"DPWithoutReplacement", "PoissonSubsampledDP", "ExponentialMechanism", "TreeAggregation"}
