@@ -145,8 +145,9 @@ def curve(
     check(mechanism, steps)
     if not is_concrete(mechanism, steps, questions):
         return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(questions)
-    if _is_search(*_alone(mechanism, steps)):
-        return outside(stack(*_of_search(_alone(mechanism, steps)[0], questions, relation)))
+    alone = _alone(mechanism, steps)
+    if _is_search(*alone):
+        return outside(stack(*_of_search(alone[0], questions, relation)))
     if isinstance(questions, ForEpsilon) or has_renyi_only(mechanism):
         return outside(stack(*(answer(mechanism, steps, questions.at(value), relation) for value in questions.value)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)

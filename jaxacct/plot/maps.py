@@ -9,6 +9,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import calibrate, validation
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.plot.explorer import steps_of
 from jaxacct.plot.style import GREY, INK, axes_or_new, curve, dress, words
 from jaxacct.sweep import Sweep
 
@@ -57,7 +58,7 @@ def least_noise(
     validation.check_positive(many, "epochs")
     rates = np.broadcast_to(sizes / num_examples, (len(many), len(sizes)))
     validation.check_sampling_rate(rates, "batch_sizes / num_examples")
-    steps = np.ceil(many[:, None] / rates * (1 - 1e-9))
+    steps = steps_of(many[:, None], rates)
     plans = zip(rates.ravel(), steps.ravel(), strict=True)
     noise = [_least_noise(epsilon, delta, rate, count, relation) for rate, count in plans]
     axes = axes_or_new(axes)
@@ -115,7 +116,7 @@ def what_if(
 def _changed(plan: dict[str, float], name: str, factor: float, relation: Relation) -> float:
     """Returns the noise of a plan with one thing multiplied, NaN where that is out of its range."""
     changed = plan | {name: plan[name] * factor}
-    changed["steps"] = np.ceil(changed["steps"] * (1 - 1e-9))
+    changed["steps"] = float(steps_of(changed["steps"], 1.0))
     if changed["delta"] >= 1 or changed["sampling_rate"] > 1:
         return np.nan
     epsilon, delta, rate, steps = changed.values()

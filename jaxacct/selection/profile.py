@@ -49,6 +49,7 @@ Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differen
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -110,11 +111,10 @@ class Selection:
     """The best of as many runs as a law says, in one direction: delta of it at any epsilon."""
 
     def __init__(self, way: OneWay, trials: Trials) -> None:
-        self.way = way
+        self.way, self.trials = way, trials
         levels = trials.levels(LEVELS)
         self._most = trials.slope(levels[1:])[1]
         self._least = trials.slope(way.least(levels[:-1]))[0]
-        self._shown, self._cost = self._events(trials)
 
     def upper(self, epsilon: float) -> float:
         """Returns an upper bound on delta."""
@@ -138,7 +138,8 @@ class Selection:
         if epsilon > LARGEST:  # at less delta may be more
             return 0.0
         scale = math.exp(epsilon) * (1 + MARGIN)
-        least = np.min(self._shown - scale * self._cost, axis=0)
+        shown, cost = self._events
+        least = np.min(shown - scale * cost, axis=0)
         return max(float(np.max(least, initial=0.0)) * (1 - MARGIN), 0.0)
 
     def least_epsilon(self, delta: float) -> float:
@@ -158,11 +159,13 @@ class Selection:
 
     def most_epsilon(self, delta: float) -> float:
         """Returns a lower bound on epsilon at ``delta``."""
-        enough = np.all(self._shown > delta, axis=0)
-        ratio = (self._shown - delta)[:, enough] / np.maximum(self._cost[:, enough], 1e-300)
+        shown, cost = self._events
+        enough = np.all(shown > delta, axis=0)
+        ratio = (shown - delta)[:, enough] / np.maximum(cost[:, enough], 1e-300)
         return max(math.log(np.max(np.min(ratio, axis=0), initial=1.0)) - MARGIN, 0.0)
 
-    def _events(self, trials: Trials) -> tuple[np.ndarray, np.ndarray]:
+    @functools.cached_property
+    def _events(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lower bound on (1) of each E and T, as what e^eps times a cost is taken from: the less of two."""
         c, above, below = self.way.ratios, self.way.above, self.way.below
         falls, middle = np.diff(c), c[1:-1]
@@ -176,8 +179,8 @@ class Selection:
             (end + SHARES[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
         )
         inside = np.clip(p_of - (above[1:-1][known] + c * most) * (1 + SLACK) / 2, 0.0, 1.0)
-        gain = trials.slope(inside)[0]
-        loss = trials.slope(np.broadcast_to(q_of, inside.shape))[1]
+        gain = self.trials.slope(inside)[0]
+        loss = self.trials.slope(np.broadcast_to(q_of, inside.shape))[1]
         holds = np.tile(np.tri(len(c), k=-1, dtype=bool).T, (len(SHARES), 1))
         shown = np.stack([(h + c * q) * gain for q in (least, most)])
         cost = np.stack([q * loss for q in (least, most)])
