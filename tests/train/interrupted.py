@@ -5,9 +5,9 @@ import pathlib
 
 import jax
 import numpy as np
-import optax
 import pytest
 from flax import nnx
+from shared import ADAM, sharing
 
 from jaxacct.policies import AdaptiveNoise
 from jaxacct.train import AdaptiveQuantile, Checkpoints, DPTrainer, RandomAllocationSampler
@@ -26,7 +26,7 @@ def make(*, seed=1, loss=squared_error, examples=200, width=3, optimizer=None, *
     settings = BUDGET | {"noise_multiplier": 3.0, "expected_batch_size": 40, "clip_norm": 1.0} | options
     settings = {name: value for name, value in settings.items() if value is not None}
     model = nnx.Linear(width, 1, rngs=nnx.Rngs(0))
-    return DPTrainer(model, loss, optimizer or optax.adam(0.1), (x, x[:, :1]), seed=seed, **settings)
+    return sharing(DPTrainer(model, loss, optimizer or ADAM, (x, x[:, :1]), seed=seed, **settings))
 
 
 ADAPTIVE = {

@@ -8,9 +8,9 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from interrupted import assert_same, make, resumed, run_until_killed
+from shared import WHOLE
 
 import jaxacct as ja
 from jaxacct.filters import RenyiFilter
@@ -56,7 +56,7 @@ def trainer(**options):
 
 def run(examples=EXAMPLES, **options):
     """The rows that a run without gradients releases, times C; and the noise of the steps by themselves."""
-    one = trainer(loss=nothing, optimizer=optax.sgd(1.0), examples=examples, **options)
+    one = trainer(loss=nothing, optimizer=WHOLE, examples=examples, **options)
     rows, before = [], one.model.kernel[...]
     for _ in range(STEPS):
         one.fit(1)
@@ -161,7 +161,7 @@ def test_what_is_paid_for_as_a_whole_ends_there(tmp_path):
 def test_noise_that_is_not_kept_is_caught(broken):
     """The check of the first test, of a restart that loses the buffers, or draws steps again by another key."""
     one, rows = run()
-    two = trainer(loss=nothing, optimizer=optax.sgd(1.0))
+    two = trainer(loss=nothing, optimizer=WHOLE)
     two.fit(5)
     state = two.state
     if broken == "forgotten":

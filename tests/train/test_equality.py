@@ -6,9 +6,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
+from shared import WHOLE
 
 from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat
@@ -27,7 +27,7 @@ LABELS = rng.integers(0, 3, EXAMPLES).astype(np.int32)
 @functools.cache
 def trainer():
     return DPTrainer(
-        MLP((7,), 3, width=8, rngs=nnx.Rngs(0)), cross_entropy, optax.sgd(1.0), (INPUTS, LABELS), epsilon=5.0,
+        MLP((7,), 3, width=8, rngs=nnx.Rngs(0)), cross_entropy, WHOLE, (INPUTS, LABELS), epsilon=5.0,
         delta=1e-3, noise_multiplier=5.0, sampler=PoissonSampler(EXAMPLES, 0.4, CAPACITY), clip_norm=HUGE, seed=2,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 from interrupted import assert_same, make, squared_error, state_bits
+from shared import ADAM, sharing
 
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import Checkpoints, DPTrainer, Flat, IndexedSource, build_report, certified_epsilon, split_params
@@ -34,12 +35,17 @@ def examples():
     return np.random.default_rng(0).normal(size=(200, WIDTH)).astype(np.float32)
 
 
-def fine_tuning(model=None, data=None, **options):
+def tracing(model=None, data=None, **options):
+    """A trainer that traces its own programs: what they would hold of what was given is seen."""
     x = examples()
     return DPTrainer(
-        model or Fixed(), squared_error, optax.adam(0.1), data or (x, x[:, :1]), clip_norm=1.0, seed=1,
-        trainable="head", **SETTINGS | options,
+        model or Fixed(), squared_error, ADAM, data or (x, x[:, :1]), clip_norm=1.0, seed=1, trainable="head",
+        **SETTINGS | options,
     )  # fmt: skip
+
+
+def fine_tuning(**options):
+    return sharing(tracing(**options))
 
 
 def bits(trainer):
@@ -77,7 +83,7 @@ def assert_untouched(trainer, untouched):
 
 def test_the_given_model_trained_elsewhere_moves_nothing(untouched):
     model = Fixed()
-    trainer = fine_tuning(model)
+    trainer = tracing(model)
     assert spoil(nnx.state(model)) == 6
     assert np.all(np.asarray(model.base.kernel[...]) == 5.0)
     assert np.all(model.shift == 5.0)
@@ -123,7 +129,7 @@ def test_what_is_handed_out_is_a_copy(ruin, untouched):
 def test_the_examples_are_copied(kind, untouched):
     x = examples()
     data = (x, x[:, :1].copy()) if kind == "NumPy" else (jnp.array(x), jnp.array(x[:, :1]))
-    trainer = fine_tuning(data=data)
+    trainer = tracing(data=data)
     for part in data:
         if kind == "NumPy":
             part[...] = 7.0  # at once: JAX may not have read it yet

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import scipy.stats
 from flax import nnx
+from shared import WHOLE, sharing
 
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
@@ -59,7 +59,7 @@ def trainer_with(policy, **options):
     model = nnx.Linear(1, PARAMETERS, use_bias=False, kernel_init=kernel, rngs=nnx.Rngs(0))
     settings = {"epsilon": EPSILON, "delta": DELTA, "clip_norm": CLIP_NORM, "seed": 3, "correct": always} | options
     data = settings.pop("data", DATA)
-    return DPTrainer(model, nothing, optax.sgd(1.0), data, policy=policy, **settings)
+    return sharing(DPTrainer(model, nothing, WHOLE, data, policy=policy, **settings))
 
 
 def setting_of(trainer):

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from shared import WHOLE, sharing
 
 from jaxacct.train import Augmentation, DPTrainer, IndexedSource, PoissonSampler, accuracy, run_key
 from jaxacct.train import unprotected_intermediates as intermediates
@@ -42,7 +43,7 @@ def plain(model, x):
 
 def make(loss=draws, rate=0.0, data=None, **options):
     options = {"clip_norm": 1e6, "seed": 1} | options
-    return DPTrainer(Weights(rate), loss, optax.sgd(1.0), data or (INPUTS,), **SETTINGS | options)
+    return sharing(DPTrainer(Weights(rate), loss, WHOLE, data or (INPUTS,), **SETTINGS | options))
 
 
 def gradients(trainer, indices, step=0, mask=None):

@@ -8,22 +8,21 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from shared import SGD, sharing
 
 from jaxacct import plot
 from jaxacct.train import DPTrainer, Metrics, build_report, run_key, write_report
 
 
+def far_from_one(model, x):
+    return jnp.sum((model(x) - 1.0) ** 2)
+
+
 def make(seed=1, optimizer=None, **options):
     x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
     settings = {"epsilon": 1.0, "delta": 1e-3, "noise_multiplier": 3.0, "expected_batch_size": 30, "clip_norm": 1.0}
-    return DPTrainer(
-        nnx.Linear(2, 1, rngs=nnx.Rngs(0)),
-        lambda model, x: jnp.sum((model(x) - 1.0) ** 2),
-        optax.sgd(0.1) if optimizer is None else optimizer,
-        (x,),
-        seed=seed,
-        **(settings | options),
-    )
+    model, options = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), settings | options
+    return sharing(DPTrainer(model, far_from_one, SGD if optimizer is None else optimizer, (x,), seed=seed, **options))
 
 
 def test_the_report_has_the_promised_shape(tmp_path):

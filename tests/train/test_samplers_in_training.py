@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
+from shared import SGD, WHOLE, sharing
 
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import (
@@ -62,7 +62,7 @@ def trainer_with(model=None, data=DATA, loss=squared_error, optimizer=None, **op
         settings.setdefault("clip_norm", 1.0)
     if "sampler" not in settings:
         settings.setdefault("sampling_rate", 0.25)
-    return DPTrainer(model or linear(), loss, optimizer or optax.sgd(0.1), data, **settings)
+    return sharing(DPTrainer(model or linear(), loss, optimizer or SGD, data, **settings))
 
 
 @functools.cache
@@ -148,7 +148,7 @@ PARAMETERS = 20_000
 def noise_only(**options):
     """A trainer whose steps move the parameters by their noise alone."""
     model = nnx.Linear(3, PARAMETERS, use_bias=False, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
-    return trainer_with(model, loss=lambda model, x, y: 0.0 * jnp.sum(model(x)), optimizer=optax.sgd(1.0), **options)
+    return trainer_with(model, loss=lambda model, x, y: 0.0 * jnp.sum(model(x)), optimizer=WHOLE, **options)
 
 
 def test_adaptive_quantile_accounts_for_the_sum_and_the_count_together():
@@ -177,7 +177,7 @@ def test_noise_is_in_units_of_the_rules_sensitivity():
     trainer = trainer_with(
         model,
         loss=lambda model, x, y: 0.0 * jnp.sum(model(x[:1])),
-        optimizer=optax.sgd(1.0),
+        optimizer=WHOLE,
         clipping=PerLayer.of({"kernel": 0.3, "bias": 0.4}),
     )
     trainer.fit(1)

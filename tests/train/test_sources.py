@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from shared import SGD, sharing
 
 from jaxacct.train import DPTrainer, clipped_sum, privatize
 from jaxacct.train.sampling import PoissonSampler, RandomAllocationSampler
@@ -272,10 +273,10 @@ def whole(model, example):
 
 
 def trained(data, loss):
-    trainer = DPTrainer(
-        nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, optax.sgd(0.1), data,
+    trainer = sharing(DPTrainer(
+        nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, SGD, data,
         epsilon=2.0, delta=1e-3, noise_multiplier=2.0, expected_batch_size=15, clip_norm=1.0, seed=0,
-    )  # fmt: skip
+    ))  # fmt: skip
     trainer.fit(steps=2)
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(trainer.state.params)])
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from shared import SGD, sharing
 
 from jaxacct.filters import RenyiFilter
 from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon, load, make_trainer
@@ -23,7 +24,7 @@ def small_trainer(model=None, data=None, **options):
     x = rng.normal(size=(200, 3)).astype(np.float32)
     model = nnx.Linear(3, 1, rngs=nnx.Rngs(0)) if model is None else model
     settings = BUDGET | {"noise_multiplier": 3.0, "expected_batch_size": 40, "clip_norm": 1.0, "seed": 1} | options
-    return DPTrainer(model, squared_error, optax.sgd(0.1), (x, x[:, :1]) if data is None else data, **settings)
+    return sharing(DPTrainer(model, squared_error, SGD, (x, x[:, :1]) if data is None else data, **settings))
 
 
 def leaves(trainer):

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
+from shared import WHOLE
 
 from jaxacct.train import (
     DPTrainer,
@@ -242,7 +243,7 @@ def reference(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_is_the_one_by_hand(name):
     model, loss, data, trainable = setting(name)
-    trainer = DPTrainer(model, loss, optax.sgd(1.0), data, trainable=trainable, seed=SEED, **SETTINGS)
+    trainer = DPTrainer(model, loss, WHOLE, data, trainable=trainable, seed=SEED, **SETTINGS)
     trainer.fit(1)
     params, expected = reference(name.removesuffix(" under remat"))
     taken = jax.tree.map(lambda old, new: np.float64(old) - np.float64(new), params, trainer.state.params)
