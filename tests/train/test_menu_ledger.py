@@ -58,7 +58,7 @@ def test_it_is_taken_up_with_the_same_bits(tmp_path):
     run_until_killed(make(**SETTINGS), tmp_path / "run", 4, every=2)
     resumed(again, tmp_path / "run", every=2)
     assert_same(whole, again)
-    other = make(**SETTINGS | {"policy": dataclasses.replace(POLICY, most=3.0)})
+    other = make(**SETTINGS | {"policy": dataclasses.replace(POLICY, period=4)})  # of the same choices
     with pytest.raises(ValueError, match="policy"):
         Checkpoints(tmp_path / "run", every=2).resume(other)
 

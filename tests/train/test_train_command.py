@@ -1,5 +1,7 @@
 """``jaxacct train`` as a user runs it: what it writes, what it prints, what it refuses."""
 
+import contextlib
+import io
 import json
 
 import pytest
@@ -9,24 +11,28 @@ from jaxacct.cli.training import DATASETS
 from jaxacct.train.checkpoints import SPENDS, Checkpoints
 from jaxacct.train.datasets import LOADERS
 
+SHORT = ["train", "--epochs", "5", "--seed", "3"]
 
-def test_a_short_run_writes_its_report_and_picture(tmp_path, capsys):
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nobody interrupted, and what it printed in JSON."""
     pytest.importorskip("sklearn")
-    pytest.importorskip("matplotlib")
-    assert main(["train", "--epochs", "5", "--seed", "3", "--out", str(tmp_path / "run")]) == 0
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 80
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    final = report["final"]
-    assert final["steps"] == 7  # five passes of 1437 examples by 1024 at a time
-    assert report["history"][-1]["step"] == 7
-    for words in (f"{final['test_accuracy']:.4f}", f"{final['epsilon_certified']['upper']:.4f}", "1e-05"):
-        assert words in printed
-    assert report["config"]["dataset"] == "digits"
-    assert (tmp_path / "run" / "training.png").read_bytes()[1:4] == b"PNG"
+    out, printed = tmp_path_factory.mktemp("whole"), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main([*SHORT, "--out", str(out), "--json"]) == 0
+    return out, json.loads(printed.getvalue())
 
-    assert main(["train", "--epochs", "5", "--seed", "3", "--out", str(tmp_path / "again"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == report
+
+def test_a_short_run_writes_its_report_and_picture(whole):
+    pytest.importorskip("matplotlib")
+    out, report = whole
+    assert json.loads((out / "report.json").read_text()) == report
+    assert report["final"]["steps"] == 7  # five passes of 1437 examples by 1024 at a time
+    assert report["history"][-1]["step"] == 7
+    assert report["config"]["dataset"] == "digits"
+    assert (out / "training.png").read_bytes()[1:4] == b"PNG"
+    assert [path.name for path in out.iterdir() if path.is_dir()] == ["model"]
 
 
 def interrupted(monkeypatch, arguments, steps, *, before_the_release):
@@ -47,11 +53,10 @@ def interrupted(monkeypatch, arguments, steps, *, before_the_release):
 
 
 @pytest.mark.parametrize("before_the_release", [True, False])
-def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(before_the_release, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("sklearn")
-    short = ["train", "--epochs", "5", "--seed", "3"]
-    assert main([*short, "--out", str(tmp_path / "whole")]) == 0
-    kept = [*short, "--out", str(tmp_path / "run"), "--checkpoint-every", "3"]
+def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(
+    before_the_release, whole, tmp_path, monkeypatch, capsys
+):
+    kept = [*SHORT, "--out", str(tmp_path / "run"), "--checkpoint-every", "3"]
     interrupted(monkeypatch, kept, 5, before_the_release=before_the_release)
     assert "--resume" in capsys.readouterr().err
     assert not (tmp_path / "run" / "report.json").exists()
@@ -60,9 +65,12 @@ def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(before_the_rele
     assert main([*kept, "--resume", "--learning-rate", "0.3"]) == 2
     assert "learning_rate: 0.1 there, 0.3 here" in capsys.readouterr().err
     assert main([*kept, "--resume"]) == 0
-    whole, resumed = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("whole", "run"))
-    assert resumed == whole
-    assert [path.name for path in (tmp_path / "whole").iterdir() if path.is_dir()] == ["model"]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report == whole[1]
+    printed, final = capsys.readouterr().out, report["final"]
+    assert max(map(len, printed.splitlines())) <= 80
+    for words in (f"{final['test_accuracy']:.4f}", f"{final['epsilon_certified']['upper']:.4f}", "1e-05"):
+        assert words in printed
 
 
 def test_without_a_seed_lost_updates_show_in_the_report(tmp_path, monkeypatch, capsys):
