@@ -24,6 +24,11 @@ def trainer():
     return make(**SETTINGS)
 
 
+def items_of(trainer):
+    """What its menu has; of equal items a menu is certified once."""
+    return tuple(item.mechanism for item in trainer.menu.items)
+
+
 def test_a_policy_that_knows_its_choices_is_paid_for_by_a_menu(trainer):
     assert trainer.ledger_kind == "menu"
     choices = POLICY.choices
@@ -72,27 +77,26 @@ def test_the_report_tells_the_menu(trainer):
     assert "menu filter's budget" in guarantee(trainer)
 
 
-def test_an_odometer_of_a_menu_ends_before_it_reads_more_than_epsilon():
+def test_an_odometer_of_a_menu_ends_before_it_reads_more_than_epsilon(trainer):
     policy = EarlyStopping(POLICY, period=3, query_noise=20.0, patience=1000)
-    items = [ja.PoissonSubsampledGaussian(noise, 0.2) for noise in (2.0, 3.0)]
-    trainer = make(**SETTINGS | {"policy": policy, "menu": (*items, QUERY), "ledger": "odometer"})
+    trainer = make(**SETTINGS | {"policy": policy, "menu": items_of(trainer), "ledger": "odometer"})
     assert isinstance(trainer.state.ledger, MenuOdometer)
     history = trainer.fit(6, every=3)
     assert 0 < history[0].epsilon < history[1].epsilon < trainer.epsilon
     assert "odometer" in guarantee(trainer)
 
 
-def test_what_does_not_say_what_it_chooses_asks_for_a_menu():
+def test_what_does_not_say_what_it_chooses_asks_for_a_menu(trainer):
     policy = Schedule(lambda step: 3.0 - 0.01 * step, 0.2)
     options = {"noise_multiplier": None, "expected_batch_size": None, "policy": policy}
     assert make(**options).ledger_kind == "filter"
     with pytest.raises(ValueError, match=r"ledger = 'menu'.*Schedule.*menu="):
         make(**options, ledger="menu")
-    items = tuple(ja.PoissonSubsampledGaussian(noise, 0.2) for noise in (2.0, 3.0))
+    items = items_of(trainer)
     trainer = make(**options, menu=items)
     assert trainer.ledger_kind == "menu"
     trainer.fit(3)
-    # The first as 3, and what is just below that as 2.
+    # The first as 3, and what is just below that as 2.5.
     ledger = MenuFilter.of(trainer.menu)
     _, ledger = ledger.spend(items[1])
     _, ledger = ledger.spend(items[0], 2)
