@@ -119,7 +119,7 @@ def noise_multiplier(
 
     >>> from jaxacct.sweep import grid
     >>> settings = grid(epsilon=[1.0], delta=1e-5, sampling_rate=0.01, steps=10_000)
-    >>> found = noise_multiplier(settings, relation="remove")
+    >>> found = noise_multiplier(settings, relation="remove", tolerance=1e-6)
     >>> found["noise_multiplier"].round(4).tolist(), bool(found.upper[0] <= 1.0)
     ([3.8128], True)
     """

@@ -28,7 +28,7 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for i in range(2):
-    ...         _ = epsilon(settings, out=f"{folder}/{i}", shard=(i, 2))
+    ...         _ = epsilon(settings, relation="remove", out=f"{folder}/{i}", shard=(i, 2))
     ...     merge(f"{folder}/sweep", [f"{folder}/0", f"{folder}/1"]).upper.round(4).tolist()
     [6.1877, 2.1627]
     """

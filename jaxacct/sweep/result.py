@@ -44,7 +44,8 @@ class Sweep(Description):
     (1 for a delta) where nothing is known. ``estimate`` proves nothing, and is NaN where there is none.
 
     >>> from jaxacct.sweep import epsilon, grid
-    >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5))
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
+    >>> found = epsilon(settings, relation="remove")
     >>> found.shape, found["upper"].round(4).tolist(), found.counts()["saddlepoint"]
     ((2,), [6.1877, 2.1627], 2)
     """
@@ -174,7 +175,8 @@ class Sweep(Description):
         that there is not.
 
         >>> from jaxacct.sweep import epsilon, grid
-        >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=10_000, delta=1e-5))
+        >>> settings = grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
+        >>> found = epsilon(settings, relation="remove")
         >>> found.best(3.5, steps=(10_000, None), count=2)["noise_multiplier"].tolist()
         [2.0, 3.0]
         """
@@ -195,7 +197,8 @@ class Sweep(Description):
             ValueError: rows, which have no axes; an axis that there is not, or a value that it does not have.
 
         >>> from jaxacct.sweep import epsilon, grid
-        >>> found = epsilon(grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=[10_000], delta=1e-5))
+        >>> settings = grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=[10_000], delta=1e-5)
+        >>> found = epsilon(settings, relation="remove")
         >>> found.downsampled(2, steps=10_000).axes["noise_multiplier"].tolist()
         [1.0, 3.0]
         """

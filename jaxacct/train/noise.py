@@ -199,7 +199,8 @@ def sharded_words(key: jax.Array, shape: tuple[int, ...], sharding: NamedShardin
     pair's two values lie on different devices, as a rule, is why each hashes the pair by itself.
 
     >>> mesh = jax.make_mesh((1,), ("rows",))
-    >>> words, is_sine = sharded_words(jax.random.key(1), (3,), NamedSharding(mesh, PartitionSpec("rows")))
+    >>> draw = jax.jit(lambda key: sharded_words(key, (3,), NamedSharding(mesh, PartitionSpec("rows"))))
+    >>> words, is_sine = draw(jax.random.key(1))
     >>> is_sine.tolist(), bool((words[0][:2] == _words(jax.random.key(1), 2)[0]).all())
     ([False, False, True], True)
     """

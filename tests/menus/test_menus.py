@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct import calibrate, certified
@@ -11,7 +12,7 @@ from jaxacct.menus.costs import sizes_and_costs, whole_costs
 STEP = ja.PoissonSubsampledGaussian(1.5, 0.01)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+@pytest.mark.parametrize("epsilon", cases([1.0], [3.0]))
 def test_a_menu_of_one_item_is_a_plan(epsilon):
     menu = certify(epsilon, 1e-5, [STEP])
     planned = calibrate.steps(epsilon, 1e-5, STEP.noise_multiplier, STEP.sampling_rate)
@@ -28,7 +29,7 @@ def test_no_fixed_sequence_within_the_budget_costs_more_than_the_value():
     rng = np.random.default_rng(0)
     assert menu.value <= 1e-5
     assert menu.budget <= limit(menu) <= 1.02 * menu.budget
-    for share in [1, 0, 0], [0, 1, 0], [0, 0, 1], *rng.dirichlet(np.ones(3), 3):
+    for share in [1, 0, 0], [0, 1, 0], [0, 0, 1], *rng.dirichlet(np.ones(3), draws(1, 3)):
         blocks = [int(part * menu.budget / item.cost) for part, item in zip(share, menu.items, strict=True)]
         noises, rates = zip(
             *((i.mechanism.noise_multiplier, i.mechanism.sampling_rate) for i in menu.items), strict=True

@@ -54,7 +54,7 @@ def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
     assert "20 in " in output
 
 
-def test_jobs_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp_path, capsys, monkeypatch):
+def test_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp_path, capsys, monkeypatch):
     from jaxacct.cli import main
 
     arguments = [*AXES, "--out", tmp_path / "found", "--chunk", 2]
@@ -70,12 +70,10 @@ def test_jobs_of_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp
     assert main(["sweep", *map(str, arguments), "--shard", "0/2"]) == 2
     assert "chunks of this sweep: give resume" in capsys.readouterr().err
     kept = {path: path.stat().st_mtime_ns for path in out.glob("accountant/c.*")}
-    again = started(*arguments, "--shard", "0/2", "--resume", "--json", **FOUR_DEVICES)
-    output, errors = again.communicate(timeout=300)
-    assert again.returncode == 0, errors
+    assert main(["sweep", *map(str, arguments), "--shard", "0/2", "--resume", "--json"]) == 0  # and on one device
     assert len(kept) >= 2
     assert kept.items() <= {path: path.stat().st_mtime_ns for path in out.glob("accountant/c.*")}.items()
-    assert json.loads(output)["counts"]["entries"] == 10
+    assert json.loads(capsys.readouterr().out)["counts"]["entries"] == 10
     merging = ["sweep", "merge", str(tmp_path / "found"), str(out)]
     assert main(merging) == 2
     assert "1/2 missing" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from small_sweep import QUIET, SETTINGS, same
+from thorough import draws
 
 import jaxacct as ja
 from jaxacct import strict_json
@@ -305,5 +306,7 @@ def test_memory_does_not_grow_with_the_settings(computed, tmp_path):
         finally:
             tracemalloc.stop()
 
+    few, many = draws(24, 40), draws(140, 400)
     peak(16)  # imports what there is to import
-    assert peak(400) < peak(40) + 2**18  # the results of the larger one are 2.5 million bytes
+    assert 33 * 250 * (many - few) > 3 * 2**18  # bytes of the results that the larger one has more
+    assert peak(many) < peak(few) + 2**18

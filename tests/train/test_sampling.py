@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from thorough import cases
 
 from jaxacct.train.sampling import PoissonSampler, log_overflow_bound, pack
 
@@ -28,7 +29,7 @@ def draws(sampler, number, seed=0):
     return jax.jit(jax.vmap(sampler.sample))(keys)
 
 
-@pytest.mark.parametrize(("n", "q"), [(400, 0.1), (1000, 0.02), (50, 0.7)])
+@pytest.mark.parametrize(("n", "q"), cases([(1000, 0.02), (50, 0.7)], [(400, 0.1)]))
 def test_batch_sizes_are_binomial(n, q):
     _, masks = draws(PoissonSampler(n, q, n + 1), 4000)
     sizes = np.asarray(masks.sum(axis=1))

@@ -9,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 from shared import SGD, sharing
+from thorough import cases
 
 from jaxacct.train import DPTrainer, clipped_sum, privatize
 from jaxacct.train.sampling import PoissonSampler, RandomAllocationSampler
@@ -79,15 +80,19 @@ def run_in_memory(arrays, sampler, key, steps):
     return params
 
 
+@jax.jit
+def update_on(params, batch, key, step):
+    return privately(params, *batch, jax.random.fold_in(key, 1000 + step))
+
+
 def run_from(source, sampler, key, steps):
-    update = jax.jit(lambda params, batch, step: privately(params, *batch, jax.random.fold_in(key, 1000 + step)))
     params = jnp.zeros(3)
     for step, examples, mask in stream(source, sampler, key, steps):
-        params = update(params, (examples, mask), step)
+        params = update_on(params, (examples, mask), key, step)
     return params
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=["poisson", "allocation"])
+@pytest.mark.parametrize("sampler", cases(SAMPLERS[:1], SAMPLERS[1:]))
 def test_the_run_is_that_of_arrays_in_memory_bit_for_bit(arrays, mapped, sampler):
     key = jax.random.key(3)
     expected = np.asarray(run_in_memory(arrays, sampler, key, 6))

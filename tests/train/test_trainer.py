@@ -152,11 +152,11 @@ def test_groups_say_what_their_fields_say_by_themselves():
         "clipping": Flat(1.0), "placement": Placement(microbatch_size=7, ghost=False),
     }  # fmt: skip
     x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    grouped = DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (x, x[:, :1]), noise_multiplier=3.0,
-        seed=1, **groups,
-    )  # fmt: skip
+    grouped = sharing(DPTrainer(
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, SGD, (x, x[:, :1]), noise_multiplier=3.0, seed=1, **groups,
+    ))  # fmt: skip
     assert repr(short) == repr(grouped)
+    assert short._run is grouped._run  # of equal programs
     for trainer in (short, grouped):
         trainer.fit(2)
     assert same(short, grouped)
