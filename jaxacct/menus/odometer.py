@@ -66,11 +66,10 @@ class MenuOdometer(MenuFilter):
     Raises ValueError where an argument is out of range, or no item is ever granted.
 
     >>> import jaxacct as ja
-    >>> steps = [ja.PoissonSubsampledGaussian(noise, 0.01) for noise in (1.0, 2.0)]
-    >>> odometer = MenuOdometer(epsilon=3.0, delta=1e-5, items=[(steps[0], 100), (steps[1], 100)])
-    >>> _, odometer = odometer.spend(steps[0], 500)
+    >>> odometer = MenuOdometer(epsilon=1.0, delta=1e-5, items=[ja.Gaussian(20.0), ja.Gaussian(30.0)])
+    >>> _, odometer = odometer.spend(ja.Gaussian(30.0), 10)
     >>> print(f"{odometer.epsilon():.2f}")
-    1.56
+    0.47
     """
 
     readings: tuple[float, ...]

@@ -360,8 +360,9 @@ def test_a_damaged_checkpoint_may_be_deleted_and_what_followed_stays_paid_for(fi
 
 def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_path):
     """The short form of bench/crash.py, which checks at each kill that the ledger is not behind, and the end's bits."""
-    kills = draws(2, 3)
-    command = [sys.executable, "-m", "bench.crash", "--kills", f"{kills}", "--steps", "24", "--seed", "3", "--json"]
+    kills, steps = draws(2, 3), draws(12, 24)
+    settings = ["--kills", str(kills), "--steps", str(steps), "--seed", "3", "--json"]
+    command = [sys.executable, "-m", "bench.crash", *settings]
     root = pathlib.Path(__file__).parents[2]
     # So that a life traces no accountant, as on any machine.
     surroundings = os.environ | {"JAXACCT_CACHE": str(tmp_path)}
@@ -369,5 +370,5 @@ def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout)
     assert figures["kills"] == kills
-    assert figures["final"]["steps"] == 24 * kills
+    assert figures["final"]["steps"] == steps * kills
     assert figures["releases"] > 0

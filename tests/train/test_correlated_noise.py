@@ -33,6 +33,7 @@ from jaxacct.train import (
     add_noise,
     build_report,
     certified_epsilon,
+    spending,
 )
 from jaxacct.train.checkpoints import SPENDS
 from jaxacct.train.fingerprint import fingerprint
@@ -42,6 +43,24 @@ EXAMPLES, GROUPS, STEPS = 200, 4, 12
 ROOT = square_root(GROUPS)
 CYCLIC = CyclicPoissonSampler(EXAMPLES, GROUPS, 0.8, 110)
 ORDER = RandomAllocationSampler(EXAMPLES, 5, 110)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plans():
+    """Solved once for each of this file."""
+    solve, solved = spending._planned, {}
+
+    def once(sampler, strategy, *numbers):
+        if not isinstance(strategy, BandedToeplitz):
+            return solve(sampler, strategy, *numbers)
+        key = sampler, tuple(np.asarray(strategy.first_column).tolist()), numbers
+        if key not in solved:
+            solved[key] = solve(sampler, strategy, *numbers)
+        return solved[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spending, "_planned", once)
+        yield
 
 
 def nothing(model, x, y):
