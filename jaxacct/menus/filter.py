@@ -59,10 +59,10 @@ class MenuFilter(Ledger):
     Raises ValueError where an argument is out of range, or no item is ever granted.
 
     >>> import jaxacct as ja
-    >>> steps = [ja.PoissonSubsampledGaussian(noise, 0.01) for noise in (1.0, 2.0)]
-    >>> budget = MenuFilter(epsilon=3.0, delta=1e-5, items=[(steps[0], 100), (steps[1], 100)])
-    >>> granted, budget = budget.spend(steps[0], 1500)
-    >>> bool(granted), bool(budget.would_grant(steps[1], 7500)), bool(budget.would_grant(steps[1], 8000))
+    >>> queries = [ja.Gaussian(20.0), ja.Gaussian(30.0)]
+    >>> budget = MenuFilter(epsilon=1.0, delta=1e-5, items=queries)
+    >>> granted, budget = budget.spend(queries[0], 14)
+    >>> bool(granted), bool(budget.would_grant(queries[1], 30)), bool(budget.would_grant(queries[1], 40))
     (True, True, False)
     """
 
