@@ -41,7 +41,7 @@ KINDS = {"constant": {}, "adaptive noise": ADAPTIVE, "quantile, odometer": QUANT
 
 @pytest.fixture(autouse=True, scope="module")
 def one_arithmetic():
-    """A program that NumPy runs is not compiled between one run and the next: the last bits of a ledger would differ."""
+    """What NumPy runs is not compiled between one run and the next: the last bits of a ledger would differ."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "run", lambda code, given, left: translate.run(code, given, float("inf")))
         yield
