@@ -34,7 +34,7 @@ def answers_of(*scripts: str) -> list[Any]:
         cwd=pathlib.Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
