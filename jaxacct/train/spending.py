@@ -96,7 +96,9 @@ def spending(
         )
         if strategy is not None:
             sampler = Correlated(sampler, strategy, settings.MOST_STEPS)
-        return Spending(budget, chosen, _of_present(sampler, batches, present), None)
+        if batches.most_examples is not None:
+            sampler = dataclasses.replace(sampler, present=present)
+        return Spending(budget, chosen, sampler, None)
     if not isinstance(chosen, Constant):
         raise ValueError(
             f"ledger = 'planned' and policy = {type(chosen).__name__}: what is chosen on the way is not planned; give "
@@ -117,13 +119,10 @@ def spending(
     steps = None if steps is None else int(steps)
     solve = _planned if sampler or strategy or budget.queries else _planned_once
     made = solve(sampler, strategy, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
-    made = dataclasses.replace(made, sampler=_of_present(made.sampler, batches, present))
+    if batches.most_examples is not None:
+        made = dataclasses.replace(made, sampler=dataclasses.replace(made.sampler, present=present))
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
-
-
-def _of_present(sampler: Any, batches: Batches, present: int) -> Any:
-    return sampler if batches.most_examples is None else dataclasses.replace(sampler, present=present)
 
 
 def _check_correlated(strategy: Strategy, policy: Policy, sampler: Any, ledger: Ledger, *, is_open: bool) -> None:
