@@ -2,6 +2,7 @@
 
 Run: python -m bench.language_model steps --size 2M --json bench/results/language_model.json
      python -m bench.language_model compile --size 124M --devices 8
+     python -m bench.language_model compile --size 1.3B --topology v5e:2x4 --remat
      python -m bench.language_model learn --size 0.2M
 
 Not a test. ``steps`` times updates of one batch by adapters and in full, in float32 and bfloat16, in turns; memory is
@@ -18,7 +19,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 if __name__ == "__main__" and "--devices" in sys.argv:
@@ -174,9 +175,16 @@ def laid(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(at, tree, shardings)
 
 
+def described(topology: str) -> Sequence[Any]:
+    """Returns chips that are not there, for their compiler, which the wheel libtpu has."""
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+
+
 def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields, for meshes of all devices, the bytes that a device holds, of what one device would."""
-    devices = np.array(jax.devices())
+    devices = np.array(described(arguments.topology) if arguments.topology else jax.devices())
     meshes = {(len(devices),): None, (len(devices) // 2, 2): RULES} if len(devices) > 1 else {}
     kinds = [(sizes, rules, adapters) for sizes, rules in meshes.items() for adapters in (True, False)]
     for sizes, rules, adapters in kinds:
@@ -258,6 +266,7 @@ def main() -> int:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--size", choices=SHAPES, default="2M")
     parser.add_argument("--devices", type=int, default=1, help="simulated ones")
+    parser.add_argument("--topology", help="compile for such chips in place of simulated devices, as v5e:2x4")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--microbatch", type=int, default=4, help="on each device")
     parser.add_argument("--dtype", default="float32", help="of what is compiled")
