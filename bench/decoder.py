@@ -85,19 +85,20 @@ def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
     return -jnp.mean(jnp.take_along_axis(log_p, tokens[1:, None], axis=1))
 
 
-def text() -> tuple[np.ndarray, np.ndarray]:
-    """Returns examples (n, CONTEXT + 1), uint8, of the standard library, and of every tenth file of it, held out."""
+def text() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns examples (n, CONTEXT + 1), uint8, of the standard library; the file of each; those of files held out."""
     library = pathlib.Path(sysconfig.get_paths()["stdlib"])
     apart = {"site-packages", "test", "tests", "__pycache__"}
     files = sorted(path for path in library.rglob("*.py") if not apart & set(path.relative_to(library).parts))
 
-    def examples(chosen: list[pathlib.Path]) -> np.ndarray:
+    def examples(chosen: list[pathlib.Path]) -> tuple[np.ndarray, np.ndarray]:
         size = CONTEXT + 1
         files = [np.frombuffer(path.read_bytes(), np.uint8) for path in chosen]
-        return np.concatenate([file[: len(file) // size * size].reshape(-1, size) for file in files])
+        rows = [file[: len(file) // size * size].reshape(-1, size) for file in files]
+        return np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(some) for some in rows])
 
     held_out = files[::10]
-    return examples([path for path in files if path not in set(held_out)]), examples(held_out)
+    return *examples([path for path in files if path not in set(held_out)]), examples(held_out)[0]
 
 
 def loaded(model: Decoder, path: pathlib.Path) -> Decoder:

@@ -2,12 +2,14 @@
 
 Run: python -m bench.language_model steps --size 2M --json bench/results/language_model.json
      python -m bench.language_model compile --size 124M --devices 8
+     python -m bench.language_model compile --size 1.3B --topology v5e:2x4 --remat
      python -m bench.language_model learn --size 0.2M
 
 Not a test. ``steps`` times updates of one batch by adapters and in full, in float32 and bfloat16, in turns; memory is
 what the compiler asks for beside the arguments. ``compile`` makes the program of a shape for a mesh of so many
 simulated devices, without weights, and says what each device holds. ``learn`` trains on the standard library's sources
-at (8, 1e-5), without privacy, and not at all, and gives the perplexity per byte of files held out.
+at (8, 1e-5), by rows and by users (a file is a user), without privacy, and not at all, and gives the perplexity per
+byte of files held out.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 if __name__ == "__main__" and "--devices" in sys.argv:
@@ -34,7 +36,8 @@ from jax.sharding import Mesh, PartitionSpec
 from bench import report
 from bench.decoder import CONTEXT, SHAPES, Decoder, loaded, next_token_loss, text
 from bench.timing import clock
-from jaxacct.train import DPTrainer, lora
+from jaxacct import train
+from jaxacct.train import DPTrainer, lora, mean_over_examples, users_as_examples
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.layout import Layout
 from jaxacct.train.modules import merged, split_params
@@ -172,9 +175,16 @@ def laid(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(at, tree, shardings)
 
 
+def described(topology: str) -> Sequence[Any]:
+    """Returns chips that are not there, for their compiler, which the wheel libtpu has."""
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+
+
 def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields, for meshes of all devices, the bytes that a device holds, of what one device would."""
-    devices = np.array(jax.devices())
+    devices = np.array(described(arguments.topology) if arguments.topology else jax.devices())
     meshes = {(len(devices),): None, (len(devices) // 2, 2): RULES} if len(devices) > 1 else {}
     kinds = [(sizes, rules, adapters) for sizes, rules in meshes.items() for adapters in (True, False)]
     for sizes, rules, adapters in kinds:
@@ -219,22 +229,25 @@ def perplexity(model: nnx.Module, examples: np.ndarray) -> float:
 
 def learned(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields perplexities of files held out."""
-    examples, held_out = text()
+    examples, owner, held_out = text()
     held_out = held_out[:: max(1, len(held_out) // 512)]
     model: Any = model_of(arguments.size)
     if arguments.weights:
         model = loaded(model, arguments.weights)
     yield "untrained", {"perplexity": perplexity(model, held_out)}
     rate = optax.warmup_cosine_decay_schedule(0.0, arguments.rate, arguments.steps // 10, arguments.steps)
-    trainer = DPTrainer(
-        model, next_token_loss, optax.adam(rate), (examples,), epsilon=8.0, delta=1e-5, steps=arguments.steps,
-        expected_batch_size=arguments.batch, clip_norm=0.3, microbatch_size=arguments.microbatch, seed=0,
-    )  # fmt: skip
-    trainer.fit()
-    yield "epsilon = 8", {
-        "perplexity": perplexity(trainer.model, held_out), "noise multiplier": trainer.noise_multiplier,
-        "examples": len(examples),
-    }  # fmt: skip
+    records, weights = users_as_examples(examples, owner, arguments.most_of_user)
+    of_users = (mean_over_examples(next_token_loss), (records, weights), arguments.most_of_user)
+    for unit, (loss, data, gradients) in {"rows": (next_token_loss, (examples,), 1), "users": of_users}.items():
+        trainer = DPTrainer(
+            model, loss, optax.adam(rate), data, epsilon=8.0, delta=1e-5, steps=arguments.steps, clip_norm=0.3,
+            expected_batch_size=arguments.batch / gradients, microbatch_size=arguments.microbatch // gradients, seed=0,
+        )  # fmt: skip
+        trainer.fit()
+        yield f"epsilon = 8, by {unit}", {
+            "perplexity": perplexity(trainer.model, held_out), "noise multiplier": trainer.noise_multiplier,
+            unit: len(data[0]), "unit": train.build_report(trainer, [])["config"]["unit"],
+        }  # fmt: skip
     graph, params, rest = split_params(model)
     opt_state, rng = (optimizer := optax.adam(rate)).init(params), np.random.default_rng(0)
 
@@ -253,6 +266,7 @@ def main() -> int:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--size", choices=SHAPES, default="2M")
     parser.add_argument("--devices", type=int, default=1, help="simulated ones")
+    parser.add_argument("--topology", help="compile for such chips in place of simulated devices, as v5e:2x4")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--microbatch", type=int, default=4, help="on each device")
     parser.add_argument("--dtype", default="float32", help="of what is compiled")
@@ -262,6 +276,7 @@ def main() -> int:
     parser.add_argument("--most", type=float, default=12.0, help="GiB that a step may take to be run")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--most-of-user", type=int, default=4, help="rows of a file whose mean gradient is clipped")
     parser.add_argument("--weights", type=pathlib.Path, help="GPT-2's, a safetensors file")
     arguments = parser.parse_args()
     shown = {name: value for name, value in vars(arguments).items() if name not in ("json", "weights")}

@@ -32,7 +32,7 @@ from jaxtyping import Array
 
 from jaxacct import program_cache
 from jaxacct.arithmetic import UnsoundBackendError, is_decided, platform
-from jaxacct.numpy_programs.translate import Code, run, translated
+from jaxacct.numpy_programs.code import Code, run
 
 
 class By(enum.Enum):
@@ -246,6 +246,8 @@ def computed(by: By = By.XLA, *, anew: bool = True) -> tuple[dict[str, np.ndarra
         if by is By.NUMPY:
             code = program_cache.read(place, _code)
             if code is None:
+                from jaxacct.numpy_programs.translate import translated  # not needed where all is on the disk
+
                 code = translated(program.trace(*given).jaxpr)
                 program_cache.write(place, lambda: pickle.dumps(code))
             ((found,), _) = run(code, given, math.inf)

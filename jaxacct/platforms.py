@@ -3,7 +3,7 @@
 A TPU has no float64, though it takes programs of it: XLA makes them of pairs of float32, of which it promises nothing.
 There a function is traced once more, for pairs of which the roundings are counted (:mod:`jaxacct.float_pairs`). Neither
 the host that traces nor its devices are asked, so an export made on a CPU for a TPU is what a TPU would have made. What
-no platform asked for is never traced.
+no platform asked for is never traced; and single answers of a host need none of the modules that are imported late.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
 
 from jaxacct.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere, is_decided, platform, roundoff
-from jaxacct.float_pairs.interpret import as_pairs
-from jaxacct.later import later
 from jaxacct.pytrees import is_concrete
 
 
@@ -41,6 +38,10 @@ def by_platform(
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
+    from jax.extend.core import jaxpr_as_fun
+
+    from jaxacct.later import later
+
     given = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
     if result is None:
         with float64_elsewhere():
@@ -83,6 +84,9 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
 
     Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered.
     """
+    from jaxacct.float_pairs.interpret import as_pairs
+    from jaxacct.later import later
+
     if is_concrete(args):
         return as_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)

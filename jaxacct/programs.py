@@ -25,7 +25,7 @@ import numpy as np
 from jaxacct import elementary, program_cache
 from jaxacct.arithmetic import arithmetic
 from jaxacct.elementary import By
-from jaxacct.numpy_programs.translate import Code, WorkError, run, translated
+from jaxacct.numpy_programs.code import Code, WorkError, run
 
 Result = TypeVar("Result")
 
@@ -155,6 +155,8 @@ class Program(Generic[Result]):
         listed = program_cache.place_of(self.function, *key, By.NUMPY)
         version = program_cache.read(listed, _understood) if patience else None
         if version is None and patience:
+            from jaxacct.numpy_programs.translate import translated  # not needed where all is on the disk
+
             try:
                 with elementary.left_to_the_caller():
                     traced = self.jitted.trace(*args)

@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,9 @@ for kept in ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD
 # And no threads that spin while they look for work: XLA's (it reads NPROC), and those of NumPy's products.
 for threads in ("NPROC", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
+# The processes that tests start would compile the package's source each time where bytecode is not written.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ.setdefault("JAXACCT_CACHE", "off")
 # Each pytest worker has one core; XLA's own threads would only fight over it. And most of a cold suite is compilation:

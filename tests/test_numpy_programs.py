@@ -11,7 +11,8 @@ from jax import lax
 
 import jaxacct as ja
 from jaxacct import programs
-from jaxacct.numpy_programs.translate import WorkError, run, translated
+from jaxacct.numpy_programs.code import WorkError, run
+from jaxacct.numpy_programs.translate import translated
 from jaxacct.programs import Program
 
 X = np.array([[-1.5, 0.25, 3.0], [2.5, -np.inf, np.nan]])

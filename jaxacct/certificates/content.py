@@ -22,6 +22,7 @@ from jaxacct.mechanisms.records import record_of
 from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.rates import up
 from jaxacct.specs import Spec, parsed
+from jaxacct.specs.spec import unit_of
 
 SCHEMA = "jaxacct.certificate/1"
 """The format; the number rises where a key goes or changes its meaning."""
@@ -120,7 +121,7 @@ def followed(given: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "claim": claim, "bracket": bracket, "route": _route(spec, quantity, asked, bool(found.converged)),
-        "relation": spec.relation, "unit": given.get("unit", "one record"), "group": spec.group, "releases": releases,
+        "relation": spec.relation, "unit": unit_of(given), "group": spec.group, "releases": releases,
         "cut_probability": spec.cut_probability, "profile": profile,
         "risks": {"false_positive_rate": list(RATES), "true_positive_rate": success}, "spec": given,
     }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 from jaxacct.mechanisms import RepeatAndSelect
 from jaxacct.specs import Spec
 from jaxacct.specs.parts import all_of, sampling_of
+from jaxacct.specs.spec import unit_of
 
 NEIGHBOURS = {
     "add_or_remove": "the data with and without {unit}",
@@ -48,7 +49,7 @@ SEARCH = (
 def assumptions(spec: Spec) -> list[dict[str, str]]:
     """Returns what the statement rests on, one by one: in words, who says so, and what would void it."""
     given = spec.given
-    unit = given.get("unit", "one record")
+    unit = unit_of(given)
     fixed, has_report = given.get("fixed", ""), any("report" in part for part in given["parts"])
     found = [
         (

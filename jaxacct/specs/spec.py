@@ -79,10 +79,10 @@ def _parsed(given: dict[str, Any]) -> Spec:
             "fixed = false: no certificate: settings that followed from results are bounded by no composition of what "
             "they happened to be. Spend a budget by jaxacct.filters or jaxacct.menus; their guarantee holds then."
         )
-    for key, words in (("fixed", "none" if fixed == "" else fixed), ("unit", given.get("unit", "one record"))):
+    found = [part(one, f"parts[{i}]") for i, one in enumerate(parts)]
+    for key, words in (("fixed", "none" if fixed == "" else fixed), ("unit", unit_of(given))):
         if not isinstance(words, str) or not words.isprintable() or not words.strip():
             raise ValueError(f"{key} = {words!r} is no line of text: give words, such as 'one person, all visits'.")
-    found = [part(one, f"parts[{i}]") for i, one in enumerate(parts)]
     relations = {one for one in (given.get("relation"), *(one.relation for one in found)) if one is not None}
     if len(relations) > 1:
         raise ValueError(f"relation: {' and '.join(sorted(relations))} in one composition: one has to hold for all.")
@@ -109,6 +109,14 @@ def _parsed(given: dict[str, Any]) -> Spec:
         together[key] = release._replace(count=release.count + before)
     cut = rates.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
     return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
+
+
+def unit_of(given: dict[str, Any]) -> str:
+    """Returns in words whose privacy a spec is about: as it says, else as its trainers' reports say, if alike."""
+    reports = [one["report"] for one in given["parts"] if isinstance(one, dict) and "report" in one]
+    found = {report["config"].get("unit", "one record") for report in reports}
+    alike = found.pop() if len(found) == 1 else "one record"
+    return cast(str, given.get("unit", alike))
 
 
 def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import KINDS, record_of
 from jaxacct.policies import Constant
+from jaxacct.train.datasets.by_user import LossOfUser
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.sampling import Correlated, runs_of
+from jaxacct.train.sampling import Correlated, PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import drawn_by
 from jaxacct.train.trainer import DPTrainer
 
@@ -142,8 +143,8 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
 BOOKS = {"menu": "menu filter", "filter": "Rényi filter", "odometer": "odometer"}
 
 RELATIONS = {
-    "add_or_remove": "one example added or removed",
-    "replace": "one example replaced by another",
+    "add_or_remove": "{unit} added or removed",
+    "replace": "{unit} replaced by another",
 }
 
 BATCHES = {
@@ -153,6 +154,19 @@ BATCHES = {
     "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in delta",
     "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
 }
+
+
+def unit_of(trainer: DPTrainer) -> str:
+    """Returns in words whose privacy the guarantee speaks of: that of one example of the data, or of one user."""
+    return "one user with all its examples" if isinstance(trainer.program.loss.loss, LossOfUser) else "one example"
+
+
+def _number_of(trainer: DPTrainer) -> str:
+    """Returns in words what is told of the number of examples, by which sums and rates are made."""
+    size = trainer.sampler.num_examples
+    if isinstance(trainer.sampler, PoissonSampler) and trainer.sampler.present is not None:
+        return f" How many there are is protected, too: at most {size}, a number taken to be chosen without looking."
+    return f" How many there are, {size}, is taken as public." if trainer.sampler.relation != "replace" else ""
 
 
 def guarantee(trainer: DPTrainer) -> str:
@@ -196,7 +210,8 @@ def guarantee(trainer: DPTrainer) -> str:
         text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."
     sampler = type(drawn_by(trainer.sampler)).__name__
     text += (
-        f" Neighbours: {RELATIONS[trainer.sampler.relation]}. Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."
+        f" Neighbours: {RELATIONS[trainer.sampler.relation].format(unit=unit_of(trainer))}.{_number_of(trainer)}"
+        f" Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."
     )
     if isinstance(trainer.sampler, Correlated):
         text += f" Noise: {trainer.sampler.noise}, fixed before training."

@@ -93,13 +93,17 @@ class Budget:
 
 @dataclass(frozen=True)
 class Batches:
-    """How large batches are and how they are drawn: exactly one of the three.
+    """How large batches are and how they are drawn: exactly one of the first three.
 
     Attributes:
         sampling_rate: probability of each example to be in a Poisson sampled batch, in (0, 1].
         expected_batch_size: the same times the number of examples. Larger batches make better steps and fewer of them.
         sampler: of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size, drawn by turns
             or allocated by epochs; other neighbours may come with it.
+        most_examples: a public number, chosen without looking, that the data has at most. Rate, size of a batch (what
+            sums are divided by) and noise are then made of it, and how many examples there are is protected like
+            anything else: one that is missing is one whose gradient is zero. The noise is that of ``most_examples``:
+            choose it a little too large. None: the number of examples is taken as public.
 
     >>> Batches(expected_batch_size=256).expected_batch_size
     256
@@ -108,6 +112,21 @@ class Batches:
     sampling_rate: float | None = None
     expected_batch_size: float | None = None
     sampler: Sampler | None = None
+    most_examples: int | None = None
+
+    def size_for(self, present: int) -> int:
+        """Returns the public number of examples; raises ValueError where it is less than there are."""
+        if self.most_examples is None:
+            return present
+        validation.check_count(self.most_examples, "most_examples", "a public number that the data has at most")
+        if self.sampler is not None:
+            raise ValueError("most_examples and sampler are both given: give PoissonSampler(..., present=...).")
+        if self.most_examples < present:
+            raise ValueError(
+                f"most_examples = {self.most_examples} is less than data has: leave examples out, at random, or choose "
+                "a larger number without looking at the data."
+            )
+        return self.most_examples
 
 
 @dataclass(frozen=True)
@@ -199,6 +218,7 @@ class Short(TypedDict, total=False):
     sampling_rate: float | None
     expected_batch_size: float | None
     sampler: Sampler | None
+    most_examples: int | None
     clip_norm: float | None
     microbatch_size: int | None
     ghost: bool

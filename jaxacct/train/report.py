@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.train.claims import certified_epsilon, composition, guarantee, renyi_epsilon
+from jaxacct.train.claims import certified_epsilon, composition, guarantee, renyi_epsilon, unit_of
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
@@ -56,6 +56,7 @@ def build_report(
         certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
     augment, metrics = trainer.augmentation.augment, trainer.program.metrics
     settings = {
+        "unit": unit_of(trainer),
         "num_examples": trainer.sampler.num_examples,
         "sampling_rate": trainer.sampler.expected_batch_size / trainer.sampler.num_examples,
         "sampler": type(drawn_by(trainer.sampler)).__name__,

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from jaxacct import validation
 from jaxacct.train.owned import owned_array
 from jaxacct.train.readers import arguments, arrays_in, common_size, is_no_tree, is_object, reader_of
-from jaxacct.train.sampling import Sampler
+from jaxacct.train.sampling import Sampler, present_of
 
 
 class Source(Protocol):
@@ -188,9 +188,9 @@ def stream(
     >>> [(batch.step, batch.examples[0].shape) for batch in stream(source, sampler, jax.random.key(0), 2)]
     [(0, (11,)), (1, (11,))]
     """
-    if len(source) != sampler.num_examples:
+    if len(source) != present_of(sampler):
         raise ValueError(
-            f"the source has {len(source)} examples and the sampler {sampler.num_examples}: its rate would not be "
+            f"the source has {len(source)} examples and the sampler {present_of(sampler)}: its rate would not be "
             "the one that is accounted."
         )
     validation.check_steps(steps)

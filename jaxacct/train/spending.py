@@ -35,7 +35,9 @@ def spending(
     size: int,
     strategy: Strategy | None = None,
 ) -> Spending:
-    """Returns what a run spends; solves for what a plan leaves open. ``strategy`` correlates its noise.
+    """Returns what a run on ``size`` examples spends; solves for what a plan leaves open.
+
+    ``strategy`` correlates its noise.
 
     Raises ValueError or TypeError where too little or too much is given.
 
@@ -43,6 +45,9 @@ def spending(
     >>> made.budget.ledger, made.plan.steps, made.policy.noise_multiplier == made.plan.noise_multiplier
     ('planned', 20, True)
     """
+    present, size = size, batches.size_for(size)
+    if strategy is not None and batches.most_examples is not None:
+        raise ValueError(f"most_examples = {size} and noise are both given: correlated noise takes the size as public.")
     chosen = settings.policy_of(policy, noise, batches, size)
     constant = isinstance(chosen, Constant)
     of_policy = isinstance(chosen, FinitePolicy) and bool(chosen.choices)
@@ -91,6 +96,8 @@ def spending(
         )
         if strategy is not None:
             sampler = Correlated(sampler, strategy, settings.MOST_STEPS)
+        if batches.most_examples is not None:
+            sampler = dataclasses.replace(sampler, present=present)
         return Spending(budget, chosen, sampler, None)
     if not isinstance(chosen, Constant):
         raise ValueError(
@@ -112,6 +119,8 @@ def spending(
     steps = None if steps is None else int(steps)
     solve = _planned if sampler or strategy or budget.queries else _planned_once
     made = solve(sampler, strategy, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
+    if batches.most_examples is not None:
+        made = dataclasses.replace(made, sampler=dataclasses.replace(made.sampler, present=present))
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
 

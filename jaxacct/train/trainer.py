@@ -34,6 +34,7 @@ from jaxacct.train.noise import start
 from jaxacct.train.owned import fixed_setting, owned, owned_settings
 from jaxacct.train.planned import delta_left
 from jaxacct.train.planned_ledger import PlannedLedger
+from jaxacct.train.sampling import present_of
 from jaxacct.train.saving import save_model
 from jaxacct.train.sources import ArraySource, source_of
 from jaxacct.train.spending import items_of, spending
@@ -158,8 +159,8 @@ class DPTrainer(Loop):
         self.seed = describe_seed(seed)
         if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
-        if len(self.source) != self.sampler.num_examples:
-            raise ValueError(f"sampler is for {self.sampler.num_examples} examples, and data has {len(self.source)}.")
+        if len(self.source) != present_of(self.sampler):
+            raise ValueError(f"sampler is for {present_of(self.sampler)} examples, and data has {len(self.source)}.")
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augmentation)

@@ -21,6 +21,21 @@ from jaxtyping import Array
 WHOLE = PartitionSpec()
 
 
+def _scattered(part: Array, names: Any, axis: int) -> Array:
+    """Returns on each device its shard of the sum over the devices along ``names``, cut along ``axis``."""
+
+    def exchanged(part: Array) -> Array:
+        before, after = part.shape[:axis], part.shape[axis + 1 :]
+        pieces = part.reshape(*before, jax.lax.axis_size(names), -1, *after)
+        return jax.lax.all_to_all(pieces, names, axis, axis).sum(axis)
+
+    def reduced(part: Array) -> Array:
+        return jax.lax.psum_scatter(part, names, scatter_dimension=axis, tiled=True)
+
+    # A TPU's compiler adds up no float64 between devices, and moves it. What is sent is as much.
+    return jax.lax.platform_dependent(part, tpu=exchanged, default=reduced)
+
+
 @dataclass(frozen=True)
 class Shards:
     """The mesh, its row axes, and how each parameter lies on it.
@@ -67,7 +82,7 @@ class Shards:
 
         def scatter(part: Array) -> Array:
             for axis in divided:
-                part = jax.lax.psum_scatter(part, rows[axis], scatter_dimension=axis, tiled=True)
+                part = _scattered(part, rows[axis], axis)
             return part
 
         # In an axis of both kinds, what rows divide is divided again by tensors, and not the other way round.

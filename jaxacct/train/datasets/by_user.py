@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -112,8 +113,23 @@ def users_as_examples(
     return jax.tree.map(lambda leaf: np.asarray(leaf)[places], data), weights
 
 
-def mean_over_examples(loss: Callable[..., Array]) -> Callable[..., Array]:
+@dataclass(frozen=True)
+class LossOfUser:
+    """The loss of a user's record, by that of one example: :func:`mean_over_examples`."""
+
+    of_example: Callable[..., Array]
+
+    def __call__(self, model: Any, *record: Any) -> Array:
+        *examples, weights = record
+        losses = jax.vmap(lambda *example: self.of_example(model, *example))(*examples)
+        # Losses that are infinite where they count for nothing would be NaN.
+        return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0))
+
+
+def mean_over_examples(loss: Callable[..., Array]) -> LossOfUser:
     """Returns the loss of a record of :func:`users_as_examples`: the weighted mean of ``loss`` over its examples.
+
+    A trainer of such a loss says of its guarantee that it is for users.
 
     Args:
         loss: of a model and one example, ``loss(model, *example)``.
@@ -125,11 +141,4 @@ def mean_over_examples(loss: Callable[..., Array]) -> Callable[..., Array]:
     >>> float(mean_over_examples(lambda model, x: model * x)(2.0, *record))
     5.0
     """
-
-    def mean(model: Any, *record: Any) -> Array:
-        *examples, weights = record
-        losses = jax.vmap(lambda *example: loss(model, *example))(*examples)
-        # Losses that are infinite where they count for nothing would be NaN.
-        return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0))
-
-    return mean
+    return LossOfUser(loss)

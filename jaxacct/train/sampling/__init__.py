@@ -18,7 +18,7 @@ from jaxacct.train.sampling.correlated import Correlated
 from jaxacct.train.sampling.cyclic import CyclicPoissonSampler
 from jaxacct.train.sampling.overflow import log_binomial_tail, log_overflow_bound
 from jaxacct.train.sampling.packing import Batch, pack
-from jaxacct.train.sampling.poisson import ALLOWANCE, PoissonSampler
+from jaxacct.train.sampling.poisson import ALLOWANCE, PoissonSampler, present_of
 from jaxacct.train.sampling.sampler import Sampler, Separating, runs_of
 from jaxacct.train.sampling.truncated import TruncatedPoissonSampler
 from jaxacct.train.sampling.without_replacement import WithoutReplacementSampler
@@ -37,5 +37,6 @@ __all__ = [
     "log_binomial_tail",
     "log_overflow_bound",
     "pack",
+    "present_of",
     "runs_of",
 ]

@@ -23,7 +23,7 @@ between Bernoulli laws. Capacities above ``num_examples`` never overflow.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
@@ -36,10 +36,20 @@ from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64, scope
 from jaxacct.train.sampling.overflow import cut_cost, least_capacity, log_overflow_bound
 from jaxacct.train.sampling.packing import RATE_UNIT, Batch, coins, pack
-from jaxacct.train.sampling.sampler import check_num_examples, drawn_rate
+from jaxacct.train.sampling.sampler import Sampler, check_num_examples, drawn_rate
 
 ALLOWANCE = 1e-3
 """Share of delta that overflows may cost, by default. The batch grows by the logarithm of its inverse only."""
+
+
+def present_of(sampler: Sampler) -> int:
+    """Returns how many examples there are to draw from; of samplers that protect their number not the public one.
+
+    >>> present_of(PoissonSampler(num_examples=40, sampling_rate=0.5, capacity=41, present=31))
+    31
+    """
+    present = sampler.present if isinstance(sampler, PoissonSampler) else None
+    return sampler.num_examples if present is None else present
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,14 @@ class PoissonSampler:
     """Draws batches in which each example takes part independently, and knows what mechanism that makes.
 
     Attributes:
-        num_examples: size of the data set; taken as public, as it sets the expected batch size.
+        num_examples: size of the data set; taken as public, as it sets the expected batch size. With ``present`` a
+            public number that the data has at most.
         sampling_rate: probability of each example to be in a batch. The multiple of 2^-32 next to the one given: the
             attribute is what is really drawn, and what :meth:`mechanism` accounts.
         capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
+        present: how many examples there are, where that is to be protected as well; the others of ``num_examples`` are
+            drawn and contribute nothing. All else depends on ``num_examples`` alone, so that an example that is not
+            there is one whose gradient is zero. None: all.
 
     Hashable and without arrays: close over it in a compiled function.
 
@@ -70,9 +84,15 @@ class PoissonSampler:
     num_examples: int
     sampling_rate: float
     capacity: int
+    present: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_num_examples(self.num_examples)
+        if self.present is not None and not 0 < self.present <= self.num_examples:
+            raise ValueError(
+                f"present = {self.present} examples of at most num_examples = {self.num_examples}: give there a "
+                "public number that was chosen without looking, large enough."
+            )
         object.__setattr__(self, "sampling_rate", drawn_rate(self.sampling_rate))
         if self.capacity < min((self.num_examples + 1) * self.sampling_rate + 1, self.num_examples + 1):
             raise ValueError(
@@ -166,7 +186,7 @@ class PoissonSampler:
         with scope():
             threshold = self._drawn_at(sampling_rate) * RATE_UNIT
             selected = bits.astype(jnp.float64) < threshold
-        return pack(selected, self.capacity)
+        return pack(self._of_present(selected), self.capacity)
 
     @in_float64(safe=as_it_is)
     def _drawn_at(self, sampling_rate: ArrayLike) -> Array:
@@ -175,4 +195,7 @@ class PoissonSampler:
 
     def draw(self, key: jax.Array) -> Bool[Array, " num_examples"]:
         """Returns which examples take part, before packing."""
-        return coins(key, self.num_examples, self.sampling_rate)
+        return self._of_present(coins(key, self.num_examples, self.sampling_rate))
+
+    def _of_present(self, selected: Bool[Array, " num_examples"]) -> Bool[Array, " num_examples"]:
+        return selected if self.present is None else selected & (jnp.arange(self.num_examples) < self.present)

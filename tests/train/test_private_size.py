@@ -1,0 +1,93 @@
+"""Whose privacy a run's guarantee is for, and how many there are as a secret of its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxacct import strategies, train
+from jaxacct.train.sampling import PoissonSampler
+
+x = np.random.default_rng(0).normal(size=(31, 3)).astype(np.float32)
+weights = np.ones(31, np.float32)
+weights[-1] = 0.0  # whose gradient is zero
+
+
+def loss(model, x, weight):
+    return weight * jnp.sum(model(x) ** 2)
+
+
+def trainer(count, *, loss=loss, data=None, **changes):
+    given = {"epsilon": 2.0, "delta": 1e-4, "steps": 4, "expected_batch_size": 10, "clip_norm": 1.0, "seed": 3}
+    data = (x[:count], weights[:count]) if data is None else data
+    return train.DPTrainer(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, optax.sgd(0.1), data, **given | changes)
+
+
+def parameters_after(made):
+    made.fit()
+    return jax.tree.map(np.asarray, nnx.state(made.model, nnx.Param))
+
+
+def test_an_example_that_is_not_there_is_one_whose_gradient_is_zero():
+    """No statistic tells n from n - 1: with the same keys all that is released is the same, to the bit."""
+    with_it, without = (parameters_after(trainer(count, most_examples=40)) for count in (31, 30))
+    jax.tree.map(np.testing.assert_array_equal, with_it, without)
+    # And where their number is public it is in the rate and the noise, as the guarantee says.
+    with_it, without = (trainer(count) for count in (31, 30))
+    assert with_it.sampler.sampling_rate != without.sampler.sampling_rate
+    assert "How many there are, 31, is taken as public" in train.guarantee(with_it)
+
+
+def test_what_is_written_beside_the_weights_does_not_tell_how_many_there_are():
+    reports = [train.build_report(trainer(count, most_examples=40), []) for count in (31, 30)]
+    assert reports[0] == reports[1]
+    assert reports[0]["config"]["num_examples"] == 40
+    assert "protected, too: at most 40" in reports[0]["final"]["guarantee"]
+    plans = [trainer(count, most_examples=40).plan for count in (31, 30)]
+    assert repr(plans[0]) == repr(plans[1])
+
+
+def test_only_those_present_are_drawn_and_as_often():
+    whole, part = (PoissonSampler(40, 0.25, 41, present=present) for present in (None, 31))
+    for key in jax.random.split(jax.random.key(0), 20):
+        assert np.array_equal(whole.draw(key)[:31], part.draw(key)[:31])
+        assert not part.draw(key)[31:].any()
+        (indices, mask), (others, lower) = part.sample(key), part.sample_at(key, 0, 0.25)
+        assert indices[mask].max(initial=0) < 31
+        assert others[lower].max(initial=0) < 31
+    assert part.expected_batch_size == whole.expected_batch_size == 10.0
+    assert part.overflow_probability == whole.overflow_probability
+
+
+def test_a_run_of_users_says_so():
+    records, weights = train.users_as_examples((x, np.ones(31, np.float32)), list("abcdefghijklmno") * 2 + ["a"], 2)
+    made = trainer(15, loss=train.mean_over_examples(loss), data=(*records, weights), expected_batch_size=5)
+    assert train.build_report(made, [])["config"]["unit"] == "one user with all its examples"
+    assert "Neighbours: one user with all its examples added or removed." in train.guarantee(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"most_examples": 30}, "most_examples = 30 is less than data has"),
+        ({"most_examples": 40.0}, "most_examples = 40.0"),
+        (
+            {"most_examples": 40, "sampler": PoissonSampler(31, 0.3, 32), "expected_batch_size": None},
+            "most_examples and sampler are both given",
+        ),
+        (
+            {"most_examples": 40, "noise": strategies.BandedToeplitz(np.array([1.0, 0.5]))},
+            "correlated noise takes the size as public",
+        ),
+    ],
+)
+def test_messages(changes, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        trainer(31, **changes)
+
+
+def test_more_are_present_than_there_may_be():
+    with pytest.raises(ValueError, match="present = 41 examples of at most num_examples = 40"):
+        PoissonSampler(40, 0.25, 41, present=41)
