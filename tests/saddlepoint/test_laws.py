@@ -1,6 +1,5 @@
 """The laws that the exact accountant inverts: moments, what they state of their errors, and of their decay."""
 
-import itertools
 from typing import NamedTuple
 
 import jax
@@ -9,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta
+from oracle import PI, gaussian_delta, integral
 from scipy.stats import binom
 from thorough import draws
 
@@ -21,7 +20,6 @@ from jaxacct.dominating_pairs.subsampled_gaussian import STEEPEST
 
 FARTHER = np.array([1.0, 1.03, 1.3, 2.0, 7.0])
 PIECES = 8
-PI = np.longdouble("3.14159265358979323846264338")
 
 
 class Look(NamedTuple):
@@ -92,16 +90,6 @@ PAIRS = {
     "poisson-add": SubsampledGaussianPair(0.7, 0.3, False),
     "poisson-all": SubsampledGaussianPair(2.0, 1.0, True),
 }
-
-
-def integral(function, ends, panels):
-    """Between each two ends in so many panels, by the tanh-sinh rule in extended precision."""
-    t = np.arange(-52, 53) / np.longdouble(16)
-    angles = np.sinh(t) * PI / 2
-    nodes, weights = np.tanh(angles), PI / 2 * np.cosh(t) / np.cosh(angles) ** 2 / 16
-    edges = np.concatenate([np.linspace(a, b, panels, endpoint=False) for a, b in itertools.pairwise(ends)] + [ends[-1:]])
-    half = np.diff(edges)[:, None] / 2
-    return np.sum(function(edges[:-1, None] + half * (1 + nodes)) * weights * half)
 
 
 def exact_moment(pair, z):
