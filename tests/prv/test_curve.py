@@ -65,7 +65,7 @@ def gaussian_tradeoff(mu, rate):
         return mpmath.ncdf(quantile - mu)
 
 
-@pytest.mark.parametrize(("noise", "steps"), cases(SETTINGS[::3], SETTINGS[1:3]))
+@pytest.mark.parametrize(("noise", "steps"), cases(SETTINGS[:1], SETTINGS[1:]))
 def test_tradeoff_of_a_gaussian(noise, steps):
     rates = np.array([0.0, 1e-6, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.8, 0.99, 1.0])
     found = ja.tradeoff.curve(ja.Gaussian(noise), steps, rates, accountant="prv")

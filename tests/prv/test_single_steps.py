@@ -11,7 +11,7 @@ import jaxacct as ja
 from jaxacct.strategies import BandedToeplitz, CyclicPoisson
 
 POINTS = 2**10
-EPSILONS = cases([0.0, 0.3, 2.5], [0.01, 1.0, 7.0])
+EPSILONS = cases([0.0, 2.5], [0.01, 0.3, 1.0, 7.0])
 
 
 def cdf_p(y, b):
