@@ -10,7 +10,6 @@ import mpmath
 import numpy as np
 from scipy.optimize import brentq
 
-
 PI = np.longdouble("3.14159265358979323846264338")
 
 

@@ -75,14 +75,12 @@ def laplace_and_gaussian_delta(scale, noise, epsilon):
         # Outside [0, 1] the loss is constant.
         below, above = mpmath.exp(-1 / b) / 2, mpmath.mpf(1) / 2
         ends = below * gaussian_delta(mu, epsilon + 1 / b) + above * gaussian_delta(mu, epsilon - 1 / b)
-        between, error = mpmath.quad(term, [0, 0.5, 1], method="gauss-legendre", maxdegree=5, error=True)
-        assert error < 1e-22 * between
-        return ends + between
+        return ends + mpmath.quad(term, [0, 0.25, 0.5, 0.75, 1])
 
 
 @pytest.mark.parametrize(("scale", "noise"), cases([(0.4, 3.0)], [(1.0, 1.0), (10.0, 0.7)]))
 def test_laplace_with_gaussian_against_quadrature(scale, noise):
-    for epsilon in (0.0, 0.7, 2.0, 6.0):
+    for epsilon in cases([0.7, 6.0], [0.0, 2.0]):
         truth = laplace_and_gaussian_delta(scale, noise, epsilon)
         both = ja.prv.delta((ja.Laplace(scale), ja.Gaussian(noise)), (1, 1), epsilon, points=POINTS)
         assert_holds(both, truth, 1e-20)

@@ -102,7 +102,9 @@ def truncated(scale, rate, weight):
 
 
 MIXTURE = ja.GaussianMixture(0.9, [1.0, 2.5], [0.75, 0.25])
+MATRIX = ja.MatrixMechanism(BandedToeplitz([4.0, 3.0]), 3.5, CyclicPoisson(2, 2, 0.01))
 THREE, OTHER_THREE = [0.5, 0.25, 0.25, 0.0], [0.125, 0.25, 0.5, 0.125]
+
 
 def laplace(scale, relation, shift):
     return ja.Laplace(scale), relation, pair_delta(scale, [(1, shift)], [(1, 0)], "laplace")
@@ -116,7 +118,7 @@ CASES = [
     gaussian(0.4, "add_or_remove", 1),
     gaussian(3.0, "replace", 2),
     *poisson(ja.PoissonSubsampledGaussian(0.7, 0.01), 0.7, 0.01, "gaussian"),
-    poisson(ja.MatrixMechanism(BandedToeplitz([4.0, 3.0]), 3.5, CyclicPoisson(2, 2, 0.01)), 0.7, 0.01, "gaussian")[1],
+    poisson(MATRIX, 0.7, 0.01, "gaussian")[1],
     laplace(0.2, "add_or_remove", 1),
     laplace(5.0, "replace", 2),
     *poisson(ja.PoissonSubsampledLaplace(1.5, 0.7), 1.5, 0.7, "laplace"),
@@ -141,7 +143,7 @@ MORE = [
     gaussian(1.0, "replace", 2),
     *poisson(ja.PoissonSubsampledGaussian(2.0, 1e-4), 2.0, 1e-4, "gaussian"),
     *poisson(ja.PoissonSubsampledGaussian(1.0, 0.9), 1.0, 0.9, "gaussian"),
-    *poisson(ja.MatrixMechanism(BandedToeplitz([4.0, 3.0]), 3.5, CyclicPoisson(2, 2, 0.01)), 0.7, 0.01, "gaussian")[::2],
+    *poisson(MATRIX, 0.7, 0.01, "gaussian")[::2],
     *[laplace(b, "add_or_remove", 1) for b in (1.0, 5.0)],
     *[laplace(b, "replace", 2) for b in (0.2, 1.0)],
     *poisson(ja.PoissonSubsampledLaplace(0.5, 0.02), 0.5, 0.02, "laplace"),
