@@ -219,7 +219,7 @@ def judged(rows: list[Case]) -> dict[str, Any]:
     violations: dict[str, list] = {name: [] for name in accountants}
     gaps: dict[str, list[float]] = {name: [] for name in accountants}
     seconds = dict.fromkeys(accountants, 0.0)
-    for outcomes in (2, 3):
+    for outcomes in sorted({len(case.p) for case in rows}):
         of_size = [case for case in rows if len(case.p) == outcomes]
         found = {}
         for name, accountant in accountants.items():

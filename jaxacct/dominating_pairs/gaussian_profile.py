@@ -37,6 +37,7 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.precision import TINY, log_complement
+from jaxacct.programs import compiled
 
 REACH = 38.0
 """Nats by which the integrand has fallen where the integrals end."""
@@ -211,6 +212,7 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     return jnp.minimum(values[0], 1.0), jnp.clip(values[1], least, 1.0)
 
 
+@compiled
 def log_delta_between(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     """Returns bounds on log delta of scalars: mu in (0, inf), itself right to two units, and epsilon >= 0."""
     t = epsilon / mu - mu / 2

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from thorough import draws
 
 from jaxacct import PoissonSubsampledGaussian, rdp
 from jaxacct.convert import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon
@@ -93,7 +94,8 @@ def test_no_pair_is_outside_the_relation(outcomes):
     divergence = ((top + np.log(np.sum(p * np.exp(power - top[..., None]), axis=-1))) / (orders - 1)[:, None]).T
     # What is computed here has a rounding of its own, far above the functions' where the divergence is small.
     counts = (delta > 1e-9) & (delta < 0.999) & np.all(divergence > 1e-4, axis=-1)
-    assert np.sum(counts) > 500
+    counts = np.flatnonzero(counts)[: draws(500, 2000)]  # equally many of either kind: one program
+    assert len(counts) >= 500
     epsilon, delta, divergence = epsilon[counts], delta[counts], divergence[counts]
     assert np.all(least_rdp(epsilon, delta, orders) <= divergence * (1 + 1e-9))
     for i in range(len(orders)):
@@ -113,7 +115,7 @@ def random_settings(seed, count):
 
 
 def test_no_method_beats_the_ones_before_it():
-    order, divergence, delta, epsilon = random_settings(2, 300)
+    order, divergence, delta, epsilon = random_settings(2, draws(100, 300))
     epsilons, deltas = (
         np.array([[f([r], [a], x, m) for r, a, x in zip(divergence, order, v, strict=True)] for m in METHODS])
         for f, v in ((rdp_to_epsilon, delta), (rdp_to_delta, epsilon))
@@ -125,7 +127,7 @@ def test_no_method_beats_the_ones_before_it():
 
 
 def test_closed_lower_bounds_are_below_the_least_divergence():
-    order, _, delta, epsilon = random_settings(3, 300)
+    order, _, delta, epsilon = random_settings(3, draws(100, 300))
     for a, d, e in zip(order, delta, epsilon, strict=True):
         best, g, f = (least_rdp(e, d, [a], method)[0] for method in ("optimal", "g", "f"))
         assert max(g, f) <= best * (1 + 1e-9) + 1e-15

@@ -45,11 +45,10 @@ def test_sums_are_right_to_the_units_that_are_counted(added, seed):
     assert not np.any(np.stack([real, imaginary])[:, :, count:])
 
 
-def test_what_is_added_to_stays():
+def test_what_is_added_to_stays(added):
     with jax.enable_x64(True):
         weights, angles, *_, real, imaginary = arguments(0)
-        lanes = [leaf[:1] for leaf in (weights, angles, FIRST, np.zeros(LANES, np.int32), real + 1.5, imaginary - 0.25)]
-        found = jax.jit(as_pairs(characteristic.turned_sums))(*lanes)
+        found = added(weights, angles, FIRST, np.zeros(LANES, np.int32), real + 1.5, imaginary - 0.25)
     np.testing.assert_array_equal(found[0], 1.5)
     np.testing.assert_array_equal(found[1], -0.25)
 

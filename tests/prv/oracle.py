@@ -3,10 +3,24 @@
 Closed forms and enumerations in 60 digits. Compositions of other laws are judged by :mod:`jaxacct.verify`.
 """
 
+import itertools
 import math
 
 import mpmath
+import numpy as np
 from scipy.optimize import brentq
+
+PI = np.longdouble("3.14159265358979323846264338")
+
+
+def integral(function, ends, panels):
+    """Of a function of arrays, smooth between each two ends: in so many panels, by the tanh-sinh rule, in 18 digits."""
+    t = np.arange(-52, 53) / np.longdouble(16)
+    angles = np.sinh(t) * PI / 2
+    nodes, weights = np.tanh(angles), PI / 2 * np.cosh(t) / np.cosh(angles) ** 2 / 16
+    edges = [np.linspace(a, b, panels + 1, dtype=np.longdouble)[:, None] for a, b in itertools.pairwise(ends)]
+    low, high = (np.concatenate([row[which] for row in edges]) for which in (slice(-1), slice(1, None)))
+    return np.sum(function((low + high) / 2 + (high - low) / 2 * nodes) * weights * (high - low) / 2)
 
 
 def gaussian_delta(mu, epsilon):

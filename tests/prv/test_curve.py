@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from brackets import assert_holds, assert_judged
 from oracle import gaussian_delta
+from thorough import cases
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
@@ -64,7 +65,7 @@ def gaussian_tradeoff(mu, rate):
         return mpmath.ncdf(quantile - mu)
 
 
-@pytest.mark.parametrize(("noise", "steps"), SETTINGS)
+@pytest.mark.parametrize(("noise", "steps"), cases(SETTINGS[:1], SETTINGS[1:]))
 def test_tradeoff_of_a_gaussian(noise, steps):
     rates = np.array([0.0, 1e-6, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.8, 0.99, 1.0])
     found = ja.tradeoff.curve(ja.Gaussian(noise), steps, rates, accountant="prv")
@@ -74,11 +75,8 @@ def test_tradeoff_of_a_gaussian(noise, steps):
         assert_holds(row(found, i), gaussian_tradeoff(mu, float(rate)))
     assert np.all(np.diff(found.lower) <= 0)
     assert np.all(np.diff(found.upper) <= 0)
-
-
-def test_tradeoff_says_something():
-    found = ja.tradeoff.curve(ja.Gaussian(10.0), 100, np.array([0.1, 0.5]), accountant="prv")
-    assert np.all(found.upper - found.lower < 0.01)
+    # And it says something.
+    assert np.all((found.upper - found.lower)[[4, 6]] < 0.01) or (noise, steps) != SETTINGS[0]
 
 
 def test_tradeoff_without_noise_protects_from_nothing():

@@ -64,6 +64,8 @@ def test_default_tolerance_is_met_without_a_word():
     assert bounds.converged
     assert seen.converged
     assert bounds.gap <= 1e-3
+    assert bounds.lower <= 6.1877 + 5e-5
+    assert bounds.upper >= 6.1877 - 5e-5
 
 
 def test_a_tolerance_out_of_reach_is_said_to_be(monkeypatch):

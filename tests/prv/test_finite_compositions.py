@@ -8,15 +8,16 @@ import pytest
 from brackets import assert_holds, assert_inverts
 from oracle import finite_delta
 from test_single_steps import approximate_dp, discrete_laplace, randomized_response
+from thorough import cases
 
 import jaxacct as ja
 
 POINTS = 2**10
 
 
-@pytest.mark.parametrize("steps", [2, 7, 64, 200])
+@pytest.mark.parametrize("steps", cases([7, 200], [2, 64]))
 def test_pure_dp_composed(steps):
-    for level in (0.01, 0.3, 2.0):
+    for level in cases([0.01, 2.0], [0.3]):
         pair = randomized_response(level, 2)
         for share in (0.0, 0.1, 0.5, 0.9):
             epsilon = share * level * steps
@@ -25,7 +26,7 @@ def test_pure_dp_composed(steps):
             )
 
 
-@pytest.mark.parametrize("steps", [2, 30, 200])
+@pytest.mark.parametrize("steps", cases([2, 30], [200]))
 def test_randomized_response_composed(steps):
     pair = randomized_response(0.8, 5)
     merged = [pair[0][0], sum(pair[0][1:-1]), pair[0][-1]], [pair[1][0], sum(pair[1][1:-1]), pair[1][-1]]
@@ -41,7 +42,7 @@ def approximate_dp_delta(level, delta, steps, epsilon):
         return 1 - none + none * finite_delta(*randomized_response(level, 2), steps, epsilon)
 
 
-@pytest.mark.parametrize("steps", [1, 5, 200])
+@pytest.mark.parametrize("steps", cases([5, 200], [1]))
 def test_approximate_dp_composed(steps):
     for level, delta in ((0.1, 1e-9), (0.5, 1e-3), (1.0, 0.2)):
         mechanism = ja.ApproximateDP(level, delta)
@@ -75,7 +76,7 @@ def test_two_runs_of_a_single_step_agree_with_the_enumeration():
     assert abs(finite_delta(p, q, 3, 0.7) - approximate_dp_delta(0.5, 0.01, 3, 0.7)) < mpmath.mpf(10) ** -50
 
 
-@pytest.mark.parametrize("steps", [2, 6, 40])
+@pytest.mark.parametrize("steps", cases([6], [2, 40]))
 def test_discrete_laplace_composed(steps):
     for scale in (0.7, 4.0):
         p, q = discrete_laplace(scale, 2)

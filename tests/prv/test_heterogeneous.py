@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from brackets import assert_holds, assert_judged
 from oracle import gaussian_delta, gaussian_epsilon
+from thorough import cases
 
 import jaxacct as ja
 
@@ -18,7 +19,7 @@ def total_mu(noise, steps):
         return mpmath.sqrt(sum(mpmath.mpf(k) / mpmath.mpf(s) ** 2 for s, k in zip(noise, steps, strict=True)))
 
 
-@pytest.mark.parametrize("steps", [(1, 1), (1, 4000), (3, 10**6), (1, 0)])
+@pytest.mark.parametrize("steps", cases([(1, 4000), (1, 0)], [(1, 1), (3, 10**6)]))
 def test_gaussians_of_very_different_noise(steps):
     noise = (0.6, 50.0)
     mu = total_mu(noise, steps)
@@ -77,9 +78,9 @@ def laplace_and_gaussian_delta(scale, noise, epsilon):
         return ends + mpmath.quad(term, [0, 0.25, 0.5, 0.75, 1])
 
 
-@pytest.mark.parametrize(("scale", "noise"), [(1.0, 1.0), (0.4, 3.0), (10.0, 0.7)])
+@pytest.mark.parametrize(("scale", "noise"), cases([(0.4, 3.0)], [(1.0, 1.0), (10.0, 0.7)]))
 def test_laplace_with_gaussian_against_quadrature(scale, noise):
-    for epsilon in (0.0, 0.7, 2.0, 6.0):
+    for epsilon in cases([0.7, 6.0], [0.0, 2.0]):
         truth = laplace_and_gaussian_delta(scale, noise, epsilon)
         both = ja.prv.delta((ja.Laplace(scale), ja.Gaussian(noise)), (1, 1), epsilon, points=POINTS)
         assert_holds(both, truth, 1e-20)
@@ -88,7 +89,7 @@ def test_laplace_with_gaussian_against_quadrature(scale, noise):
 
 def test_inside_transformations():
     noise, steps = np.array([[0.6, 50.0], [2.0, 3.0]]), np.array([[1, 4000], [5, 7]])
-    run = jax.jit(jax.vmap(lambda s, k: ja.prv.epsilon(ja.Gaussian(s), k, 1e-6, points=POINTS)))
+    run = jax.jit(jax.vmap(lambda s, k: ja.prv.epsilon(ja.Gaussian(s), k, 1e-6, points=2**8)))
     bounds = jax.tree.map(np.asarray, run(jnp.asarray(noise, jnp.float32), jnp.asarray(steps)))
     for i in range(2):
         mu = float(total_mu([float(np.float32(s)) for s in noise[i]], [int(k) for k in steps[i]]))

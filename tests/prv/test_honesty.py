@@ -10,6 +10,7 @@ from brackets import assert_holds, assert_inverts, assert_judged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import gaussian_delta, gaussian_epsilon
+from thorough import cases, draws
 
 import jaxacct as ja
 
@@ -18,7 +19,7 @@ TRUTHS = json.loads((DATA / "delta_truth.json").read_text())
 PUBLISHED = json.loads((DATA / "prv_published.json").read_text())
 
 
-@pytest.mark.parametrize("points", [2**8, 2**10])
+@pytest.mark.parametrize("points", cases([2**10], [2**8]))
 def test_values_known_to_160_bits(points):
     for row in TRUTHS:
         mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
@@ -28,14 +29,14 @@ def test_values_known_to_160_bits(points):
         assert_holds(ja.prv.epsilon(mechanism, row["k"], row["delta"], **options), row["eps"], 1e-14)
 
 
-@pytest.mark.parametrize("noise_multiplier", [0.1, 1.0, 37.0, 100.0, 1e4])
+@pytest.mark.parametrize("noise_multiplier", cases([1.0, 1e4], [0.1, 37.0, 100.0]))
 def test_gaussian_against_the_closed_form(noise_multiplier):
     for steps in (1, 3, 1000, 10**6 + 1, 10**8):
         with mpmath.workdps(60):
             mu = mpmath.sqrt(steps) / mpmath.mpf(noise_multiplier)
         if mu > 300:
             continue
-        for deviations in (0.0, 0.3, 3.0, 8.0, 21.0):  # delta from 0.5 down to 1e-99
+        for deviations in cases([0.0, 3.0, 21.0], [0.3, 8.0]):  # delta from 0.5 down to 1e-99
             epsilon = float(mu**2 / 2 + deviations * mu)
             bounds = ja.prv.delta(ja.Gaussian(noise_multiplier), steps, epsilon, points=2**10)
             assert_holds(bounds, gaussian_delta(mu, epsilon))
@@ -50,9 +51,9 @@ def test_gaussian_against_the_closed_form(noise_multiplier):
     log_steps=st.floats(3.0, 6.0),
     deviations=st.floats(0.5, 6.0),
     direction=st.sampled_from(["add", "remove"]),
-    points=st.sampled_from([2**8, 2**10]),
+    points=st.sampled_from(cases([2**10], [2**8])),
 )
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=draws(5, 12), deadline=None, derandomize=True)
 def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, direction, points):
     rate, steps = 10**log_rate, int(10**log_steps)
     mu = rate * np.sqrt(steps * np.expm1(1 / noise**2))
@@ -65,7 +66,7 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
 
 def test_a_size_of_three_times_a_power_of_two():
     points = 768
-    for epsilon in (0.0, 1.5, 5.0, 20.0):  # delta from 0.38 down to 1e-89
+    for epsilon in (0.0, 5.0, 20.0):  # delta from 0.38 down to 1e-89
         truth = gaussian_delta(1, epsilon)
         assert_holds(ja.prv.delta(ja.Gaussian(10.0), 100, epsilon, points=points), truth)
         inverse = ja.prv.epsilon(ja.Gaussian(10.0), 100, float(truth), points=points)
@@ -117,6 +118,7 @@ def test_tiny_delta_where_absolute_errors_would_swamp_it():
     ],
 )
 def test_what_cannot_be_bounded_costs_everything(mechanism, steps):
-    assert ja.prv.epsilon(mechanism, steps, 1e-5, points=2**8).upper > 100
-    assert ja.prv.delta(mechanism, steps, 1.0, points=2**8).upper > 0.01
-    assert ja.prv.epsilon(mechanism, steps, 1e-5, points=2**8).lower >= 0
+    bounds = ja.prv.epsilon(mechanism, steps, 1e-5, points=2**10)
+    assert bounds.upper > 100
+    assert bounds.lower >= 0
+    assert ja.prv.delta(mechanism, steps, 1.0, points=2**10).upper > 0.01

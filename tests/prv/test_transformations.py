@@ -35,13 +35,13 @@ def test_traced_results_equal_eager_ones_to_float64():
     steps, delta = filled([10_000, 1000, 1]), filled([1e-5, 1e-6, 1e-3])
     eager = [
         epsilon_upper(ja.PoissonSubsampledGaussian(float(s), float(q)), int(k), float(d))
-        for s, q, k, d in zip(noise, rate, steps, delta, strict=True)
+        for s, q, k, d in zip(noise[:3], rate[:3], steps[:3], delta[:3], strict=True)
     ]
     upper = traced(noise, rate, steps, delta)
     assert upper.dtype == jnp.float64
     # Rounding differs with how XLA fuses, and moves the choice of the mesh: 1.3e-9 was seen here. A float32 left
     # anywhere would show at 1e-7.
-    np.testing.assert_allclose(np.asarray(upper), eager, rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(upper)[:3], eager, rtol=1e-8)
 
 
 @jax.jit

@@ -4,6 +4,7 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
+from thorough import draws
 
 import jaxacct as ja
 
@@ -53,7 +54,7 @@ def test_delta_of_one_sampled_gaussian(relation):
 
 @pytest.mark.parametrize("relation", ["remove", "add"])
 def test_epsilon_of_one_sampled_gaussian(relation):
-    for s, q, epsilon in settings(40, 2):
+    for s, q, epsilon in settings(draws(15, 40), 2):
         delta = float(sampled_truth(s, q, epsilon, relation == "remove"))
         if not 1e-290 < delta < 1:
             continue
@@ -74,7 +75,7 @@ def laplace_truth(scale, epsilon):
 
 def test_other_kinds_of_loss():
     rng = np.random.default_rng(3)
-    for _ in range(30):
+    for _ in range(draws(10, 30)):
         scale, share = float(np.exp(rng.uniform(-2, 3))), float(rng.uniform(0.05, 0.95))
         epsilon = share / scale
         with mp.workdps(60):
@@ -97,7 +98,7 @@ def test_other_kinds_of_loss():
 
 def test_plain_gaussians_are_one():
     rng = np.random.default_rng(4)
-    for _ in range(20):
+    for _ in range(draws(8, 20)):
         noises, counts = np.exp(rng.uniform(-1, 8, 3)), rng.integers(1, 10**6, 3)
         with mp.workdps(60):
             mu = mp.sqrt(sum(int(k) / mp.mpf(float(s)) ** 2 for s, k in zip(noises, counts, strict=True)))
