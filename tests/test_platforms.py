@@ -168,7 +168,6 @@ def test_derivatives_are_those_of_the_formula_in_pairs():
 
 def test_slopes_of_an_answer_are_made_in_pairs_as_it_is():
     slope = jax.grad(lambda noise: ja.saddlepoint.epsilon(ja.Gaussian(noise), 1, 1e-5).estimate)
-    assert FLOAT64_FUNCTION.search(module_of(slope, "cuda"))
     done = set(re.findall(r"stablehlo\.(\w+) .*f64", module_of(slope, "tpu")))
     assert not done & {"exponential", "log", "divide", "sqrt", "exponential_minus_one", "log_plus_one"}
 
