@@ -27,8 +27,9 @@ CONTEXTS = {
     "no jit": lambda: jax.disable_jit(True),
 }
 
-TOGETHER = {"no jit": ["no jit"], "all others": [name for name in CONTEXTS if name != "no jit"]}
-"""Settings that are asked at once: none of them hides what another one finds."""
+TOGETHER = [name for name in CONTEXTS if name != "no jit"], ["no jit"]
+"""Settings that are asked at once: none of them hides what another one finds. What is traced once is traced under the
+first of these."""
 
 ROOMS = (
     *("adapters", "convert", "filters", "gdp", "iteration", "mechanisms"),
@@ -79,8 +80,8 @@ def settings(name):
     """What the examples of a public name are asked under, each time: names of settings."""
     if name in AMBIENT:
         alone = ["no transfers"]
-        return [alone, *([each for each in several if each not in alone] for several in TOGETHER.values())]
-    return cases(list(TOGETHER.values()), [[each] for each in TOGETHER["all others"]])
+        return [*([each for each in several if each not in alone] for several in TOGETHER), alone]
+    return cases(TOGETHER, [[each] for each in TOGETHER[0]])
 
 
 @pytest.mark.parametrize("name", TABLE)
