@@ -27,7 +27,7 @@ from jaxacct.mechanisms import ExponentialMechanism, RepeatAndSelect
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
 from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.platforms import by_pairs, needs_pairs
-from jaxacct.precision import in_float64, in_float64_by_programs, is_concrete, outside
+from jaxacct.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 from jaxacct.saddlepoint.accountant import Asked, unchecked
@@ -376,8 +376,12 @@ def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -
 
 def _narrowed(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the exact accountant's bracket with that of a mesh of so many points; None asks for no mesh."""
-    if is_concrete(exact, leaves) and exact.converged:
-        return exact
+    if is_concrete(exact, leaves):
+        if exact.converged:
+            return exact
+        narrowed = _with_points(asked, points, exact, leaves)
+        with scope(by_programs=True):  # NumPy's numbers have no tangents in float64 outside of one
+            return jax.device_put(narrowed)
     return one_by_one(_with_points, asked, points, settled=_has_converged, result=exact)(exact, leaves)
 
 

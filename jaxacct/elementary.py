@@ -240,7 +240,14 @@ def computed(by: By = By.XLA, *, anew: bool = True) -> tuple[dict[str, np.ndarra
     given = _given()
     functions = tuple(assumption.function for assumption in ASSUMED.values())
     place = program_cache.place_of(_together, given, functions, by)
-    with jax.enable_x64(True), jax.transfer_guard("allow"), jax.numpy_dtype_promotion("standard"):
+    with (
+        jax.enable_x64(True),
+        jax.transfer_guard("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.disable_jit(False),
+    ):
         # Anew, lest it be what was traced when the table was another.
         program, device = jax.jit(functools.partial(_together)), program_cache.cpu()
         if by is By.NUMPY:

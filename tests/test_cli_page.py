@@ -72,7 +72,7 @@ RECORDS = {
     "certify": ["certify", str(pathlib.Path(__file__).parent / "data" / "spec.json")],
     "verify": ["verify", str(pathlib.Path(__file__).parent / "verify" / "claim.json")],
     "train": ["train", "--epochs", "5", "--seed", "3", "--out", "run"],
-    "audit": ["audit"],
+    "audit": ["audit", "--runs", "1", "--steps", "20", "--canaries", "20", "--guesses", "4"],
     "doctor": ["doctor"],
 }
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from thorough import draws
 
 from jaxacct.dominating_pairs import sampled_moments
 from jaxacct.dominating_pairs.sampled_moments import QUADRATURE_NODES, log_moment_of_ratio
@@ -80,13 +81,13 @@ def relative_errors(values, truths):
 
 
 def test_random_settings_agree_with_mpmath():
-    s, q, a = random_settings(0, 150, 0.2)
+    s, q, a = random_settings(0, draws(50, 150), 0.2)
     truths = [log_moment(*map(float, setting)) for setting in zip(s, q, a, strict=True)]
     assert np.max(np.abs(relative_errors(kernel(s, q, a), truths))) < TOLERANCE
 
 
 def test_little_noise_agrees_with_mpmath():
-    s, q, a = random_settings(1, 30, 0.2)
+    s, q, a = random_settings(1, draws(10, 30), 0.2)
     s = s / 10
     truths = [log_moment(*map(float, setting)) for setting in zip(s, q, a, strict=True)]
     assert np.max(np.abs(relative_errors(kernel(s, q, a), truths))) < 1e-11
@@ -108,7 +109,7 @@ def test_merging_peaks_agree_with_the_binomial_form():
     # The valley between the two peaks of r^a is shallow or gone where a p (1 - p) = s^2, p = sigmoid(...) there.
     settings = []
     rng = np.random.default_rng(2)
-    while len(settings) < 25:
+    while len(settings) < draws(10, 25):
         s = rng.uniform(1, 16)
         a = int(4 * s**2 * np.exp(rng.uniform(0.05, 1.5))) + 1
         root = np.sqrt(1 - 4 * s**2 / a)
@@ -122,10 +123,11 @@ def test_merging_peaks_agree_with_the_binomial_form():
 
 
 def test_sampling_rate_close_to_one_keeps_its_digits():
-    for q in (1 - 1e-12, 1 - 1e-6):
-        for s, a in ((0.12, 1.0016), (0.2, 1.3), (1.0, -5.5), (0.5, 40.0)):
-            truth = log_moment(s, q, a)
-            assert abs(float((mp.mpf(float(kernel([s], [q], [a])[0])) - truth) / truth)) < TOLERANCE
+    settings = [
+        (s, q, a) for q in (1 - 1e-12, 1 - 1e-6) for s, a in ((0.12, 1.0016), (0.2, 1.3), (1.0, -5.5), (0.5, 40.0))
+    ]
+    truths = [log_moment(*setting) for setting in settings]
+    assert np.max(np.abs(relative_errors(kernel(*zip(*settings, strict=True)), truths))) < TOLERANCE
 
 
 def test_certain_sampling_is_the_closed_form():
@@ -141,17 +143,17 @@ def test_inside_zero_and_one_the_moment_is_below_one():
 
 
 def test_every_setting_is_finite_and_positive():
-    rng = np.random.default_rng(3)
-    s = np.exp(rng.uniform(np.log(1e-4), np.log(1e6), 20_000))
-    q = np.exp(rng.uniform(np.log(1e-120), 0, 20_000))  # squares of smaller ones underflow
-    m = np.exp(rng.uniform(np.log(1e-6), np.log(1e5), 20_000))
-    values = np.asarray(kernel(s, q, np.where(rng.random(20_000) < 0.5, 1 + m, -m)))
+    rng, count = np.random.default_rng(3), draws(5_000, 20_000)
+    s = np.exp(rng.uniform(np.log(1e-4), np.log(1e6), count))
+    q = np.exp(rng.uniform(np.log(1e-120), 0, count))  # squares of smaller ones underflow
+    m = np.exp(rng.uniform(np.log(1e-6), np.log(1e5), count))
+    values = np.asarray(kernel(s, q, np.where(rng.random(count) < 0.5, 1 + m, -m)))
     assert np.all(np.isfinite(values) & (values > 0))
 
 
 def test_a_finer_rule_changes_nothing(monkeypatch):
-    # What befalls one setting in 650 would be seen with probability 0.95.
-    s, q, a = random_settings(4, 2_000, 0.15)
+    # What befalls one setting in 160, or thoroughly in 650, would be seen with probability 0.95.
+    s, q, a = random_settings(4, draws(500, 2_000), 0.15)
     values = kernel(s, q, a)
     monkeypatch.setattr(sampled_moments, "FINEST", 0.05)
     monkeypatch.setattr(sampled_moments, "COARSEST", 0.1)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import cases
 
 import jaxacct as ja
 
@@ -146,7 +147,7 @@ def test_a_delta_that_is_all_failure_leaves_the_pure_part():
 
 def test_a_bracket_that_says_nothing_has_not_converged():
     """Converged means as tight as was asked, on every route; where nothing was asked, as the default tolerance."""
-    for points in (128, None):
+    for points in cases([1024], [128, None]):
         bounds = ja.prv.epsilon(ja.Gaussian(1e-4), 1, 1e-5, points=points)
         assert bool(bounds.converged) == bool(bounds.gap <= 1e-3)
     nothing = ja.prv.epsilon(ja.Gaussian(0.0), 1, 1e-5)
@@ -170,14 +171,14 @@ CORNERS = {
 }
 
 
-@pytest.mark.parametrize("name", CORNERS)
+@pytest.mark.parametrize("name", cases([*CORNERS][::3], [*CORNERS][1:3]))
 def test_corners_that_were_valid_are_useful(name):
     bounds = ja.epsilon(*CORNERS[name])
     assert bounds.gap <= 1e-3
     assert bounds.converged
 
 
-@pytest.mark.parametrize(("noise", "rate", "epsilon"), [(0.3, 0.1, 1e5), (0.5, 0.01, 100.0)])
+@pytest.mark.parametrize(("noise", "rate", "epsilon"), cases([(0.3, 0.1, 1e5)], [(0.5, 0.01, 100.0)]))
 def test_a_delta_next_to_1_is_known_to_be(noise, rate, epsilon):
     bounds = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, rate), 10**6, epsilon)
     assert 1 - 1e-5 <= bounds.lower <= bounds.upper <= 1

@@ -57,8 +57,13 @@ def test_the_check_works_inside_traces_and_contexts(unchecked):
     assert jax.jit(used)(1.0) == 2
     assert jax.vmap(used)(jnp.ones(2)).tolist() == [2, 2]
     assert jax.lax.scan(lambda c, x: (used(c), x), 0.0, jnp.ones(2))[0] == 2
-    for context in (jax.transfer_guard("disallow"), jax.debug_nans(True), jax.numpy_dtype_promotion("strict")):
-        elementary._sound.clear()
-        with context:
-            elementary.check()
+    elementary._sound.clear()
+    with (
+        jax.transfer_guard("disallow"),
+        jax.debug_nans(True),
+        jax.debug_infs(True),
+        jax.numpy_dtype_promotion("strict"),
+        jax.disable_jit(True),
+    ):
+        elementary.check()
     assert elementary._sound

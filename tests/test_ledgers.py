@@ -80,7 +80,7 @@ def test_what_is_invalid_is_refused_and_leaves_no_trace(name):
     _, ledger = ledger.spend(mechanism, 3)
     field = "epsilon" if mechanism is PURE else "noise_multiplier"
     values = jnp.array([math.nan, -1.0, math.inf if mechanism is PURE else 0.0])
-    counted, after = jax.vmap(lambda value: ledger.spend(type(mechanism)(**{field: value})))(values)
+    counted, after = jax.jit(jax.vmap(lambda value: ledger.spend(type(mechanism)(**{field: value}))))(values)
     assert counted.tolist() == [False, False, False]
     for i in range(3):
         assert_identical(jax.tree.map(lambda leaf, i=i: leaf[i], after), ledger)
@@ -210,8 +210,8 @@ def test_individual_budgets_are_independent():
 def test_invalid_traced_budgets_grant_nothing_and_read_inf():
     epsilons, deltas = jnp.array([math.nan, -1.0, 1.0, 1.0, 1.0]), jnp.array([1e-5, 1e-5, 0.0, 1.0, math.nan])
     for make in (filters.ZCDPFilter, filters.GDPFilter, filters.ApproximateDPFilter):
-        granted = jax.vmap(lambda e, d, make=make: make(e, d).would_grant(ja.PureDP(0.001)))(epsilons, deltas)
+        granted = jax.jit(jax.vmap(lambda e, d, make=make: make(e, d).would_grant(ja.PureDP(0.001))))(epsilons, deltas)
         assert granted.tolist() == [False] * 5
     for make in (odometers.MixtureOdometer, odometers.VilleOdometer, odometers.FilterOdometer):
-        reading = jax.vmap(lambda d, make=make: make(d).spend(ja.PureDP(0.1))[1].epsilon())(deltas[2:])
+        reading = jax.jit(jax.vmap(lambda d, make=make: make(d).spend(ja.PureDP(0.1))[1].epsilon()))(deltas[2:])
         assert np.asarray(reading).tolist() == [math.inf] * 3

@@ -167,7 +167,11 @@ def test_results_are_not_views_of_constants_that_a_caller_could_change():
     assert table(1.0)[0].tolist() == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("ask", [ja.saddlepoint.epsilon, ja.prv.epsilon, functools.partial(ja.rdp.epsilon)])
+COARSE = functools.partial(ja.prv.epsilon, points=512, relation="remove")
+"""A mesh of few stages: each is a program to compile."""
+
+
+@pytest.mark.parametrize("ask", [ja.saddlepoint.epsilon, COARSE, ja.rdp.epsilon])
 def test_numpys_brackets_and_a_compilers_overlap(ask, monkeypatch):
     """Whichever computes, the truth is within both."""
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import pickle
@@ -24,22 +25,37 @@ from jaxacct.saddlepoint.solve import larger as _larger
 
 FIRST, SECOND = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))
 SCRIPT = """
-import sys
+import json, os, sys
 import jax, numpy as np
 counted = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, *_, **about: counted.append(name) if name.endswith(("compile_duration", "trace_duration")) else None)
 from jaxacct import programs
-programs.PATIENCE = float(sys.argv[1])
 from jaxacct.bounds import Bounds
 from jaxacct.precision import scope
 from jaxacct.saddlepoint.solve import larger as _larger
 first, second = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))
-print("ready", flush=True)
-input()
-with scope(by_programs=True):
-    print(float(_larger(first, second)[0].upper), len(counted))
+
+def told(asked):
+    programs.PATIENCE = asked["patience"]
+    os.environ["JAXACCT_CACHE"] = asked["cache"]
+    jax.config.update("jax_enable_compilation_cache", asked["jax"] is not None)
+    jax.config.update("jax_compilation_cache_dir", asked["jax"])
+    with scope(by_programs=True):
+        return float(_larger(first, second)[0].upper), len(counted)
+
+for line in sys.stdin:
+    asked, ends = json.loads(line), []
+    for _ in range(asked["processes"]):
+        read, write = os.pipe()
+        if not os.fork():
+            os.write(write, json.dumps(told(asked)).encode())
+            os._exit(0)
+        os.close(write)
+        ends.append(read)
+    print(json.dumps([json.loads(os.read(end, 1000)) for end in ends]), flush=True)
 """
+"""Has imported all that an answer needs, and forks the processes that give one: starting one costs as many seconds."""
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -74,47 +90,55 @@ def kept(where):
     return sorted(where.iterdir())
 
 
-def in_processes(count):
-    """Returns what each new process printed: all are let go once the last of them has imported what it needs."""
+@pytest.fixture(scope="module")
+def families():
+    """Two processes that fork others, in which Python orders sets differently."""
     pipe = subprocess.PIPE
-    runs = [
+    started = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(programs.PATIENCE)],
+            [sys.executable, "-c", SCRIPT],
             stdin=pipe,
             stdout=pipe,
             text=True,
-            env={**os.environ},
+            env={**os.environ, "PYTHONHASHSEED": seed},
         )
-        for _ in range(count)
+        for seed in ("1", "2")
     ]
-    assert {run.stdout.readline() for run in runs} == {"ready\n"}
-    for run in runs:
-        run.stdin.write("go\n")
-        run.stdin.flush()
-    return [run.communicate()[0].split() for run in runs]
+    yield started
+    for parent in started:
+        parent.communicate()
 
 
-def test_a_second_process_compiles_nothing_and_two_at_a_time_do_not_meet(cache):
-    together = in_processes(2)
-    (after,) = in_processes(1)
-    assert [told[0] for told in [*together, after]] == ["4.0"] * 3
+def in_processes(parent, count, cache, by_jax=None):
+    """Returns the answer of each of so many new processes at a time, and how often it traced or compiled."""
+    asked = {"processes": count, "patience": programs.PATIENCE, "cache": str(cache), "jax": by_jax}
+    parent.stdin.write(json.dumps(asked) + "\n")
+    parent.stdin.flush()
+    return json.loads(parent.stdout.readline())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_second_process_compiles_nothing_and_two_at_a_time_do_not_meet(cache, families):
+    together = in_processes(families[0], 2, cache)
+    (after,) = in_processes(families[1], 1, cache)
+    assert [told[0] for told in [*together, after]] == [4.0] * 3
     # Which of the two compiled is not ours to say: one may be through before the other is given a core.
-    assert max(int(told[1]) for told in together) > 0
-    assert after[1] == "0"
+    assert max(told[1] for told in together) > 0
+    assert after[1] == 0
     assert not list(cache.glob(".new-*"))
     assert cache.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in cache.iterdir()} == {0o600}
 
 
-def test_what_jax_itself_has_from_the_disk_is_kept_whole_or_not_at_all(cache, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "jax"))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    assert in_processes(1)[0][0] == "4.0"
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_what_jax_itself_has_from_the_disk_is_kept_whole_or_not_at_all(cache, tmp_path, families):
+    by_jax = str(tmp_path / "jax")
+    assert in_processes(families[0], 1, cache, by_jax)[0][0] == 4.0
+    assert bool(list((tmp_path / "jax").glob("*"))) == (programs.PATIENCE == 0)
     shutil.rmtree(cache)
     # From JAX's own cache, and then from what was kept of that.
-    for _ in range(2):
-        assert in_processes(1)[0][0] == "4.0"
+    for parent in families:
+        assert in_processes(parent, 1, cache, by_jax)[0][0] == 4.0
 
 
 def sealed(payload):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
@@ -81,7 +82,7 @@ def test_random_settings_agree_with_mpmath():
     rng = np.random.default_rng(3)
     # One order of each kind of computation a setting: fractional, and whole; a curve has enough of the former.
     orders = np.concatenate([1.03 + 0.51 * np.arange(20), [2.0, 3.0, 7.0, 12.0, 40.0]])
-    for i in range(10):
+    for i in range(draws(5, 10)):
         s, q = np.exp(rng.uniform(np.log(0.4), np.log(8))), np.exp(rng.uniform(np.log(1e-4), np.log(0.9)))
         values = rdp.curve(PoissonSubsampledGaussian(s, q), orders)
         for j in (2 * i, 20 + i % 5):
@@ -177,7 +178,7 @@ def test_continuous_orders_are_at_least_as_good_as_any_grid():
     sharp = PoissonSubsampledGaussian(3.23, 0.00058)
     loss = rdp.epsilon(sharp, 218, 1e-5) / rdp.epsilon(sharp, 218, 1e-5, orders="continuous") - 1
     assert 0.02 < loss < 0.04
-    for mu in (0.01, 1.0, 30.0):
+    for mu in cases([1.0], [0.01, 30.0]):
         best = rdp.epsilon(Gaussian(1 / mu), 1, 1e-6, orders="continuous")
         assert ja.convert.gdp_to_epsilon(mu, 1e-6) <= best <= rdp.epsilon(Gaussian(1 / mu), 1, 1e-6)
         assert best == pytest.approx(ja.convert.zcdp_to_epsilon(mu**2 / 2, 1e-6), rel=2e-6)
@@ -199,7 +200,7 @@ def test_no_conversion_is_better_than_the_optimal():
 def test_removing_costs_at_least_adding():
     # Mironov, Talwar and Zhang (2019), Theorem 5.
     for s in (0.4, 5.0):
-        for q in (1e-4, 0.05, 0.7):
+        for q in cases([1e-4, 0.7], [0.05]):
             mechanism = PoissonSubsampledGaussian(s, q)
             add, both = (rdp.curve(mechanism, rdp.DEFAULT_ORDERS, relation=v) for v in ("add", "add_or_remove"))
             assert np.all(add <= both * (1 + 1e-12))
@@ -257,7 +258,7 @@ def test_epsilon_and_delta_are_above_the_gaussians(mu, delta):
 
 
 def test_default_orders_lose_little():
-    for target in np.geomspace(0.05, 30, 25):
+    for target in np.geomspace(0.05, 30, draws(5, 25)):
         # The noise at which the continuous optimum of the conversion is about the target.
         s = np.sqrt(2 * np.log(1e5)) / target
         dense = np.unique(np.concatenate([1 + np.geomspace(0.01, 2000, 20_000)]))

@@ -51,7 +51,7 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     # A tangent of a whole number is nothing at all.
     moved = [getattr(move, "dtype", None) != jax.dtypes.float0 for move in moves]
     moves = Given(*(as_float64(move) if is_move else jnp.zeros(()) for move, is_move in zip(moves, moved, strict=True)))
-    found, start = _traced(config, given)
+    found, start = solved(config, given)
     # What is looked for is no argument of its own search, nor is the target of the accountant.
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 

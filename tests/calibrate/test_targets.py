@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from thorough import cases
 
 import jaxacct as ja
 from jaxacct import calibrate, saddlepoint
@@ -35,23 +36,15 @@ def value_and_result(*row):
     return result.value, result
 
 
+with_slopes = jax.value_and_grad(value_and_result, argnums=(0, 1, 2, 3), has_aux=True)
+
+
 @pytest.fixture(scope="module")
-def answers():
-    """Returns results and their derivatives (targets, 4), by one program."""
+def found():
+    """Returns the results of all targets, by one program."""
     with jax.enable_x64(True):
-        each = jax.vmap(jax.value_and_grad(value_and_result, argnums=(0, 1, 2, 3), has_aux=True))
-        (_, results), slopes = jax.jit(each)(*np.concatenate([TARGETS, OTHERS]).T)
-        return jax.tree.map(np.asarray, results), np.stack(slopes, axis=1)
-
-
-@pytest.fixture(scope="module")
-def found(answers):
-    return answers[0]
-
-
-@pytest.fixture(scope="module")
-def slopes(answers):
-    return answers[1]
+        each = jax.vmap(calibrate.noise_multiplier)
+        return jax.tree.map(np.asarray, jax.jit(each)(*np.concatenate([TARGETS, OTHERS]).T))
 
 
 def epsilons(noise):
@@ -66,8 +59,9 @@ def epsilons(noise):
 def test_a_batch_in_a_program_of_float32():
     """As a user calls it, outside any float64 scope; lowered only, for what could fail is a dtype within."""
     rows = TARGETS.astype(np.float32)
-    call = jax.jit(jax.vmap(lambda e, d, q, k: calibrate.noise_multiplier(e, d, q, k).value))
-    assert call.lower(*rows.T).out_info.dtype == np.float64
+    (value, _), slopes = jax.jit(jax.vmap(with_slopes)).lower(*rows.T).out_info
+    assert value.dtype == np.float64
+    assert {slope.dtype for slope in slopes} == {np.dtype(np.float32)}
 
 
 def test_targets_are_met_and_nearly_least(found):
@@ -195,13 +189,26 @@ def test_attacks_fail_as_often_as_was_asked_for():
     assert advantage.reached.upper <= 0.5
 
 
-def test_derivatives_of_the_least_noise(slopes):
+def one_after_the_other(*columns):
+    return [with_slopes(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def at_once(*columns):
+    (_, _), slopes = jax.jit(jax.vmap(with_slopes))(*columns)
+    return [(None, row) for row in zip(*slopes, strict=True)]
+
+
+@pytest.mark.parametrize("way", cases([one_after_the_other], [at_once]))
+def test_derivatives_of_the_least_noise(way):
     """By the implicit function, beside differences of searches; 0 where no noise is needed, NaN for no target."""
+    rows = np.concatenate([TARGETS[cases([0, 3], [1, 2, 4, 5])], OTHERS[1:3]])
+    with jax.enable_x64(True):
+        slopes = np.array([row for _, row in way(*rows.T)])
     for i, slope in enumerate(slopes[0]):
         at, moved = TARGETS[0], 1e-3 * TARGETS[0, i] * (np.arange(4) == i)
         up, down = (calibrate.noise_multiplier(*row, tolerance=1e-10).value for row in (at + moved, at - moved))
         # Differences of 1e-3 err by their square, some twenty times.
         assert slope == pytest.approx((up - down) / (2 * moved[i]), rel=2e-4)
-    assert np.all(np.isfinite(slopes[: len(TARGETS)]))
-    np.testing.assert_array_equal(slopes[len(TARGETS) + 1], 0.0)
-    assert np.all(np.isnan(slopes[len(TARGETS) + 2]))
+    assert np.all(np.isfinite(slopes[:-2]))
+    np.testing.assert_array_equal(slopes[-2], 0.0)
+    assert np.all(np.isnan(slopes[-1]))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from thorough import cases
 
 import jaxacct as ja
 from jaxacct import calibrate
@@ -35,7 +36,7 @@ def test_rates_and_steps_that_delta_pays_for():
 
 
 def test_nothing_is_called_infeasible_that_was_not_refuted():
-    for epsilon, delta, noise, steps in ((0.1, 1e-3, 0.3, 1000), (5.0, 1e-6, 0.6, 100)):
+    for epsilon, delta, noise, steps in cases([(5.0, 1e-6, 0.6, 100)], [(0.1, 1e-3, 0.3, 1000)]):
         found = calibrate.sampling_rate(epsilon, delta, noise, steps)
         assert found.satisfied
         assert found.value >= -np.expm1(np.log1p(-delta) / steps) * (1 - 1e-6)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from test_random_allocation import call, put, ratio
+from thorough import cases
 
 import jaxacct as ja
 from jaxacct import monte_carlo, strategies
@@ -81,7 +82,7 @@ def delta_of(blocks, epsilon):
     return float(np.sum(np.where(np.isnan(both), 0.0, gains - losing)))
 
 
-@pytest.mark.parametrize(("t", "k", "s", "step"), TOYS)
+@pytest.mark.parametrize(("t", "k", "s", "step"), cases([TOYS[0], TOYS[4]], TOYS[1:4]))
 def test_few_steps_are_never_below_the_exact_profile_and_near_it(t, k, s, step):
     truth = exact(t, k, s, step)
     for side, i in itertools.product(SIDES, range(len(EPSILONS))):
@@ -110,7 +111,7 @@ def test_a_hundred_steps_with_five_are_below_what_epochs_of_twenty_can_be():
     assert np.sum(np.maximum(told.q - np.exp(4.3) * told.p, 0.0)) >= 1e-4
 
 
-@pytest.mark.parametrize(("t", "s"), [(1000, 2.0), (1000, 20.0), (10, 20.0)])
+@pytest.mark.parametrize(("t", "s"), cases([(1000, 2.0)], [(1000, 20.0), (10, 20.0)]))
 def test_much_noise_and_many_steps_give_away_next_to_nothing(t, s):
     """Q's variance of the likelihood ratio, by pairs of subsets and how many steps they share."""
     shared = [(math.comb(2, j) * math.comb(t - 2, 2 - j), math.exp(j / s**2)) for j in range(3)]
