@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxacct.arithmetic import float64_elsewhere
+from jaxacct.jaxprs import scan_counts
 from jaxacct.numpy_programs.operations import MAKERS
 
 Value = Any
@@ -124,8 +125,8 @@ def _where(which: Value, x: Value, y: Value) -> Value:
 class _Scan:
     def __init__(self, body: Code, params: dict[str, Any], rows: list[tuple[tuple[int, ...], Any]]) -> None:
         self.body, self.length, self.reverse = body, int(params["length"]), bool(params["reverse"])
-        self.counts = params["num_consts"], params["num_consts"] + params["num_carry"]
-        self.carried, self.rows = params["num_carry"], rows
+        consts, self.carried = scan_counts(params)
+        self.counts, self.rows = (consts, consts + self.carried), rows
 
     def __call__(self, *args: Value) -> Sequence[Value]:
         first, second = self.counts
@@ -273,7 +274,7 @@ class _Part:
                 params["cond_nconsts"], params["body_nconsts"],
             )  # fmt: skip
         elif name == "scan":
-            rows = [(aval.shape[1:], np.dtype(aval.dtype)) for aval in results[params["num_carry"] :]]
+            rows = [(aval.shape[1:], np.dtype(aval.dtype)) for aval in results[scan_counts(params)[1] :]]
             operation = _Scan(self.whole.code_of(params["jaxpr"]), params, rows)
         elif name in MAKERS:
             if any(_kind(kind) not in KINDS for kind in (*operands, *results)):
