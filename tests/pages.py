@@ -1,7 +1,7 @@
 """Pages as their readers walk them: blocks from top to bottom, in an empty folder, with what the page has installed.
 
-``python tests/pages.py --base VENV --wheel FILE PAGE [SECTION ...]`` walks what stands above the first section of a page,
-and the sections named, in a new environment on top of one that has JAX. Of the blocks
+``python tests/pages.py --base VENV --wheel FILE PAGE [SECTION ...]`` walks what stands above the first section, and the
+sections named, in a new environment on top of one that has JAX. Of the blocks
 
 - ``python`` is run, and what it prints is what its comments say;
 - one with ``title="FILE"`` is a file;
