@@ -79,7 +79,7 @@ if _typing.TYPE_CHECKING:
         verify,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ApproximateDP",
