@@ -12,11 +12,25 @@ from mkdocs.structure.files import File, Files
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+NOTEBOOKS = (
+    *("quickstart", "certified_bounds", "calibration", "adaptive_training", "menus", "correlated_noise", "sweeps"),
+    "papers",
+)
+"""In the order of the navigation."""
+
+
 def on_config(config: Any) -> None:
-    """Says which version the pages are of."""
+    """Says which version the pages are of, and puts the notebooks before the API."""
     version = re.search(r'^__version__ = "(.*)"', (ROOT / "jaxacct" / "__init__.py").read_text(), re.M)
     assert version is not None
     config.copyright = f"jaxacct {version[1]}"
+    titles = [{name.capitalize().replace("_", " "): f"notebooks/{name}.md"} for name in NOTEBOOKS]
+    config.nav.insert(len(config.nav) - 1, {"Notebooks": titles})
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Lets links to notebooks lead to their pages."""
+    return re.sub(r"\(\.\./notebooks/(\w+)\.ipynb\)", r"(notebooks/\1.md)", markdown)
 
 
 def on_files(files: Files, config: Any) -> None:

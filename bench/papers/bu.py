@@ -147,7 +147,7 @@ def scales() -> Chart:
         curves=(
             Curve("noise_moments", MOMENTS, noises, "reference"),
             Curve("noise_certified", "least noise, certified", needed),
-            Curve("noise_clt", "by the central limit: an estimate, too little noise", by_clt, "estimate"),
+            Curve("noise_clt", "by the central limit: an estimate", by_clt, "estimate"),
         ),
         notes=(
             f"The central limit asks for {np.min(by_clt / needed):.1%} to {np.max(by_clt / needed):.1%} of the noise "
@@ -182,9 +182,9 @@ def spending(pair: NoiseScales) -> Chart:
         curves=curves,
         notes=(
             f"At the end {values['moments'][-1]:.3f} by the moments accountant and {values['clt'][-1]:.3f} by the "
-            f"central limit, of which {values['certified_more'][-1]:.3f} and {values['certified_less'][-1]:.3f} are "
-            f"certified; printed is {pair.epsilon:g} for both. The accuracies beside it take a training of each: "
-            "python -m bench.papers.train.",
+            f"central limit, where {values['certified_more'][-1]:.3f} and {values['certified_less'][-1]:.3f} are "
+            f"certified; printed is {pair.epsilon:g} for both. The accuracies beside it are not drawn: they take a "
+            "training with each noise.",
         ),
     )
 

@@ -92,11 +92,12 @@ def buckets() -> Chart:
             Curve("points_fixed", "one mesh, as Gopi et al. have it", found["fixed"], "reference"),
             Curve("points_gopi", "their theorem's count, at the same error", _by_theorem(mechanism), "estimate"),
             Curve("points_two_stage", "two stages", found["two_stage"]),
-            Curve("points_recursive", "recursive", found["recursive"]),
+            Curve("points_recursive", "the default", found["recursive"]),
         ),
         notes=(
             "Every method is this library's, with its own proved bounds; no point: not within the tolerance, or not "
-            "tried. Points grow like the square root of the steps with one mesh, the fourth root with two stages.",
+            "tried. Points grow like the square root of the steps with one mesh, the fourth root with two stages. The "
+            "default has one mesh again for many steps, of which it computes a few frequencies alone.",
             "The theorem's count is 2 L / h, mesh h = e / sqrt(k log(12/d)/2) for an error e of epsilon and d of delta "
             "(the tolerance of epsilon, and 1 % of delta), L by Rényi divergences at d/4.",
         ),
