@@ -1,14 +1,26 @@
-"""Docstrings as the documentation shows them: Sphinx roles become code, doctests become fenced blocks."""
+"""Docstrings as the documentation shows them: Sphinx roles become code, doctests blocks, and packages show one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import griffe
 
 ROLE = re.compile(r":(?:func|class|meth|mod|attr|data|exc):`(~?)([^`]+)`")
 DOCTEST = re.compile(r"^( *)>>> ")
+
+SHOWN = {
+    "adapters": "from_history", "audit": "epsilon_lower_bound", "calibrate": "noise_multiplier", "certificates":
+    "certify", "convert": "rdp_to_epsilon", "dominating_pairs": "FinitePair", "factorize": "noise_multiplier",
+    "filters": "RenyiFilter", "gdp": "certified_mu", "iteration": "stopped_rdp", "mechanisms":
+    "ExponentialMechanism", "menus": "certify", "monte_carlo": "delta", "odometers": "VilleOdometer", "plot":
+    "epsilon_over_steps", "policies": "SpendRemaining", "prv": "epsilon", "rdp": "epsilon", "saddlepoint":
+    "epsilon", "selection": "Geometric", "strategies": "square_root", "sweep": "noise_multiplier", "tradeoff":
+    "TradeOff", "verify": "epsilon",
+}  # fmt: skip
+"""Whose doctest a package's page begins with."""
 
 
 def plain(text: str) -> str:
@@ -44,6 +56,25 @@ class Roles(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Called by griffe for each package."""
         _rewrite(pkg)
+        for room, name in SHOWN.items():
+            _show(pkg[room], name)
+
+
+def _show(room: griffe.Object, name: str) -> None:
+    """Puts the doctest of a public name behind the first paragraph of its package."""
+    entry = next(found for found in _entries(room, name) if found.docstring and "```pycon" in found.docstring.value)
+    lines = entry.docstring.value.split("```pycon\n")[1].split("```")[0]
+    if not re.search(rf"import .*\b(ja|{name})\b", lines):
+        lines = f">>> from {room.path} import {name}\n{lines}"
+    first, _, rest = room.docstring.value.partition("\n\n")
+    room.docstring.value = f"{first}\n\n```pycon\n{lines}```\n\n{rest}"
+
+
+def _entries(room: griffe.Object, name: str) -> Iterator[griffe.Object]:
+    """Yields what has a name in the modules of a package."""
+    for member in room.members.values():
+        if not member.is_alias and member.is_module and name in member.members and not member.members[name].is_alias:
+            yield member.members[name]
 
 
 def _rewrite(entry: griffe.Object) -> None:

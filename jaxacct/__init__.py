@@ -12,6 +12,7 @@ True
 
 import importlib as _importlib
 import typing as _typing
+from importlib.util import find_spec as _find_spec
 
 if _typing.TYPE_CHECKING:
     from jaxacct.bounds import Bounds
@@ -78,7 +79,7 @@ if _typing.TYPE_CHECKING:
         verify,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ApproximateDP",
@@ -147,10 +148,18 @@ _HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsil
           "register_dataclass": "pytrees"}  # fmt: skip
 """Where names come from that are neither mechanisms nor submodules."""
 
+_NAMES = frozenset(__all__)
+
+_NEED = {"audit": "flax", "train": "flax", "verify": "flint"}
+"""Submodules that say what to install where this package is missing."""
+
+if not _typing.TYPE_CHECKING:  # ``from jaxacct import *`` is of what is there
+    __all__ = [name for name in __all__ if name not in _NEED or _find_spec(_NEED[name])]
+
 
 def __getattr__(name: str) -> _typing.Any:
     """Imports what is asked for when it is: an epsilon need not wait for Flax, nor a help text for JAX."""
-    if name not in __all__:
+    if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     is_submodule = name.islower() and name not in (*_HOMES, "group")
     home = _importlib.import_module(f"jaxacct.{name if is_submodule else _HOMES.get(name, 'mechanisms')}")

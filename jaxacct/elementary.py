@@ -52,7 +52,7 @@ class By(enum.Enum):
 
 
 FAST: dict[str, str | bool] = {
-    "xla_cpu_use_fusion_emitters": False,
+    **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),  # later there is no other
     "xla_backend_optimization_level": "0",
     "xla_disable_hlo_passes": "while-loop-invariant-code-motion,while-loop-trip-count-annotator,simplify-while-loops",
 }

@@ -1,6 +1,7 @@
 """Settings of the suite: a compilation cache that outlives a run, rank promotion as an error, and who runs what."""
 
 import gc
+import importlib.metadata
 import os
 import pathlib
 import signal
@@ -38,9 +39,11 @@ os.environ.setdefault("JAXACCT_CACHE", "off")
 # all of it is done fast (jaxacct.elementary.FAST), in a third of the time, and in one piece, for no core is idle that
 # could take another. What only code that is compiled well could show, .ci/run asks in a second, short run without these
 # flags.
+# XLA ends a process for a flag that it does not know.
+EMITTERS = "" if importlib.metadata.version("jaxlib") >= "0.11" else "--xla_cpu_use_fusion_emitters=false "
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 "
+    f"--xla_cpu_multi_thread_eigen=false {EMITTERS}--xla_backend_optimization_level=0 "
     "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-trip-count-annotator,"
     "simplify-while-loops "
     "--xla_cpu_parallel_codegen_split_count=1",

@@ -95,3 +95,15 @@ def test_numbers_read_back_exactly_and_tables_round_bounds_up(tmp_path):
     write_markdown(table, tmp_path / "t.md")
     assert "| m | 1.24 | 0.12 |" in (tmp_path / "t.md").read_text()
     assert "|  | inf | 2.00 |" in (tmp_path / "t.md").read_text()
+
+
+def test_printed_readings_of_the_odometer_by_its_base():
+    printed, text, _, quarter, *_ = (np.array(row[1:]) for row in papers.EXHIBITS["lecuyer-bases"].build().rows)
+    np.testing.assert_allclose(quarter, printed, rtol=0.05)
+    assert np.round(text / printed - 1, 2).tolist() == [0.02, 0.35, 0.66]
+
+
+def test_rules_for_one_order_are_in_order():
+    rules = {curve.name: curve.values for curve in papers.EXHIBITS["asoodeh-order-2"].build().curves}
+    for least, most in (("optimal", "closed"), ("closed", "improved"), ("improved", "mironov")):
+        assert np.all(rules[f"epsilon_{least}"] <= rules[f"epsilon_{most}"] * (1 + 1e-12))

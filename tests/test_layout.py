@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("pytrees", "arithmetic", "float_pairs", "later", "platforms", "program_cache", "numpy_programs"),
+    *("pytrees", "jaxprs", "arithmetic", "float_pairs", "later", "platforms", "program_cache", "numpy_programs"),
     *("elementary", "programs"),
     *(
         "rates",

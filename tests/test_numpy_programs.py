@@ -31,8 +31,17 @@ def elementwise():
     yield from ((X < Y) & (Y > 1), (X < Y) | (Y > 1), (X < Y) ^ (Y > 1), ~(X < Y), ~N)
     yield from (lax.div(N, M), lax.rem(N, M), N & 6, N | 1, N ^ M)
     yield from (jnp.where(X < Y, X, Y), lax.select_n(np.array([2, 0, 1]), *np.arange(9.0).reshape(3, 3)))
-    yield from (jnp.exp(Y), jnp.exp2(Y), jnp.expm1(Y), jnp.log(abs(Y)), jnp.log1p(abs(Y)), jax.nn.sigmoid(Y))
+    yield from (
+        jnp.exp(Y),
+        jnp.exp2(Y),
+        jnp.expm1(Y),
+        jnp.log(abs(Y)),
+        jnp.log2(abs(Y)),
+        jnp.log1p(abs(Y)),
+        jax.nn.sigmoid(Y),
+    )
     yield from (jnp.sin(Y), jnp.cos(Y), jnp.tan(Y), jnp.tanh(Y), jnp.sinh(Y), jnp.cosh(Y), jnp.arctan2(Y, abs(X)))
+    yield jax.grad(lambda y: jnp.tanh(y).sum())(Y)
     yield from (lax.erf(Y), lax.erfc(Y), Z.real, Z.imag, lax.complex(X, Y), jnp.conj(Z), abs(Z))
     yield from (X.astype(jnp.float32), Y.astype(jnp.int32), (X < Y).astype(jnp.float64), N.astype(jnp.float32))
     huge = np.array([1e300, -1e300, np.nan, 2.0**31, 9.3e18, -9.9])
@@ -44,6 +53,7 @@ def elementwise():
 def moving():
     yield from (jnp.broadcast_to(Y[:, :1], (2, 3)), jnp.broadcast_to(Y[0, 0], (2, 2)), Y.reshape(3, 2), Y[None, 0])
     yield from (jnp.squeeze(Y[:1]), jnp.squeeze(Y[:1, :1]), Y.T, Y[:, ::2], Y[::-1], jnp.concatenate([X, Y], 1))
+    yield from (*jnp.unstack(Y), *jnp.unstack(Y, axis=1), jax.scipy.special.ndtri(abs(Y) / 8))
     yield from (jnp.stack([X, Y], 1), jnp.tile(Y, (2, 3)), *jnp.split(Y, [1], 1), jnp.repeat(Y, 2, axis=1))
     yield from (lax.pad(Y, 9.0, ((1, 2, 1), (-1, 1, 0))), lax.pad(Y, 9.0, ((0, 0, 2), (-1, -1, 0))))
     yield from (lax.dynamic_slice(Y, (5, 1), (1, 2)), lax.dynamic_update_slice(Y, X[:1, :2], (1, -3)))

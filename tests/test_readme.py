@@ -1,49 +1,19 @@
 """The README's Python, and that of short pages, from top to bottom: what it prints is what its comments say."""
 
-import ast
-import contextlib
-import io
 import pathlib
-import re
-import tokenize
 
 import pytest
+from pages import blocks, commands, run, same, snippets, walk
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = {"README.md": 4, "docs/your-own-loop.md": 3, "docs/what-can-go-wrong.md": 4}
+PAGES = {
+    "README.md": 4,
+    "docs/index.md": 1,
+    "docs/your-own-loop.md": 3,
+    "docs/what-can-go-wrong.md": 4,
+    "docs/units.md": 3,
+}
 """With the least number of values that each compares."""
-NUMBER = re.compile(r"-?\d+(?:\.(\d+))?(?=$|[\s,;])")
-
-
-def snippets(text):
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def comments(code):
-    """Returns the comment that ends each line, without its sign."""
-    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
-    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
-
-
-def run(code, namespace):
-    """Runs a snippet, and returns how many of its values were compared with a comment."""
-    said, compared = comments(code), 0
-    for statement in ast.parse(code).body:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(ast.Module([statement], []), "a page", "exec"), namespace)  # this repository's own page
-        comment, output = said.get(statement.end_lineno), printed.getvalue().strip()
-        if output:
-            assert comment is not None, f"prints {output}, and no comment says so: {ast.unparse(statement)}"
-            # A comment may go on behind the value.
-            assert comment == output or re.match(re.escape(output) + r"[,;:] ", comment), (comment, output)
-            compared += 1
-        elif comment and isinstance(statement, ast.Assign) and (number := NUMBER.match(comment)):
-            value = float(namespace[ast.unparse(statement.targets[0])])
-            digits = len(number[1] or "")
-            assert f"{value:.{digits}f}" == number[0], (comment, value)
-            compared += 1
-    return compared
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -72,3 +42,44 @@ def test_right_comments_pass(code, compared):
 def test_wrong_comments_fail(code):
     with pytest.raises(AssertionError):
         run(code, {})
+
+
+def test_a_walk_takes_what_stands_above_and_the_sections_named(tmp_path, monkeypatch):
+    page = """# Page
+
+```sh
+pip install "jaxacct[plot]" other  # from a mirror
+cat made
+```
+
+## One
+
+```toml title="made"
+a = 1
+```
+
+```sh
+cat made; echo b
+```
+
+```text
+a = ...
+b
+```
+
+## Two
+
+```python
+print(1)  # 1
+```
+"""
+    monkeypatch.chdir(tmp_path)
+    assert commands(blocks(page)[0].text) == ("cat made", ["jaxacct[plot]", "other"])
+    first, *one = blocks(page, ("One", "Two"))
+    assert walk(one) == 2
+    with pytest.raises(AssertionError, match="the page shows"):
+        walk([*one[:2], one[2]._replace(text="a = 2\nb\n")])
+    with pytest.raises(ValueError, match="One"):
+        blocks(page, ("Three",))
+    assert walk([first]) == 0
+    assert not same("a", "a b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -64,6 +65,30 @@ def conversion() -> Chart:
     )
 
 
+def order(alpha: float) -> Chart:
+    """Epsilon against the divergence of one Rényi order, by the rules for that order alone."""
+    divergences = np.linspace(0.0, 2.0, 81)
+    rules = {
+        method: np.asarray(convert.rdp_to_epsilon(divergences[:, None], [alpha], np.full(81, DELTA), method))
+        for method in ("mironov", "improved", "closed", "optimal")
+    }
+    apart = np.max(rules["closed"] - rules["optimal"])
+    return Chart(
+        title=f"Epsilon of ({alpha:g}, divergence)-RDP at delta = {DELTA:g}",
+        x_name="divergence",
+        x_label=f"Rényi divergence of order {alpha:g}",
+        y_label=f"epsilon at delta = {DELTA:g}",
+        x=divergences,
+        curves=(
+            Curve("epsilon_mironov", "Mironov's rule", rules["mironov"], "reference"),
+            Curve("epsilon_improved", "Canonne et al., Balle et al.", rules["improved"]),
+            Curve("epsilon_closed", "Asoodeh et al., two branches", rules["closed"]),
+            Curve("epsilon_optimal", "optimal rule", rules["optimal"]),
+        ),
+        notes=(f"All are upper bounds. The two branches are within {apart:.2g} of the optimal rule.",),
+    )
+
+
 def stopped(learning_rate: float, noise: float, *, diameter: float = DIAMETER) -> Chart:
     """Delta against epsilon of randomly stopped projected noisy SGD, T = 100, L = 1: both corollaries, and less.
 
@@ -114,6 +139,13 @@ EXHIBITS = (
     Exhibit(
         "asoodeh-conversion", f"{SOURCE}, improved moments accountant", "epsilon against steps by conversion rule",
         conversion,
+    ),
+    *(
+        Exhibit(
+            f"asoodeh-order-{alpha}", f"{SOURCE}, conversion, alpha = {alpha}", f"rules for the order {alpha} alone",
+            functools.partial(order, alpha),
+        )
+        for alpha in (10, 5, 2)
     ),
     Exhibit(
         "asoodeh-stopped-5", f"{SOURCE}, DP-SGD, left figure", "randomly stopped SGD, learning rate 0.05, noise 5",

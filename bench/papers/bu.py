@@ -1,4 +1,4 @@
-"""Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy": tables, Figures 2, 3 and A.1."""
+"""Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy": tables, Figures 2 to 4 and A.1."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 
 import numpy as np
 
-from bench.papers.bu_tables import TABLES, Row
+from bench.papers.bu_tables import SECTION_4_2, TABLES, NoiseScales, Row
 from bench.papers.exhibits import Cell, Exhibit, Table
-from jaxacct import gdp, prv, rdp, tradeoff
+from jaxacct import calibrate, convert, gdp, prv, rdp, tradeoff
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.plot import Chart, Curve
 
@@ -128,9 +128,70 @@ def epochs() -> Chart:
     )
 
 
-def errors() -> Chart:
-    """Figure 3, second model: errors of the best attack by the CLT, by the moments accountant, and certified."""
-    mechanism, steps, delta = _mechanism(SECOND), SECOND.steps, SECOND.delta
+def scales() -> Chart:
+    """Figure 2, fourth panel: the noise that the CLT says suffices for what the moments accountant says of another."""
+    noises, steps, delta, rate = np.linspace(0.5, 1.5, 21), THIRD.steps, THIRD.delta, THIRD.sampling_rate
+    budgets = [
+        float(rdp.epsilon(PoissonSubsampledGaussian(noise, rate), steps, delta, conversion="mironov"))
+        for noise in noises
+    ]
+    mu = np.array([float(convert.dp_to_gdp(epsilon, delta)) for epsilon in budgets])
+    by_clt = 1 / np.sqrt(np.log1p((mu / rate) ** 2 / steps))  # equation 3.4
+    needed = np.array([float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) for epsilon in budgets])
+    return Chart(
+        title=f"Noise for the same epsilon after {THIRD.epochs} epochs, p = {THIRD.batch_size}/{THIRD.examples}",
+        x_name="noise",
+        x_label="noise multiplier under the moments accountant",
+        y_label="noise multiplier for that epsilon",
+        x=noises,
+        curves=(
+            Curve("noise_moments", MOMENTS, noises, "reference"),
+            Curve("noise_certified", "least noise, certified", needed),
+            Curve("noise_clt", "by the central limit: an estimate", by_clt, "estimate"),
+        ),
+        notes=(
+            f"The central limit asks for {np.min(by_clt / needed):.1%} to {np.max(by_clt / needed):.1%} of the noise "
+            "that is needed.",
+        ),
+    )
+
+
+def spending(pair: NoiseScales) -> Chart:
+    """Figure 4, right: epsilon over epochs of two noises that are said to end at the same one."""
+    epochs = np.arange(1, pair.epochs + 1)
+    steps = [round(epoch / THIRD.sampling_rate) for epoch in epochs]
+    more, less = (PoissonSubsampledGaussian(noise, THIRD.sampling_rate) for noise in pair[:2])
+    values = {
+        "moments": [float(rdp.epsilon(more, count, 1e-5, conversion="mironov")) for count in steps],
+        "clt": [float(gdp.epsilon(less, count, 1e-5)) for count in steps],
+        "certified_more": [float(prv.epsilon(more, count, 1e-5).upper) for count in steps],
+        "certified_less": [float(prv.epsilon(less, count, 1e-5).upper) for count in steps],
+    }
+    curves = (
+        Curve("epsilon_moments", f"s = {pair[0]:g}: {MOMENTS}", np.array(values["moments"])),
+        Curve("epsilon_certified_more", f"s = {pair[0]:g}: {CERTIFIED}", np.array(values["certified_more"])),
+        Curve("epsilon_clt", f"s = {pair[1]:g}: {CLT}", np.array(values["clt"]), "estimate"),
+        Curve("epsilon_certified_less", f"s = {pair[1]:g}: {CERTIFIED}", np.array(values["certified_less"])),
+    )
+    return Chart(
+        title=f"Epsilon at delta = 1e-05 over epochs, p = {THIRD.batch_size}/{THIRD.examples}",
+        x_name="epoch",
+        x_label="epochs",
+        y_label="epsilon at delta = 1e-05",
+        x=epochs,
+        curves=curves,
+        notes=(
+            f"At the end {values['moments'][-1]:.3f} by the moments accountant and {values['clt'][-1]:.3f} by the "
+            f"central limit, where {values['certified_more'][-1]:.3f} and {values['certified_less'][-1]:.3f} are "
+            f"certified; printed is {pair.epsilon:g} for both. The accuracies beside it are not drawn: they take a "
+            "training with each noise.",
+        ),
+    )
+
+
+def errors(row: Row = SECOND) -> Chart:
+    """Figure 3, a model: errors of the best attack by the CLT, by the moments accountant, and certified."""
+    mechanism, steps, delta = _mechanism(row), row.steps, row.delta
     rates = np.linspace(0.0, 1.0, 201)
     mu = float(gdp.mu(mechanism, steps))
     epsilon = float(rdp.epsilon(mechanism, steps, delta, conversion="mironov"))
@@ -138,9 +199,12 @@ def errors() -> Chart:
     # The least sum of both errors is 1 less the total variation distance, delta at epsilon = 0.
     by_clt = 1 - float(gdp.gaussian_delta(mu, 0.0))
     by_moments = 2 * (1 - delta) / (1 + np.exp(epsilon))
+    # The middle row: all pairs of the moments accountant at once.
+    epsilons = np.linspace(0.0, 1.5 * epsilon, 40)
+    pairs = [float(rdp.delta(mechanism, steps, each, conversion="mironov")) for each in epsilons]
     certified = 1 - float(tradeoff.advantage(mechanism, steps).upper)
     return Chart(
-        title=f"Errors of any attack after {SECOND.epochs} epochs, {_setting(SECOND)}",
+        title=f"Errors of any attack after {row.epochs} epochs, {_setting(row)}",
         x_name="fpr",
         x_label="false-positive rate (type I error)",
         y_label="false-negative rate (type II error)",
@@ -153,6 +217,11 @@ def errors() -> Chart:
                 "fnr_moments",
                 f"({epsilon:.2f}, {delta:g})-DP by the {MOMENTS}",
                 np.asarray(tradeoff.approximate_dp(epsilon, delta, rates)),
+            ),
+            Curve(
+                "fnr_moments_all",
+                f"all pairs by the {MOMENTS}",
+                np.asarray(tradeoff.from_delta(epsilons, pairs, rates)),
             ),
         ),
         notes=(
@@ -206,6 +275,27 @@ EXHIBITS = (
     ),
     Exhibit("bu-figure-2-delta", f"{SOURCE}, Figure 2", "delta against epsilon, CLT and moments accountant", deltas),
     Exhibit("bu-figure-2-epochs", f"{SOURCE}, Figure 2", "epsilon against epochs, CLT and moments accountant", epochs),
+    Exhibit(
+        "bu-figure-2-noise", f"{SOURCE}, Figure 2", "noise for the same epsilon, CLT and moments accountant", scales
+    ),
     Exhibit("bu-figure-3", f"{SOURCE}, Figure 3", "trade-off functions, second row of Table 1", errors),
+    *(
+        Exhibit(
+            f"bu-figure-3-{n}",
+            f"{SOURCE}, Figure 3",
+            f"trade-off functions, row {n} of Table 1",
+            functools.partial(errors, TABLES[n - 1]),
+        )
+        for n in (1, 3, 4, 5, 6)
+    ),
+    *(
+        Exhibit(
+            f"bu-figure-4-{pair.moments_accountant:g}",
+            f"{SOURCE}, Figure 4, right",
+            "epsilon over epochs of two noises",
+            functools.partial(spending, pair),
+        )
+        for pair in SECTION_4_2
+    ),
     Exhibit("bu-figure-a1", f"{SOURCE}, Figure A.1", "composed trade-off function against its limit", limit),
 )

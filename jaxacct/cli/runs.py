@@ -54,8 +54,9 @@ def add_steps(
     """Adds the number of steps, and what it follows from."""
     command.add_argument("--steps", type=kind, metavar=metavar or "K", help=f"number of noisy updates{default}")
     command.add_argument(
-        "--epochs", type=kind, metavar=metavar or "E", help="in place of steps: expected passes over the data"
-    )
+        "--epochs", type=kind, metavar=metavar or "E",
+        help="in place of steps: expected passes over the data, as ceil(E / sampling rate) steps",
+    )  # fmt: skip
 
 
 def add_group(command: argparse.ArgumentParser) -> None:

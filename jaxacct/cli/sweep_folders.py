@@ -144,7 +144,11 @@ def plot(arguments: argparse.Namespace) -> int:
     path = pathlib.Path(arguments.file)
     check_suffix(path, PICTURES)
     check_free(path, arguments)
-    plots.sweep(load(arguments.folder), axes=figure.subplots(), **dict(_fixed(text) for text in arguments.at))
+    found, at = load(arguments.folder), dict(_fixed(text) for text in arguments.at)
+    free = [name for name, values in found.axes.items() if len(values) > 1 and name not in at]
+    if len(free) > 2:
+        raise ValueError(f"a picture has one or two axes, and here are {', '.join(free)}: fix others by --at.")
+    plots.sweep(found, axes=figure.subplots(), **at)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return 0

@@ -34,6 +34,7 @@ from jaxacct.float_pairs.schedule import (
     together,
 )
 from jaxacct.float_pairs.wide import Wide
+from jaxacct.jaxprs import scan_counts
 
 NUMBERS = (Wide, Complex, rough.Rough)
 ROUGHLY = "roughly_done"
@@ -240,7 +241,7 @@ class _Interpreter:
 
     def scan(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
         """Returns what a loop over rows comes to."""
-        consts, carry = params["num_consts"], params["num_carry"]
+        consts, carry = scan_counts(params)
         fixed, first, rows = args[:consts], args[consts : consts + carry], args[consts + carry :]
 
         def body(state: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:

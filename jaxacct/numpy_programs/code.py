@@ -101,10 +101,10 @@ def _where(which: Value, x: Value, y: Value) -> Value:
 class Scan:
     """A body for each row."""
 
-    def __init__(self, body: Code, params: dict[str, Any], rows: list[tuple[tuple[int, ...], Any]]) -> None:
-        self.body, self.length, self.reverse = body, int(params["length"]), bool(params["reverse"])
-        self.counts = params["num_consts"], params["num_consts"] + params["num_carry"]
-        self.carried, self.rows = params["num_carry"], rows
+    def __init__(self, body: Code, counts: tuple[int, int], length: int, reverse: bool, rows: Any) -> None:
+        self.body, self.length, self.reverse = body, length, reverse
+        consts, self.carried = counts
+        self.counts, self.rows = (consts, consts + self.carried), rows
 
     def __call__(self, *args: Value) -> Sequence[Value]:
         first, second = self.counts

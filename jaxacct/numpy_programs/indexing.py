@@ -80,6 +80,14 @@ def _split(x: Value, places: tuple[int, ...], axis: int) -> Value:
     return np.split(x, places, axis)
 
 
+def _unstacked(x: Value, axis: int) -> Value:
+    return list(np.moveaxis(x, axis, 0))
+
+
+def _make_unstack(params: dict[str, Any], operands: list[Any], results: list[Any]) -> Operation:
+    return partial(_unstacked, axis=int(params["axis"]))
+
+
 def _make_split(params: dict[str, Any], operands: list[Any], results: list[Any]) -> Operation:
     places = tuple(itertools.accumulate(int(size) for size in params["sizes"][:-1]))
     return partial(_split, places=places, axis=int(params["axis"]))
@@ -243,6 +251,7 @@ MAKERS: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], Operation]] =
     "stack": lambda params, operands, results: partial(_stacked, axis=int(params["axis"])),
     "tile": lambda params, operands, results: partial(_tiled, repeats=tuple(map(int, params["reps"]))),
     "split": _make_split,
+    "unstack": _make_unstack,
     "iota": _make_iota,
     "pad": _make_pad,
     "dynamic_slice": lambda params, operands, results: partial(_taken, sizes=tuple(map(int, params["slice_sizes"]))),

@@ -241,6 +241,21 @@ def _barrier(*values: Value) -> Value:
     return values
 
 
+def _log2(x: Value) -> Value:
+    return np.log(x) * 1.4426950408889634  # as JAX lowers it
+
+
+def _one_minus_square(x: Value) -> Value:
+    return (1 - x) * (1 + x)
+
+
+def _polynomial(x: Value, *coefficients: Value) -> Value:
+    total = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + coefficient
+    return total
+
+
 def _make_rounding(params: dict[str, Any], operands: list[Any], results: list[Any]) -> Operation:
     return np.rint if params["rounding_method"].name == "TO_NEAREST_EVEN" else _rounded_away
 
@@ -257,7 +272,8 @@ _PLAIN: dict[str, Operation] = {
     "add": operator.add, "add_any": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
     "rem": _remainder, "max": np.maximum, "min": np.minimum, "abs": np.abs, "sign": np.sign, "square": _square,
     "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log1p": np.log1p, "logistic": _logistic, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
+    "log1p": np.log1p, "log2": _log2, "polynomial": _polynomial, "one_minus_square": _one_minus_square,
+    "logistic": _logistic, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
     "sinh": np.sinh, "cosh": np.cosh, "atan2": np.arctan2, "erf": partial(_each, math.erf), "erfc": partial(_each,
     math.erfc),
     "floor": np.floor, "ceil": np.ceil, "nextafter": np.nextafter,

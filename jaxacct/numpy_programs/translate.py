@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxacct.arithmetic import float64_elsewhere
+from jaxacct.jaxprs import scan_counts
 from jaxacct.numpy_programs.code import Code, Scan, Switch, Value, While
 from jaxacct.numpy_programs.operations import MAKERS
 
@@ -158,8 +159,10 @@ class _Part:
                 params["cond_nconsts"], params["body_nconsts"],
             )  # fmt: skip
         elif name == "scan":
-            rows = [(aval.shape[1:], np.dtype(aval.dtype)) for aval in results[params["num_carry"] :]]
-            operation = Scan(self.whole.code_of(params["jaxpr"]), params, rows)
+            rows = [(aval.shape[1:], np.dtype(aval.dtype)) for aval in results[scan_counts(params)[1] :]]
+            operation = Scan(
+                self.whole.code_of(params["jaxpr"]), scan_counts(params), int(params["length"]), params["reverse"], rows
+            )
         elif name in MAKERS:
             if any(_kind(kind) not in KINDS for kind in (*operands, *results)):
                 raise NotImplementedError(f"{name} of types that NumPy has not")

@@ -151,7 +151,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     over = {name: values for name, values in part.axes.items() if len(values) > 1}
     if not 1 <= len(over) <= 2 or any(values.dtype.kind == "U" for values in over.values()):
         raise ValueError(
-            f"a picture has one or two axes of numbers, and here are {', '.join(over)}: fix others by --at."
+            f"a picture has one or two axes of numbers, and here are {', '.join(over)}: fix one, at steps=1000 say."
         )
     name = "noise_multiplier" if part.quantity == "noise_multiplier" else "upper"
     values = np.squeeze(np.where(np.isfinite(part.upper), part[name], np.nan))

@@ -13,12 +13,12 @@ from jaxacct.float_pairs import functions, normal, trigonometric, wide
 from jaxacct.float_pairs.wide import Wide
 
 UNIT = mp.mpf(2) ** -48
-SEPARATE = {
+EMITTERS = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}  # later there is no other
+SEPARATE = EMITTERS | {
     "xla_backend_optimization_level": "0",
-    "xla_cpu_use_fusion_emitters": True,
     "xla_disable_hlo_passes": "fusion,cpu-instruction-fusion",
 }
-FUSED = {"xla_backend_optimization_level": "3", "xla_cpu_use_fusion_emitters": True}
+FUSED = EMITTERS | {"xla_backend_optimization_level": "3"}
 RANDOM = np.random.default_rng(0)
 MOST = 1024
 

@@ -22,7 +22,7 @@ FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4 " + os.en
 
 def started(*arguments, **environment):
     return subprocess.Popen(
-        [sys.executable, "-m", "jaxacct.cli", "sweep", *map(str, arguments)],
+        [sys.executable, "-m", "jaxacct", "sweep", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "80"} | environment,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from jaxtyping import Array
 
+from jaxacct.jaxprs import scan_counts
 from jaxacct.train.clipping.layers import Convolution, Layer, Shape, find_layer, weight_shaped
 
 INLINED = ("jit", "pjit")
@@ -161,7 +162,7 @@ class Uses:
             return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
         if places and name in REMATERIALIZED:
             return self._rematerialized(step, given, shifts, path, steps)
-        if name == "scan" and any(place < step.params["num_consts"] for place in places):
+        if name == "scan" and any(place < scan_counts(step.params)[0] for place in places):
             return self._scanned(step, given, shifts, path, steps)
         plain = [value.value if isinstance(value, Weight) else value for value in given]
         results = _run(jaxpr, step, plain)
@@ -199,8 +200,8 @@ class Uses:
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
         inner, length = step.params["jaxpr"], step.params["length"]
-        first = step.params["num_consts"]
-        last = first + step.params["num_carry"]
+        first, carried = scan_counts(step.params)
+        last = first + carried
         fixed, moving = given[:first], self._opened(given[first:], "scan over its steps")
 
         def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
