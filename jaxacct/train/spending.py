@@ -120,7 +120,8 @@ def spending(
     solve = _planned if sampler or strategy or budget.queries else _planned_once
     made = solve(sampler, strategy, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
     if batches.most_examples is not None:
-        made = dataclasses.replace(made, sampler=dataclasses.replace(made.sampler, present=present))
+        drawn: Any = made.sampler
+        made = dataclasses.replace(made, sampler=dataclasses.replace(drawn, present=present))
     budget = dataclasses.replace(budget, epsilon=made.epsilon)
     return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
 
