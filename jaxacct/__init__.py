@@ -17,6 +17,7 @@ if _typing.TYPE_CHECKING:
     from jaxacct.bounds import Bounds
     from jaxacct.certified import curve, delta, epsilon
     from jaxacct.mechanisms import (
+        AboveThreshold,
         ApproximateDP,
         DiscreteGaussian,
         DiscreteLaplace,
@@ -24,6 +25,7 @@ if _typing.TYPE_CHECKING:
         DPWithoutReplacement,
         ExponentialMechanism,
         Gaussian,
+        GaussianAboveThreshold,
         GaussianMixture,
         GaussianWithoutReplacement,
         GaussianWithReplacement,
@@ -81,6 +83,7 @@ if _typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AboveThreshold",
     "ApproximateDP",
     "Bounds",
     "DPWithoutReplacement",
@@ -89,6 +92,7 @@ __all__ = [
     "DiscretePair",
     "ExponentialMechanism",
     "Gaussian",
+    "GaussianAboveThreshold",
     "GaussianMixture",
     "GaussianWithReplacement",
     "GaussianWithoutReplacement",
