@@ -67,9 +67,10 @@ def epsilon(
 
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
     ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation
-    and the mechanisms' own sampling; rounding included. Invalid traced parameters and no noise give ``upper = inf``.
-    With a mechanism among them that is known by its Rényi curve alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go
-    the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds, ``lower`` is 0, and nothing has converged. A single
+    and the mechanisms' own sampling; ``lower`` where all are :attr:`~.Mechanism.tight`; rounding included. Invalid
+    traced parameters and no noise give ``upper = inf``. With a mechanism among them that is known by its Rényi curve
+    alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
+    ``lower`` is 0, and nothing has converged. A single
     :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as well, but in a trace, and has a lower bound.
 
     Raises:

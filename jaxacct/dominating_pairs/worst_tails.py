@@ -2,7 +2,7 @@
 
 Let delta(x) be that of a Gaussian mechanism with shift m over noise, its loss being N(m^2/2, m^2) under P, and let no
 event E of n disjoint ones have P(E) - e^x Q(E) above delta(x), nor Q(E) - e^x P(E). Then H(u) = sup (P - u Q) is at
-most n delta(x) for u = e^x >= 1. It is convex, H(0) = 1, and below u = 1 that of the other direction, 1 - u + u H'(1/u):
+most n delta(x) for u = e^x >= 1. It is convex, H(0) = 1, and below u = 1 that of the other way, 1 - u + u H'(1/u):
 so it is below the largest convex function that keeps to all of this. That is n delta(x) from some x on, its mirror
 image below -x, and between them a line which touches both. With S(x) and T(x) the probabilities of a Gaussian loss
 above x under P and under Q, delta = S - u T, whose slope in u is -T; so the line from (u, n delta) to its mirror image

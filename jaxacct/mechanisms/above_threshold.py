@@ -43,7 +43,7 @@ class AboveThreshold(Mechanism):
     Formal guarantee: pure, of any number of queries: with s and b the scales, losses are at most 1/s + 2/b. Of monotone
     queries they are at most 1/s + 1/b when an example is added and 1/b when it is removed, which bounds either from
     below as well. The pair has these two losses and so dominates whatever has losses between. The largest loss is
-    approached as queries become many; a ``lower`` of accountants is below the epsilon of the pair.
+    approached as queries become many. Not :attr:`~.Mechanism.tight`.
 
     Why: let the queries' values be a on P and a' on Q, and F the distribution function of a query's noise. With z the
     noisy threshold, P(first above is j) = int p(z) prod_(i<j) F(z - a_i) (1 - F(z - a_j)) dz. Put z - 1 for z: p rises
@@ -53,8 +53,8 @@ class AboveThreshold(Mechanism):
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
-    Source: Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Theorem 3.23; Lyu, Su and Li
-    (2017), "Understanding the sparse vector technique for differential privacy", Theorems 2 and 3.
+    Source: Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Theorem 3.23; monotone
+    queries, Lyu, Su and Li (2017), "Understanding the sparse vector technique for differential privacy".
 
     >>> from jaxacct import epsilon
     >>> round(float(epsilon(AboveThreshold(10.0, 20.0), 1, 0.0).upper), 9)
@@ -120,8 +120,7 @@ class GaussianAboveThreshold(Mechanism):
 
     Formal guarantee: the pair dominates. With s and b the deviations and k the queries, a run is (epsilon, delta)-DP
     for delta = (k + 1) times that of a Gaussian mechanism with noise (1/s^2 + 4/b^2)^(-1/2), or (1/s^2 + 1/b^2)^(-1/2)
-    for monotone queries; and the pair is the least that says no more than this. It is not tight: a ``lower`` of
-    accountants is below the epsilon of the pair.
+    for monotone queries; and the pair is the least that says no more than this. Not :attr:`~.Mechanism.tight`.
 
     Why: let the first above be j, and fix the noise of the queries before. On P this is the event that the threshold's
     noise is above some m, and that the noise of query j is at least the threshold's plus some c; on Q these are at most
@@ -151,7 +150,7 @@ class GaussianAboveThreshold(Mechanism):
     def validate(self) -> None:
         validation.check_noise_multiplier(self.threshold_noise, "threshold_noise")
         validation.check_noise_multiplier(self.query_noise, "query_noise")
-        validation.check_batches(self.queries, MOST_QUERIES, "queries")
+        validation.check_queries(self.queries, MOST_QUERIES)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.threshold_noise) & is_endless(self.query_noise)
@@ -167,4 +166,6 @@ class GaussianAboveThreshold(Mechanism):
         s, b = (kept_positive(exact_float64(value)) for value in (self.threshold_noise, self.query_noise))
         moved = 1.0 if self.monotone and relation != "replace" else 2.0
         reach = jnp.sqrt(1 / s**2 + (moved / b) ** 2) * (1 + 8 * roundoff())
-        return (outside(worst_tails_pair(reach, as_float64(self.queries) + 1)),)
+        queries = as_float64(self.queries)
+        proper = (queries >= 1) & (queries == jnp.floor(queries)) & (queries <= MOST_QUERIES)
+        return (outside(worst_tails_pair(reach, jnp.where(proper, queries + 1, jnp.nan))),)
