@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
+from jaxacct.dominating_pairs.first_above import first_above_pair
 from jaxacct.dominating_pairs.worst_tails import worst_tails_pair
 from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
 from jaxacct.mechanisms.group import less_noise
@@ -40,10 +41,12 @@ class AboveThreshold(Mechanism):
 
     Relations: "add_or_remove" (default), "remove", "add", "zero_out", "replace".
 
-    Formal guarantee: pure, of any number of queries: with s and b the scales, losses are at most 1/s + 2/b. Of monotone
-    queries they are at most 1/s + 1/b when an example is added and 1/b when it is removed, which bounds either from
-    below as well. The pair has these two losses and so dominates whatever has losses between. The largest loss is
-    approached as queries become many. Not :attr:`~.Mechanism.tight`.
+    Formal guarantee: pure, of any number of queries: with s and b the scales, losses are at most 1/s + 2/b, which is
+    approached as queries become many. Most losses are far smaller, also without noise on the threshold, and the pair
+    counts that: ten runs with s = 10 and b = 20 cost 1.33 at a delta of 1e-6, where all that is 0.2-DP costs 2.00
+    (:mod:`jaxacct.dominating_pairs.first_above`). Of monotone queries losses are at most 1/s + 1/b when an example is
+    added and 1/b when it is removed, which bounds either from below as well; the pair has these two. Not
+    :attr:`~.Mechanism.tight`: of one run delta(0) is 0.0357, and the worst queries that were found had 0.0228.
 
     Why: let the queries' values be a on P and a' on Q, and F the distribution function of a query's noise. With z the
     noisy threshold, P(first above is j) = int p(z) prod_(i<j) F(z - a_i) (1 - F(z - a_j)) dz. Put z - 1 for z: p rises
@@ -79,11 +82,11 @@ class AboveThreshold(Mechanism):
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the pair of two losses, for monotone queries one for each direction."""
+        """Returns the one pair, for monotone queries that of two losses for each direction."""
         asked = directions(self, relation)
         s, b = (kept_positive(exact_float64(value)) for value in (self.threshold_scale, self.query_scale))
         if not self.monotone or relation == "replace":
-            return (outside(_two_losses(1 / s + 2 / b, 1 / s + 2 / b)),)
+            return (outside(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
         ends = {"remove": (1 / b, 1 / s + 1 / b), "add": (1 / s + 1 / b, 1 / b)}
         return tuple(outside(_two_losses(*ends[direction])) for direction in asked)
 

@@ -77,7 +77,8 @@ def test_the_largest_loss_of_laplace_noise_is_approached(monotone):
     values = np.array([8.0 - b * math.log(1e12), -40.0])
     p, q = (law(stats.laplace, s, b, values + move * present, often)[1] for present in (0, 1))
     most = float(ja.epsilon(ja.AboveThreshold(s, b, monotone=monotone), 1, 0.0, relation="add").upper)
-    assert most == pytest.approx(1 / s + (1 if monotone else 2) / b, rel=1e-12)
+    assert most == pytest.approx(1 / s + (1 if monotone else 2) / b, rel=1e-6)
+    assert most >= 1 / s + (1 if monotone else 2) / b
     assert most * 0.99 <= math.log(p / q) <= most + 1e-9
 
 
@@ -115,8 +116,7 @@ def test_one_composition_with_training():
         float(ja.epsilon(*run, 1e-5).upper)
         for run in ((steps, 1000), ((steps, sparse), (1000, 1)), ((steps, ja.PureDP(0.2)), (1000, 1)))
     )
-    assert alone < both < alone + 0.2
-    assert both == pytest.approx(dp, rel=1e-9)
+    assert alone < both < dp < alone + 0.2
     assert ja.group(sparse, 2) == ja.AboveThreshold(5.0, 10.0)
     for kind, more in zip(NOISES, ((), (5,)), strict=True):
         assert kind(math.inf, math.inf, *more).releases_nothing()
@@ -176,3 +176,39 @@ SPARSE = ja.AboveThreshold(1.0, 2.0)
 def test_says_what_is_wrong_and_what_to_do(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_gains_by_hazards_are_never_above_the_closed_form():
+    """Choices of rates, in steps of any size, against g; and g against the numbers of the pair."""
+    (pair,) = ja.AboveThreshold(2.0, 5.0).dominating_pairs()
+    most, log_ratio = (float(value) for value in pair.parameters)
+    x = np.concatenate([-np.geomspace(1e-3, 200, 800), np.linspace(0, 1, 4001), np.geomspace(1, 200, 800)])
+    ratios = stats.laplace.logcdf((x - 1) / 5) / stats.laplace.logcdf(x / 5)
+    assert np.max(ratios) <= math.exp(log_ratio) <= np.max(ratios) * 1.001
+    rng, ratio = np.random.default_rng(3), np.exp(log_ratio)
+
+    def g(u):
+        folded = (ratio - 1) / (ratio + 1) * np.maximum(u, 1 / u) ** (-1 / (ratio - 1))
+        return np.where(u >= 1, folded, 1 - u + u * folded)
+
+    for u in (0.9, 1.0, 1.02, 1.1, 1.3):
+        p, q, gained = np.ones(4000), np.full(4000, u), np.zeros(4000)
+        size, stay = rng.choice([0.01, 0.1, 0.5, 2.0], 4000), rng.uniform(0.98, 1.2, 4000)
+        for _ in range(60):  # towards a level, each its own: the best chatter there
+            rates = np.where(q / p < stay, 1 / ratio, ratio) ** rng.choice([0.9, 1.0, 1.0], 4000)
+            ends = np.exp(-size), np.exp(-size * rates)
+            gained += np.maximum(p * (1 - ends[0]) - q * (1 - ends[1]), 0.0)
+            p, q = p * ends[0], q * ends[1]
+        gained += np.maximum(p - q, 0.0)
+        assert 0.6 * g(u) <= np.max(gained) <= g(u) * (1 + 1e-12)
+    for y in np.linspace(0.0, most - log_ratio, 5):
+        assert profile(pair, y) == pytest.approx(float(g(math.exp(y))), rel=1e-12)
+    with jax.enable_x64(True):
+        losses = np.array([-2.0, -1.0, -0.5, 0.0, 0.3, 0.999, 1.0, 2.0]) * most
+        sums = [f(losses, pair.parameters) + h(losses, pair.parameters) for f, h in
+                ((pair.cdf_p, pair.survival_p), (pair.cdf_q, pair.survival_q))]  # fmt: skip
+    np.testing.assert_allclose(sums, 1.0, rtol=1e-14)
+    assert profile(pair, most * 0.9) == pytest.approx(  # on the tangent, which meets 0 at the largest loss
+        profile(pair, most - log_ratio) * (math.exp(most) - math.exp(0.9 * most)) / (math.exp(most) * (1 - 1 / ratio)),
+        rel=1e-12,
+    )
