@@ -18,6 +18,7 @@ if _typing.TYPE_CHECKING:
     from jaxacct.bounds import Bounds
     from jaxacct.certified import curve, delta, epsilon
     from jaxacct.mechanisms import (
+        AboveThreshold,
         ApproximateDP,
         DiscreteGaussian,
         DiscreteLaplace,
@@ -25,6 +26,7 @@ if _typing.TYPE_CHECKING:
         DPWithoutReplacement,
         ExponentialMechanism,
         Gaussian,
+        GaussianAboveThreshold,
         GaussianMixture,
         GaussianWithoutReplacement,
         GaussianWithReplacement,
@@ -82,6 +84,7 @@ if _typing.TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "AboveThreshold",
     "ApproximateDP",
     "Bounds",
     "DPWithoutReplacement",
@@ -90,6 +93,7 @@ __all__ = [
     "DiscretePair",
     "ExponentialMechanism",
     "Gaussian",
+    "GaussianAboveThreshold",
     "GaussianMixture",
     "GaussianWithReplacement",
     "GaussianWithoutReplacement",

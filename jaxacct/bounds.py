@@ -33,7 +33,9 @@ class Bounds:
             trade-off curve. A bracket between equal ends has converged, be they infinite; so has one below the smallest
             normal float64. It is valid either way.
 
-    Formal guarantee: floating-point rounding is inside the bracket. The leaves are float64 even where
+    Formal guarantee: floating-point rounding is inside the bracket. Of a composition the truth is that of its
+    dominating pairs: the mechanism's own is never above it, and so not above ``upper``; where its class is not
+    :attr:`~jaxacct.Mechanism.tight`, its own may be below ``lower``. The leaves are float64 even where
     ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall
     below the bound: use :meth:`to_float32` first, which rounds outward.
 

@@ -16,23 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import prv, saddlepoint
+from jaxacct import prv, saddlepoint, searches
 from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
 from jaxacct.by_work import where_needed
 from jaxacct.composition import check
 from jaxacct.convert import bounded_range
-from jaxacct.mechanisms import ExponentialMechanism, RepeatAndSelect
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
+from jaxacct.mechanisms import ExponentialMechanism
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions
 from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.platforms import by_pairs, needs_pairs
 from jaxacct.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 from jaxacct.saddlepoint.accountant import Asked, unchecked
-from jaxacct.selection import Binomial
-from jaxacct.selection.profile import LARGEST, OneWay, Selection
+from jaxacct.searches import Ask, is_search, no_more_than, of_search, with_searches
+from jaxacct.selection.profile import OneWay
 from jaxacct.validation import check_one_of
 
 
@@ -67,10 +67,11 @@ def epsilon(
 
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
     ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation
-    and the mechanisms' own sampling; rounding included. Invalid traced parameters and no noise give ``upper = inf``.
-    With a mechanism among them that is known by its Rényi curve alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go
-    the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds, ``lower`` is 0, and nothing has converged. A single
-    :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as well, but in a trace, and has a lower bound.
+    and the mechanisms' own sampling; ``lower`` where all are :attr:`~.Mechanism.tight`; rounding included. Invalid
+    traced parameters and no noise give ``upper = inf``. With a mechanism among them that is known by its Rényi curve
+    alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
+    ``lower`` is 0, and nothing has converged. A
+    :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as well, but in a trace; alone it has a lower bound.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
@@ -146,8 +147,8 @@ def curve(
     if not is_concrete(mechanism, steps, questions):
         return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(questions)
     alone = _alone(mechanism, steps)
-    if _is_search(*alone):
-        return outside(stack(*_of_search(alone[0], questions, relation)))
+    if is_search(*alone):
+        return outside(stack(*of_search(_ASK, alone[0], questions, relation)))
     if isinstance(questions, ForEpsilon) or has_renyi_only(mechanism):
         return outside(stack(*(answer(mechanism, steps, questions.at(value), relation) for value in questions.value)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
@@ -183,9 +184,11 @@ def answer(
     alone = _alone(mechanism, steps)
     if has_renyi_only(mechanism):
         prv.accountant.check_options(tolerance, points, concrete=True)
-        if is_concrete(mechanism, steps, question) and _is_search(*alone):
-            return _of_search(alone[0], question.at(np.atleast_1d(question.value)), relation)[0]
-        return _by_curves(mechanism, steps, question, relation)
+        if not is_concrete(mechanism, steps, question):
+            return _by_curves(mechanism, steps, question, relation)
+        if is_search(*alone):
+            return of_search(_ASK, alone[0], question.at(np.atleast_1d(question.value)), relation)[0]
+        return with_searches(_ASK, mechanism, steps, question, relation)
     if arithmetic == "auto" and tolerance is points is None and _spans_a_range(*alone, question):
         return _of_range(*alone, question, relation)
     if needs_pairs(arithmetic, mechanism, steps, question):
@@ -201,7 +204,7 @@ def answer(
         return _traced(asked, None if closed else points or prv.accountant.DEFAULT_POINTS, leaves)
     if _holds_a_range(mechanism, steps):
         found = prv.accountant.answer(mechanism, steps, question, relation, tolerance, points)
-        return _no_more_than(found, _by_curves(mechanism, steps, question, relation))
+        return no_more_than(found, _by_curves(mechanism, steps, question, relation))
     exact = unchecked(asked, leaves)
     if exact.converged:
         return exact if tolerance is None else replace(exact, converged=exact.gap <= tolerance)
@@ -218,14 +221,6 @@ def _by_curves(mechanism: Mechanisms, steps: Steps, question: Question, relation
     xp: Any = np if is_concrete(upper) else jnp
     nothing = xp.zeros_like(upper)
     return Bounds(nothing, xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)
-
-
-def _no_more_than(mesh: Bounds, curves: Bounds) -> Bounds:
-    """Returns the mesh's bracket below what Rényi curves say: where pairs are not tight either may be the less."""
-    if mesh.upper <= curves.upper:
-        return mesh
-    lower = np.where(mesh.lower <= curves.upper, mesh.lower, 0.0)
-    return Bounds(lower, np.asarray(np.nan), curves.upper, np.asarray(False))
 
 
 def _alone(mechanism: Any, steps: Any) -> tuple[Any, Any]:
@@ -258,70 +253,12 @@ def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation
     return bounded_range.bounded_range_to_delta(span, count, value)
 
 
-def _is_search(mechanism: Any, steps: Any) -> bool:
-    """Returns whether it is one search alone."""
-    return isinstance(mechanism, RepeatAndSelect) and np.ndim(steps) == 0 and steps == 1
-
-
-MOST_COMPOSED = 2.0**20
-"""Most runs of a search that are composed, to see whether that is less."""
-
-RATIOS = 48
-"""Epsilons at which the profile of one run is taken; twice as many lower the epsilon of a search by a thousandth."""
-
-
-def _of_search(search: RepeatAndSelect, questions: Question, relation: Relation) -> list[Bounds]:
-    """Returns the bracket of a search for each number asked: the least that the profile and Rényi curves prove."""
-    directions(search, relation)
-    run, trials = (search.mechanism, search.steps), search.trials
-    each = [questions.at(value) for value in questions.value]
-    by_curves = [_by_curves(search, 1, question, relation) for question in each]
-    most: Any = trials.count if isinstance(trials, Binomial) else np.inf
-    if most <= MOST_COMPOSED:  # whoever sees all runs sees the best one
-        often = jax.tree.map(lambda count: count * float(most), run[1])
-        together = [answer(run[0], often, question, relation) for question in each]
-        by_curves = [_no_more_than(*both) for both in zip(together, by_curves, strict=True)]
-    selections = [Selection(way, trials) for way in profile(run, questions, float(trials.mean), relation)]
-    if not selections:
-        return [replace(found, lower=np.zeros(())) for found in by_curves]
-    found = []
-    for question, curves in zip(each, by_curves, strict=True):
-        value = float(question.value)
-        if isinstance(question, ForDelta):
-            ends = [(way.lower(value), way.upper(value)) for way in selections]
-        else:
-            ends = [(way.most_epsilon(value), way.least_epsilon(value)) for way in selections]
-        upper = min(max(high for _, high in ends), float(curves.upper))
-        lower = min(max(low for low, _ in ends), upper)
-        found.append(Bounds(np.float64(lower), np.float64(np.nan), np.float64(upper), np.asarray(False)))
-    return found
+_ASK = Ask(answer, curve, _by_curves)
 
 
 def profile(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> list[OneWay]:
-    """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
-
-    Each way, or the worse for both; none where nothing is known that helps.
-    """
-    span = _span(run, questions, mean, relation)
-    if not 0 <= span < np.inf:
-        return []
-    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
-    ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
-    epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), RATIOS)
-    found = [curve(*run, epsilons=epsilons, relation=way) for way in ways]
-    if not apart:  # of several pairs no chord is one's
-        found = [replace(found[0], lower=np.zeros(RATIOS))]
-    return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
-
-
-def _span(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> float:
-    """Returns how far the profile of one run is wanted: to where ``mean`` times it hardly counts."""
-    at = functools.partial(answer, *run, relation=relation)
-    lost = float(at(question=ForDelta(np.inf)).upper) * (1 + 1e-6)
-    if isinstance(questions, ForEpsilon):
-        return float(at(question=ForEpsilon(min(lost + float(np.min(questions.value)) / (100 * mean), 0.5))).upper)
-    far, near = (float(at(question=ForEpsilon(min(lost + least, 0.5))).upper) for least in (1e-20, 1e-2))
-    return max(min(far, float(np.max(questions.value))), near)
+    """Returns the profile of one run: :func:`.searches.profile`."""
+    return searches.profile(_ASK, run, questions, mean, relation)
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:

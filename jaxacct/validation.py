@@ -143,6 +143,14 @@ def check_batches(value: object, most: int, name: str = "batches") -> None:
     )  # fmt: skip
 
 
+def check_queries(value: object, most: int, name: str = "queries") -> None:
+    """Raises where a concrete number of queries is not whole, below 1 or above ``most``."""
+    _require(
+        name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most),
+        f"is not a number of queries: give the most that a run asks, a whole number from 1 to {most}.",
+    )  # fmt: skip
+
+
 def check_delta(value: object, name: str = "delta", *, pure: bool = False) -> None:
     """Raises where a concrete delta is no number, or outside (0, 1). Where ``pure``, 0 asks for the pure epsilon."""
     check_number(value, name)

@@ -26,7 +26,7 @@ ROOMS = (
     ),
     *("rounded_sum", "binomial"),
     *("selection", "strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
-    *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
+    *("prv", "saddlepoint", "rdp", "searches", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
     *("calibrate", "factorize", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "sweep", "plot", "verify", "specs", "certificates", "cli", "__main__"),
 )

@@ -4,6 +4,7 @@ A mechanism says nothing about accountants. They ask it for its dominating pairs
 (:mod:`jaxacct.dominating_pairs`) and work on those.
 """
 
+from jaxacct.mechanisms.above_threshold import AboveThreshold, GaussianAboveThreshold
 from jaxacct.mechanisms.approximate_dp import ApproximateDP, PureDP
 from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
 from jaxacct.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
@@ -28,6 +29,7 @@ from jaxacct.mechanisms.without_replacement import GaussianWithoutReplacement, L
 
 __all__ = [
     "DIRECTIONS",
+    "AboveThreshold",
     "ApproximateDP",
     "DPWithoutReplacement",
     "DiscreteGaussian",
@@ -35,6 +37,7 @@ __all__ = [
     "DiscretePair",
     "ExponentialMechanism",
     "Gaussian",
+    "GaussianAboveThreshold",
     "GaussianMixture",
     "GaussianWithReplacement",
     "GaussianWithoutReplacement",

@@ -44,6 +44,7 @@ class PureDP(Mechanism):
     epsilon: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_epsilon(self.epsilon)
@@ -95,6 +96,7 @@ class ApproximateDP(Mechanism):
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     may_fail: ClassVar[bool] = True
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_epsilon(self.epsilon)

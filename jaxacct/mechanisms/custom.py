@@ -52,6 +52,7 @@ class DiscretePair(Mechanism):
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     may_fail: ClassVar[bool] = True
+    tight: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("p", "q"):
@@ -158,6 +159,7 @@ class PrivacyLoss(Mechanism):
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     may_fail: ClassVar[bool] = True
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_probability(self.infinite_mass, "infinite_mass")

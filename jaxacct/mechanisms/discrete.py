@@ -57,6 +57,7 @@ class DiscreteLaplace(Mechanism):
     sensitivity: int = field(default=1, metadata={"static": True})
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_discrete_scale(self.scale)
@@ -125,6 +126,7 @@ class DiscreteGaussian(Mechanism):
     reach: int | None = field(default=None, metadata={"static": True})
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
+    tight: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

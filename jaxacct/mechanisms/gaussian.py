@@ -35,6 +35,7 @@ class Gaussian(Mechanism):
     noise_multiplier: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
@@ -89,6 +90,7 @@ class PoissonSubsampledGaussian(Mechanism):
     sampling_rate: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)

@@ -108,6 +108,7 @@ class PoissonSubsampledGroup(Mechanism):
     noise: Literal["gaussian", "laplace"] = field(default="gaussian", metadata={"static": True})
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out", "replace")
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         if self.noise == "laplace":

@@ -40,6 +40,7 @@ class Laplace(Mechanism):
     scale: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)
@@ -79,6 +80,7 @@ class PoissonSubsampledLaplace(Mechanism):
     sampling_rate: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)

@@ -82,6 +82,9 @@ class Mechanism(Fields, abc.ABC):
         relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for, the default one first.
         may_fail: whether pairs may have infinite losses of a probability below one, which Rényi accountants then count
             apart; they answer inf otherwise.
+        tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
+            below the mechanism's own epsilon. Else, and by default, it is below that of the pairs alone, which may be
+            the larger one. An ``upper`` holds either way.
 
     A noisy count in which one person may count several times:
 
@@ -104,6 +107,8 @@ class Mechanism(Fields, abc.ABC):
     relations: ClassVar[tuple[Relation, ...]]
 
     may_fail: ClassVar[bool] = False
+
+    tight: ClassVar[bool] = False
 
     @abc.abstractmethod
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -51,6 +51,7 @@ class GaussianMixture(Mechanism):
     probabilities: Float[ArrayLike, "*batch m"] | Sequence[float]
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
+    tight: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("sensitivities", "probabilities"):

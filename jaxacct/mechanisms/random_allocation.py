@@ -53,9 +53,9 @@ class RandomAllocation(Mechanism):
     data, are *not* this mechanism: there the others' places tell of an example's own, and no tight bound is known.
 
     Formal guarantee: the pair dominates, so what accountants call upper bounds are. A single batch is accounted for as
-    the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one: a
-    ``lower`` of theirs is below the epsilon of this pair, not necessarily below that of the epoch, of which
-    :meth:`summed` has one. Rényi orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.random_allocation`.
+    the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one
+    (not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`. Rényi
+    orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.random_allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
     noise below 0.05, or 0.085 with several participations.

@@ -48,6 +48,7 @@ class RandomizedResponse(Mechanism):
     outcomes: int = field(default=2, metadata={"static": True})
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_epsilon(self.epsilon)

@@ -29,9 +29,9 @@ class RepeatAndSelect(OfOthers):
     """A composition that is run K times, K at random, of whose K results the best alone is released: a search.
 
     What "best" means is any order on the results that does not look at the data again; how many runs there were is not
-    told. :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve` of one search, called outside of a
-    trace, know it by the privacy profile of one run, certified, with a lower bound (:mod:`jaxacct.selection.profile`).
-    In a trace and composed with others it is known by its Rényi curve alone.
+    told. :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve`, outside of a trace, know it by the
+    privacy profile of one run, certified: alone with a lower bound, and composed with others by the pair that has
+    this profile (:mod:`jaxacct.selection.profile`). In a trace it is known by its Rényi curve alone.
 
     Attributes:
         mechanism: what one run is composed of: a mechanism, or a tuple of them. A run may draw a setting first and

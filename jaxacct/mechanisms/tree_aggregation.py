@@ -52,6 +52,7 @@ class TreeAggregation(Mechanism):
     depth: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(r for r in ("replace", "zero_out") if r in Gaussian.relations)
+    tight: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)

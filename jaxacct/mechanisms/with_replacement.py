@@ -50,8 +50,8 @@ class GaussianWithReplacement(Mechanism):
 
     Relations: "replace" (default), under which n is public.
 
-    Formal guarantee: the pair dominates. It is above the worst data sets' by the little that the proof gives away: a
-    ``lower`` of accountants is below the epsilon of this pair.
+    Formal guarantee: the pair dominates. It is above the worst data sets' by the little that the proof gives away (not
+    :attr:`~.Mechanism.tight`).
 
     Proof. Let x be replaced by x', c >= 1, and H_c the hockey-stick divergence. Each of the B draws is the example with
     probability 1/n, independently, and else another, y_j: given all y_j, the sum is that of the y_j, moved by x - y_j,

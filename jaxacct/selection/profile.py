@@ -50,8 +50,10 @@ Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differen
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -115,6 +117,9 @@ class Selection:
         levels = trials.levels(LEVELS)
         self._most = trials.slope(levels[1:])[1]
         self._least = trials.slope(way.least(levels[:-1]))[0]
+        # Whoever sees all k runs learns at most k times the distance in total variation, H(1); epsilon lowers delta.
+        distance = float(np.min(way.above[way.ratios <= 1]))
+        self._most_delta = min(float(trials.mean) * distance * (1 + MARGIN), 1.0)
 
     def upper(self, epsilon: float) -> float:
         """Returns an upper bound on delta."""
@@ -131,7 +136,7 @@ class Selection:
             short = np.max(np.where(height > 0, height / reached, 0.0))
         factor = max(1.0, float(short), steepest / (rises[-1] * (1 - MARGIN)))
         bound = factor * float(np.sum(weights * self.way.above)) * (1 + MARGIN)
-        return min(bound, 1.0) if bound == bound else 1.0
+        return min(bound, self._most_delta) if bound == bound else 1.0
 
     def lower(self, epsilon: float) -> float:
         """Returns a lower bound on delta."""
@@ -185,3 +190,47 @@ class Selection:
         shown = np.stack([(h + c * q) * gain for q in (least, most)])
         cost = np.stack([q * loss for q in (least, most)])
         return np.where(holds, shown, 0.0), cost
+
+
+POINTS = 96
+"""Epsilons between which the pair of a search lies on chords."""
+
+LEAST = 1e-290
+"""Masses below are none: there are no subnormal numbers in a pair."""
+
+
+def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns P and Q on finitely many outcomes that dominate a search, one way or each; None where it was not found.
+
+    Their profile is the lower convex hull of H(0) = 1 and the upper bounds at :data:`POINTS` epsilons either way, up to
+    where delta is ``least``: the search's own is convex, so below the chords, and so below the hull. Where the hull's
+    slope rises, at the ratio u, is an outcome with that Q-mass, and u times that of P. In rational arithmetic: floats
+    lose the masses of rare losses. What they round in the end, relatively, is less than what the bounds are raised by.
+    """
+    farthest = max(way.least_epsilon(least) for way in selections)
+    if not 0 < farthest < LARGEST:
+        return None
+    epsilons = np.linspace(0.0, farthest, POINTS)
+    ratios = [Fraction(float(ratio)) for ratio in np.exp(epsilons) * (1 + MARGIN)]
+    ahead, behind = (
+        [Fraction(min(way.upper(float(epsilon)) * (1 + SLACK), 1.0)) for epsilon in epsilons]
+        for way in (selections[0], selections[-1])
+    )
+    back = [(1 / u, 1 - (1 - h) / u) for u, h in zip(ratios, behind, strict=True)]
+    points = sorted([(Fraction(0), Fraction(1)), *back, *zip(ratios, ahead, strict=True)])
+    hull: list[tuple[Fraction, Fraction]] = []
+    for u, h in points:
+        while len(hull) > 1 and _slope(hull[-1], (u, h)) <= _slope(hull[-2], hull[-1]):
+            hull.pop()
+        if not hull or h < hull[-1][1]:
+            hull.append((u, h))
+    slopes = [_slope(one, two) for one, two in itertools.pairwise(hull)] + [Fraction(0)]
+    rises = [after - before for before, after in itertools.pairwise(slopes)]
+    # Beyond the hull's ends everything is told, either way.
+    told = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
+    p, q = np.array(told, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
+    return np.where(p < LEAST, 0.0, p), np.where(q < LEAST, 0.0, q)
+
+
+def _slope(one: tuple[Fraction, Fraction], two: tuple[Fraction, Fraction]) -> Fraction:
+    return (two[1] - one[1]) / (two[0] - one[0])

@@ -46,6 +46,7 @@ from jaxacct.train.sampling import (
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
 from jaxacct.train.sources import IndexedSource
+from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.transform import add_noise
@@ -80,6 +81,7 @@ __all__ = [
     "Recipe",
     "ShortRunWarning",
     "SideQuery",
+    "SparseVector",
     "TrainState",
     "TruncatedPoissonSampler",
     "Tuned",

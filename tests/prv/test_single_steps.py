@@ -173,6 +173,7 @@ def test_every_mechanism_is_there():
     others = {
         *(ja.RandomAllocation, ja.PoissonSubsampledGroup, ja.WithoutReplacementGroup, ja.GaussianWithReplacement),
         *(ja.ExponentialMechanism, ja.TreeAggregation, ja.PoissonSubsampledDP, ja.DPWithoutReplacement),
+        *(ja.AboveThreshold, ja.GaussianAboveThreshold),
     }
     assert {type(mechanism) for mechanism, _, _ in CASES} == classes - others
 

@@ -10,7 +10,7 @@ import pytest
 import jaxacct as ja
 from jaxacct.bounds import Bounds
 from jaxacct.selection import Binomial, Fixed, Geometric, Logarithmic, Poisson, TruncatedNegativeBinomial
-from jaxacct.selection.profile import OneWay, Selection
+from jaxacct.selection.profile import OneWay, Selection, pair_of
 
 LAWS = [
     Poisson(7.0), Poisson(1.0), TruncatedNegativeBinomial(9.0, 0.5), TruncatedNegativeBinomial(30.0, 5.0),
@@ -163,6 +163,39 @@ def test_costs_less_than_by_divergences(law):
     found = ja.epsilon(search, 1, delta)
     assert ja.epsilon(RUN, 1, delta).upper < found.lower < found.upper < 0.9 * ja.rdp.epsilon(search, 1, delta)
     assert ja.delta(search, 1, found.upper).upper < delta * 1.1
+
+
+@pytest.mark.parametrize("law", LAWS[::2], ids=str)
+def test_the_pair_of_a_search_dominates_it_alone_and_twice(law, monkeypatch):
+    monkeypatch.setattr("jaxacct.selection.profile.LEVELS", 500)  # a bound with any, and fast
+    rng = np.random.default_rng(2)
+    asked = np.array([0.0, 0.02, 0.3, 1.0, 3.0])
+    for _ in range(2):
+        p, q = toy(rng, 4)
+        grid = np.linspace(0.0, float(np.max(np.abs(np.log(p / q)))), 30)
+        ends = bracket(delta(p, q, grid)), bracket(delta(q, p, grid))
+        ways = [Selection(OneWay.of(grid, forth, back), law) for forth, back in (ends, ends[::-1])]
+        pair = pair_of(ways, 1e-9)
+        assert pair is not None
+        assert all(abs(np.sum(masses) - 1) < 1e-13 for masses in pair)
+        for way, (one, other) in zip(ways, (pair, pair[::-1]), strict=True):
+            bounds = np.array([way.upper(epsilon) for epsilon in asked])
+            assert np.all(delta(one, other, asked) <= bounds * (1 + 2e-2) + 1e-4)
+        likeliest = np.argsort(np.argsort(p / q))
+        for ranks in (likeliest, 11 - likeliest, np.where(likeliest > 9, 1, np.where(likeliest > 5, 0, 2))):
+            wins = [winner(law, side, ranks) for side in (p, q)]
+            for one, other in ((0, 1), (1, 0)):
+                assert np.all(delta(wins[one], wins[other], asked) <= delta(pair[one], pair[other], asked) + 1e-12)
+                exact, bound = ([np.outer(s, s).ravel() for s in (two[one], two[other])] for two in (wins, pair))
+                assert np.all(delta(*exact, asked) <= delta(*bound, asked) + 1e-12)
+
+
+def test_searches_compose_with_others_by_their_pairs():
+    search = ja.RepeatAndSelect(RUN, 1, Geometric(10.0))
+    found = ja.epsilon((search, RUN), (2, 1), 1e-6)
+    assert 2 < found.upper < 0.85 * ja.rdp.epsilon((search, RUN), (2, 1), 1e-6)
+    assert found.lower == 0
+    assert ja.delta((search, RUN), (2, 1), found.upper).upper < 1.1e-6
 
 
 def test_of_a_fixed_number_all_runs_are_an_upper_bound():

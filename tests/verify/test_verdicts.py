@@ -172,7 +172,7 @@ def test_every_mechanism_has_a_statement():
     # Nor has what is known by its Rényi curve alone, nor what is made of others' pairs by a bound.
     curves = {name for name in named if issubclass(getattr(mechanisms, name), mechanisms.RenyiOnly)}
     bounds = {"DPWithoutReplacement", "PoissonSubsampledDP", "ExponentialMechanism", "TreeAggregation"}
-    bounds |= {"GaussianWithReplacement", "WithoutReplacementGroup"}
+    bounds |= {"GaussianWithReplacement", "WithoutReplacementGroup", "AboveThreshold", "GaussianAboveThreshold"}
     assert {kind.__name__ for kind in STATEMENTS} == named - {"Mechanism"} - composed - curves - bounds
 
 
