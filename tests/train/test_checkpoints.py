@@ -31,7 +31,7 @@ from thorough import draws
 
 import jaxacct as ja
 from jaxacct import programs
-from jaxacct.numpy_programs import translate
+from jaxacct.numpy_programs import code
 from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints, spending
 from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES
 from jaxacct.train.planned import Plan
@@ -43,7 +43,7 @@ KINDS = {"constant": {}, "adaptive noise": ADAPTIVE, "quantile, odometer": QUANT
 def one_arithmetic():
     """What NumPy runs is not compiled between one run and the next: the last bits of a ledger would differ."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "run", lambda code, given, left: translate.run(code, given, float("inf")))
+        patch.setattr(programs, "run", lambda listed, given, left: code.run(listed, given, float("inf")))
         yield
 
 
