@@ -72,7 +72,7 @@ def test_a_pair_s_own_bounds_grow_with_the_unit(kind):
 @pytest.mark.parametrize("steps", [1, 300], ids=["one run", "contour"])
 def test_brackets_grow_with_the_unit(steps):
     def bracket(noise, rate):
-        return saddlepoint.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 0.5)
+        return saddlepoint.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 0.5, relation="remove")
 
     def found():
         with jax.enable_x64(True):
