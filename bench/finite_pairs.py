@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import flint
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jaxacct as ja

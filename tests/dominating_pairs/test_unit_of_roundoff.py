@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import program
 
 import jaxacct as ja
-from jaxacct import programs, saddlepoint
+from jaxacct import saddlepoint
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
 from jaxacct.dominating_pairs import ShiftedNoisePair, surplus
 
@@ -53,7 +54,7 @@ def test_a_pair_s_own_bounds_grow_with_the_unit(kind):
 
     def found():
         with jax.enable_x64(True):
-            ask = programs.Program(lambda leaves: errors(jax.tree.unflatten(structure, leaves)))
+            ask = program(lambda leaves: errors(jax.tree.unflatten(structure, leaves)))
             return [np.asarray(part) for part in ask([np.float64(leaf) for leaf in leaves])]
 
     narrow, valid = found()
@@ -100,7 +101,7 @@ def test_edges_are_within_their_bound_where_a_moderate_loss_is_negative():
     scale, losses = 1.5, np.linspace(-0.6, 0.6, 401)
     with jax.enable_x64(True):
         pair = ShiftedNoisePair(scale, np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0]), "laplace")
-        x, allowed = jax.jit(lambda y: (pair._threshold(y), pair.boundary_error(jnp.abs(y))))(losses)
+        x, allowed = program(lambda y: (pair._threshold(y), pair.boundary_error(jnp.abs(y))))(losses)
     for edge, loss, bound in zip(np.asarray(x), losses, np.asarray(allowed), strict=True):
         off = (2 * Fraction(float(edge)) - 1) / Fraction(scale) - Fraction(float(loss))
         assert abs(off) <= Fraction(float(bound)) / 2
