@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from thorough import cases
+from thorough import cases, program
 
 import jaxacct as ja
 from jaxacct import calibrate, saddlepoint
@@ -44,7 +44,7 @@ def found():
     """Returns the results of all targets, by one program."""
     with jax.enable_x64(True):
         each = jax.vmap(calibrate.noise_multiplier)
-        return jax.tree.map(np.asarray, jax.jit(each)(*np.concatenate([TARGETS, OTHERS]).T))
+        return jax.tree.map(np.asarray, program(each)(*np.concatenate([TARGETS, OTHERS]).T))
 
 
 def epsilons(noise):

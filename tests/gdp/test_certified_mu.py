@@ -121,11 +121,11 @@ def test_nothing_known_is_infinite():
 def test_traced():
     noise = 1.2
 
-    def removed(s):
-        return gdp.certified_mu(ja.PoissonSubsampledGaussian(s, 0.01), 10_000, relation="remove")
+    def summary(s):
+        return gdp.certified_mu(ja.PoissonSubsampledGaussian(s, 0.01), 10_000)
 
     with jax.enable_x64(True):
-        found, exact = program(removed)(noise), removed(noise)
+        found, exact = program(summary)(noise), summary(noise)
     assert exact.mu.lower <= np.asarray(found.mu.upper) <= exact.mu.upper * (1 + 1e-3)
     assert np.asarray(found.mu.lower) <= exact.mu.upper
     assert exact.regret.lower <= np.asarray(found.regret.upper) <= exact.regret.upper * 1.2
