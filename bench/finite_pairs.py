@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import flint
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jaxacct as ja
@@ -191,7 +190,10 @@ def by_mesh(rows: list[Case]) -> Brackets:
 
 
 def by_contour(rows: list[Case]) -> Brackets:
-    """Returns the exact accountant's brackets of cases with equally many outcomes, in batches of one compiled call."""
+    """Returns the exact accountant's brackets of cases with equally many outcomes, in batches of one compiled call.
+
+    Fewer than a batch are asked one by one: they are done before that call is compiled.
+    """
 
     def ask(p: jax.Array, q: jax.Array, runs: jax.Array, epsilon: jax.Array, delta: jax.Array) -> Any:
         pair = ja.DiscretePair(p, q)
@@ -200,7 +202,10 @@ def by_contour(rows: list[Case]) -> Brackets:
             ja.saddlepoint.epsilon(pair, runs, delta, relation="remove"),
         )
 
-    call = jax.jit(jax.vmap(ask))
+    def one_by_one(*columns: Any) -> Any:
+        return jax.tree.map(lambda *ends: np.stack(ends), *(ask(*row) for row in zip(*columns, strict=True)))
+
+    call = jax.jit(jax.vmap(ask)) if len(rows) >= BATCH else one_by_one
     found: list[list[np.ndarray]] = [[], []]
     with jax.enable_x64(True):
         for start in range(0, len(rows), BATCH):
@@ -208,7 +213,7 @@ def by_contour(rows: list[Case]) -> Brackets:
             part = part + [part[-1]] * (min(BATCH, len(rows)) - len(part))
             columns = [np.asarray([getattr(case, name) for case in part], np.float64) for name in Case._fields]
             columns[0], columns[1] = columns[0] / UNIT, columns[1] / UNIT
-            for kept, bounds in zip(found, call(*map(jnp.asarray, columns)), strict=True):
+            for kept, bounds in zip(found, call(*columns), strict=True):
                 kept.append(np.stack([np.asarray(bounds.lower), np.asarray(bounds.upper)], axis=1))
     return np.concatenate(found[0])[: len(rows)], np.concatenate(found[1])[: len(rows)]
 

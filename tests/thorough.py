@@ -1,8 +1,8 @@
 """How much the suite asks: in minutes what finds a mistake, and with ``JAXACCT_TESTS=thorough`` as much as it can."""
 
 import os
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 Case = TypeVar("Case")
 
@@ -17,3 +17,15 @@ def draws(usual: int, thorough: int) -> int:
 def cases(usual: Sequence[Case], more: Sequence[Case]) -> list[Case]:
     """The settings that a test is parametrized over: ``more`` are asked in thorough runs alone."""
     return [*usual, *more] if THOROUGH else list(usual)
+
+
+def program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays as one program, where it is not ``jax.jit`` that is asked about.
+
+    As everywhere in the package, NumPy's operations do until a compiler pays; thorough runs compile at once.
+    """
+    import jax
+
+    from jaxacct.programs import Program
+
+    return jax.jit(function) if THOROUGH else Program(function)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from thorough import cases
+from thorough import cases, program
 
 import jaxacct as ja
 from jaxacct import calibrate, saddlepoint
@@ -44,7 +44,7 @@ def found():
     """Returns the results of all targets, by one program."""
     with jax.enable_x64(True):
         each = jax.vmap(calibrate.noise_multiplier)
-        return jax.tree.map(np.asarray, jax.jit(each)(*np.concatenate([TARGETS, OTHERS]).T))
+        return jax.tree.map(np.asarray, program(each)(*np.concatenate([TARGETS, OTHERS]).T))
 
 
 def epsilons(noise):
@@ -57,9 +57,9 @@ def epsilons(noise):
 
 
 def test_a_batch_in_a_program_of_float32():
-    """As a user calls it, outside any float64 scope; lowered only, for what could fail is a dtype within."""
+    """As a user calls it, outside any float64 scope; traced only, for what could fail is a dtype within."""
     rows = TARGETS.astype(np.float32)
-    (value, _), slopes = jax.jit(jax.vmap(with_slopes)).lower(*rows.T).out_info
+    (value, _), slopes = jax.eval_shape(jax.vmap(with_slopes), *rows.T)
     assert value.dtype == np.float64
     assert {slope.dtype for slope in slopes} == {np.dtype(np.float32)}
 
@@ -176,11 +176,11 @@ def test_a_schedule_is_scaled_as_a_whole():
 
 def test_attacks_fail_as_often_as_was_asked_for():
     # The Gaussian's own trade-off: mu = Phi^-1(tpr) - Phi^-1(fpr), and advantage 2 Phi(mu/2) - 1.
-    rates = ((0.05, 0.001), (0.9, 0.2), (0.99, 0.9))
+    rates = cases([(0.05, 0.001), (0.99, 0.9)], [(0.9, 0.2)])
     values = np.array([calibrate.noise_multiplier_for_tpr(*rate, 1.0, 100).value for rate in rates])
     # Phi^-1(0.05) = -1.6448536, Phi^-1(0.001) = -3.0902323, Phi^-1(0.9) = 1.2815516, Phi^-1(0.2) = -0.8416212,
     # Phi^-1(0.99) = 2.3263479
-    mu = np.array([3.0902323 - 1.6448536, 1.2815516 + 0.8416212, 2.3263479 - 1.2815516])
+    mu = np.array(cases([3.0902323 - 1.6448536, 2.3263479 - 1.2815516], [1.2815516 + 0.8416212]))
     assert np.all(values >= 10 / mu * (1 - 1e-7))
     np.testing.assert_allclose(values, 10 / mu, rtol=1e-4)
     advantage = calibrate.noise_multiplier_for_advantage(0.5, 1.0, 100)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import program
 
 import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, PureDP, convert, rdp
@@ -96,13 +97,14 @@ def test_divergences_to_tcdp_hold_between_the_orders_given():
 
 def test_traced_values_and_nonsense():
     bad = jnp.array([-1.0, jnp.nan])
-    assert np.all(np.asarray(jax.jit(jax.vmap(lambda r: convert.zcdp_to_epsilon(r, 1e-5)))(bad)) == np.inf)
-    assert np.all(np.asarray(jax.jit(jax.vmap(lambda r: convert.zcdp_to_delta(r, 1.0)))(bad)) == 1)
-    assert np.all(np.asarray(jax.jit(jax.vmap(lambda r: convert.zcdp_to_rdp(r, ORDERS)))(bad)) == np.inf)
-    assert np.all(np.asarray(jax.jit(jax.vmap(convert.pure_to_zcdp))(bad)) == np.inf)
-    assert np.all(np.asarray(jax.jit(jax.vmap(lambda e: convert.pure_to_rdp(e, ORDERS)))(bad)) == np.inf)
-    assert np.asarray(jax.jit(lambda a: convert.rdp_to_tcdp([1.0, 2.0], a)[0])(jnp.array([3.0, 2.0]))) == np.inf
-    value = np.asarray(jax.jit(lambda r: convert.zcdp_to_epsilon(r, 2.0**-20))(0.25))
+    found = jax.jit(jax.vmap(lambda r: convert.zcdp_to_epsilon(r, 2.0**-20)))(jnp.array([0.25, *bad]))
+    value, *rest = np.asarray(found)
+    assert np.all(np.array(rest) == np.inf)
+    assert np.all(np.asarray(program(jax.vmap(lambda r: convert.zcdp_to_delta(r, 1.0)))(bad)) == 1)
+    assert np.all(np.asarray(program(jax.vmap(lambda r: convert.zcdp_to_rdp(r, ORDERS)))(bad)) == np.inf)
+    assert np.all(np.asarray(program(jax.vmap(convert.pure_to_zcdp))(bad)) == np.inf)
+    assert np.all(np.asarray(program(jax.vmap(lambda e: convert.pure_to_rdp(e, ORDERS)))(bad)) == np.inf)
+    assert np.asarray(program(lambda a: convert.rdp_to_tcdp([1.0, 2.0], a)[0])(jnp.array([3.0, 2.0]))) == np.inf
     assert value == pytest.approx(float(convert.zcdp_to_epsilon(0.25, 2.0**-20)), rel=1e-12)
     assert convert.zcdp_to_epsilon(0.0, 0.1) == 0
     assert convert.zcdp_to_delta(0.0, 0.1) == 0

@@ -198,32 +198,35 @@ def test_extremes():
 
 
 def test_batches_jit_vmap_and_scan_without_x64():
+    """And what makes no sense is on the safe side, in the same batches."""
     assert not jax.config.jax_enable_x64
     orders = (2.0, 4.0, 8.0, 16.0)
     divergences = np.outer([0.01, 0.1, 1.0], orders)
     rows = rdp_to_epsilon(divergences, orders, np.array([1e-5, 1e-6, 1e-7]))
     single = [rdp_to_epsilon(row, orders, d) for row, d in zip(divergences, (1e-5, 1e-6, 1e-7), strict=True)]
     np.testing.assert_array_equal(rows, single)
-    mapped = jax.jit(jax.vmap(lambda r, d: rdp_to_epsilon(r, orders, d)))(divergences, jnp.array([1e-5, 1e-6, 1e-7]))
+    # Divergence, order, and delta or epsilon.
+    bad = np.array([[-1.0, 2.0, 0.1], [1.0, 1.0, 0.1], [1.0, 2.0, -0.1], *(np.where(np.eye(3), np.nan, 1.0))])
+
+    def followed_by_bad(rows, given):
+        """Four divergences and orders in a row; of a bad one, one and the same four times."""
+        values = (*((np.tile(bad[:, i : i + 1], 4)) for i in (0, 1)), bad[:, 2])
+        good = rows, np.tile(orders, (len(rows), 1)), given
+        return tuple(jnp.asarray(np.concatenate(both), jnp.float32) for both in zip(good, values, strict=True))
+
+    mapped = jax.jit(jax.vmap(rdp_to_epsilon))(*followed_by_bad(divergences, [1e-5, 1e-6, 1e-7]))
     assert mapped.dtype == jnp.float64
-    np.testing.assert_allclose(np.asarray(mapped), rows, rtol=1e-5)
-    _, scanned = jax.lax.scan(
-        lambda c, k: (c, rdp_to_delta(k * jnp.array(orders), orders, 1.0)), 0, jnp.arange(1, 4) / 64
-    )
+    np.testing.assert_allclose(np.asarray(mapped)[:3], rows, rtol=1e-5)
+    assert np.all(np.asarray(mapped)[3:] == np.inf)
+    some = np.outer(np.arange(1, 4) / 64, orders)
+    _, scanned = jax.lax.scan(lambda c, row: (c, rdp_to_delta(*row)), 0, followed_by_bad(some, np.ones(3)))
     expected = [rdp_to_delta([k * a / 64 for a in orders], orders, 1.0) for k in (1, 2, 3)]
-    np.testing.assert_allclose(np.asarray(scanned), expected, rtol=1e-9)
-    least = jax.jit(lambda e: least_rdp(e, 2.0**-20, [2.0, 3.0]))(1.0)
-    np.testing.assert_allclose(np.asarray(least), least_rdp(1.0, 2.0**-20, [2.0, 3.0]), rtol=1e-12)
-
-
-def test_traced_nonsense_is_on_the_safe_side():
-    epsilon = jax.jit(jax.vmap(lambda r, a, d: rdp_to_epsilon([r], [a], d)))
-    delta = jax.jit(jax.vmap(lambda r, a, e: rdp_to_delta([r], [a], e)))
-    bad = jnp.array([[-1.0, 2.0, 0.1], [1.0, 1.0, 0.1], [1.0, 2.0, -0.1], *(1 - np.eye(3) * np.nan)])
-    assert np.all(np.asarray(epsilon(*bad.T)) == np.inf)
-    assert np.all(np.asarray(delta(*bad.T)) == 1)
-    least = jax.jit(jax.vmap(lambda e, d, a: least_rdp(e, d, [a])[0]))(*bad[:, jnp.array([0, 2, 1])].T)
-    assert np.all(np.asarray(least) == 0)
+    np.testing.assert_allclose(np.asarray(scanned)[:3], expected, rtol=1e-9)
+    assert np.all(np.asarray(scanned)[3:] == 1)
+    asked = jnp.asarray(np.concatenate([[[1.0, a, 2.0**-20] for a in (2.0, 3.0)], bad]), jnp.float32)
+    least = np.asarray(jax.jit(jax.vmap(lambda e, a, d: least_rdp(e, d, [a])[0]))(*asked.T))
+    np.testing.assert_allclose(least[:2], least_rdp(1.0, 2.0**-20, [2.0, 3.0]), rtol=1e-12)
+    assert np.all(least[2:] == 0)
 
 
 def test_concrete_nonsense_raises():

@@ -4,10 +4,11 @@ import jax
 import mpmath
 import numpy as np
 import pytest
+from thorough import program
 
 from jaxacct.dominating_pairs.law import Nodes, cumulant_above
 
-above = jax.jit(cumulant_above)
+above = program(cumulant_above)
 
 
 def exactly(losses, log_p, order):

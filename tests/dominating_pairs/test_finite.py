@@ -4,6 +4,7 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
+from thorough import program
 
 from jaxacct.dominating_pairs import FinitePair
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64
@@ -31,13 +32,13 @@ CASES = {
 # Outcomes that nobody has change nothing, and let one compilation serve all cases.
 CASES = {name: tuple(np.pad(side, (0, 40 - side.size)) for side in sides) for name, sides in CASES.items()}
 
-losses_of = jax.jit(lambda pair: pair._losses())
-cells_of = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
-cumulants_of = jax.jit(lambda pair, orders: pair.cumulant(orders))
-tails_of = jax.jit(lambda pair, order, losses: pair.log_tail(order, losses))
-places_of = jax.jit(lambda pair: (pair.anchors(), pair.central_loss(), pair.loss_range(), pair.infinite_mass()))
-heads_of = jax.jit(lambda pair, losses: pair.log_head(losses))
-are_valid = jax.jit(lambda pair: pair.is_valid())
+losses_of = program(lambda pair: pair._losses())
+cells_of = program(lambda pair, boundaries: pair.cell_masses(boundaries))
+cumulants_of = program(lambda pair, orders: pair.cumulant(orders))
+tails_of = program(lambda pair, order, losses: pair.log_tail(order, losses))
+places_of = program(lambda pair: (pair.anchors(), pair.central_loss(), pair.loss_range(), pair.infinite_mass()))
+heads_of = program(lambda pair, losses: pair.log_head(losses))
+are_valid = program(lambda pair: pair.is_valid())
 
 
 @pytest.fixture(params=CASES, ids=str)

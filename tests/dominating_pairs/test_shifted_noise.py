@@ -8,17 +8,17 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from thorough import draws
+from thorough import draws, program
 
 from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 
-masses_of_cells = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
-cumulants = jax.jit(lambda pair, orders: pair.cumulant(orders))
-tail_of = jax.jit(lambda pair, order, loss: pair.log_tail(order, loss))
-error_of = jax.jit(lambda pair, loss: pair.boundary_error(loss))
-laplace_cells, laplace_tail = jax.jit(LaplaceNoise().cells), jax.jit(LaplaceNoise().log_upper_tail)
+masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))
+cumulants = program(lambda pair, orders: pair.cumulant(orders))
+tail_of = jax.jit(lambda pair, order, loss: pair.log_tail(order, loss))  # to the last place, as elsewhere
+error_of = program(lambda pair, loss: pair.boundary_error(loss))
+laplace_cells, laplace_tail = program(LaplaceNoise().cells), program(LaplaceNoise().log_upper_tail)
 MOST_CELLS = 2048
 SLACK = mpmath.mpf("1e-300")
 GAUSS = np.polynomial.legendre.leggauss(20)

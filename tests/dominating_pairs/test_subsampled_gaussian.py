@@ -5,15 +5,16 @@ import mpmath
 import numpy as np
 import pytest
 from oracle import PI, integral
+from thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 
 # Each as one program, as accountants compile them.
-normal_cells, log_upper_tail = jax.jit(normal_cells), jax.jit(log_upper_tail)
-cells_of = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
-error_of = jax.jit(lambda pair, loss: pair.boundary_error(loss))
-tail_of = jax.jit(lambda pair, order, loss: pair.log_tail(order, loss))
+normal_cells, log_upper_tail = program(normal_cells), program(log_upper_tail)
+cells_of = program(lambda pair, boundaries: pair.cell_masses(boundaries))
+error_of = program(lambda pair, loss: pair.boundary_error(loss))
+tail_of = program(lambda pair, order, loss: pair.log_tail(order, loss))
 
 mpmath.mp.dps = 40
 SETTINGS = [(1.0, 0.01), (0.3, 0.2), (20.0, 1e-4), (2.0, 1.0), (0.7, 0.999)]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
+from thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.normal import normal_cells
@@ -20,7 +21,7 @@ def test_surplus_is_right_to_its_rounding():
     off = np.exp(RANDOM.uniform(-40, 1, n)) * RANDOM.choice([-1, 0, 1], n)
     p = q * np.exp(np.clip(loss, -100, 100)) * np.maximum(1 + off, 0)
     with jax.enable_x64(True):
-        values, roundings = (np.asarray(v) for v in jax.jit(surplus)(p, q, loss))
+        values, roundings = (np.asarray(v) for v in program(surplus)(p, q, loss))
     with mp.workdps(60):
         for a, b, y, value, rounding in zip(
             *(map(mp.mpf, v.tolist()) for v in (p, q, loss, values, roundings)), strict=True
@@ -41,7 +42,7 @@ def test_cells_of_a_normal_far_from_the_origin():
         for scale in scales:
             z = RANDOM.uniform(-25, 25) + np.linspace(0.0, 10 * 10 ** RANDOM.uniform(-4, -2), 11)
             x = 1.0 + scale * z
-            masses, errors = (np.asarray(v) for v in jax.jit(normal_cells)(x, 1.0, scale))
+            masses, errors = (np.asarray(v) for v in program(normal_cells)(x, 1.0, scale))
             points = [(mp.mpf(float(v)) - 1) / mp.mpf(float(scale)) for v in x]
             for i in range(10):
                 a, b = points[i : i + 2]
@@ -51,7 +52,7 @@ def test_cells_of_a_normal_far_from_the_origin():
 
 def test_tails_of_a_gaussian_are_upper_bounds():
     """q = 1: the tail has a closed form, and the bound by the slope is that but for its margin and Mills' ratio."""
-    tail = jax.jit(lambda s, removes, t, y: SubsampledGaussianPair(s, 1.0, removes).log_tail(t, y))
+    tail = program(lambda s, removes, t, y: SubsampledGaussianPair(s, 1.0, removes).log_tail(t, y))
     with jax.enable_x64(True), mp.workdps(60):
         for _ in range(60):
             s, t = 10 ** RANDOM.uniform(-2, 1.5), 10 ** RANDOM.uniform(-2, 2)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import program
 
 import jaxacct as ja
 from jaxacct import saddlepoint
@@ -53,7 +54,7 @@ def test_a_pair_s_own_bounds_grow_with_the_unit(kind):
 
     def found():
         with jax.enable_x64(True):
-            ask = jax.jit(lambda leaves: errors(jax.tree.unflatten(structure, leaves)))
+            ask = program(lambda leaves: errors(jax.tree.unflatten(structure, leaves)))
             return [np.asarray(part) for part in ask([np.float64(leaf) for leaf in leaves])]
 
     narrow, valid = found()
@@ -71,12 +72,9 @@ def test_a_pair_s_own_bounds_grow_with_the_unit(kind):
 
 @pytest.mark.parametrize("steps", [1, 300], ids=["one run", "contour"])
 def test_brackets_grow_with_the_unit(steps):
-    def bracket(noise, rate):
-        return saddlepoint.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 0.5)
-
     def found():
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, jax.jit(lambda *given: bracket(*given))(1.1, 0.05))
+            return saddlepoint.delta(ja.PoissonSubsampledGaussian(1.1, 0.05), steps, 0.5)
 
     narrow = found()
     with in_pairs():
@@ -103,7 +101,7 @@ def test_edges_are_within_their_bound_where_a_moderate_loss_is_negative():
     scale, losses = 1.5, np.linspace(-0.6, 0.6, 401)
     with jax.enable_x64(True):
         pair = ShiftedNoisePair(scale, np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0]), "laplace")
-        x, allowed = jax.jit(lambda y: (pair._threshold(y), pair.boundary_error(jnp.abs(y))))(losses)
+        x, allowed = program(lambda y: (pair._threshold(y), pair.boundary_error(jnp.abs(y))))(losses)
     for edge, loss, bound in zip(np.asarray(x), losses, np.asarray(allowed), strict=True):
         off = (2 * Fraction(float(edge)) - 1) / Fraction(scale) - Fraction(float(loss))
         assert abs(off) <= Fraction(float(bound)) / 2

@@ -5,13 +5,14 @@ import mpmath
 import numpy as np
 import pytest
 from oracle import PI, integral
+from thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair, WithoutReplacementPair
 
-masses_of_cells = jax.jit(lambda pair, boundaries: pair.cell_masses(boundaries))
-cumulant = jax.jit(lambda pair, order: pair.cumulant(order))
-error_of = jax.jit(lambda pair, loss: pair.boundary_error(loss))
-tail_of = jax.jit(lambda pair, order, loss: pair.log_tail(order, loss))
+masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))
+cumulant = program(lambda pair, order: pair.cumulant(order))
+error_of = program(lambda pair, loss: pair.boundary_error(loss))
+tail_of = program(lambda pair, order, loss: pair.log_tail(order, loss))
 MOST_CELLS = 512
 SETTINGS = [("gaussian", 2.0, 0.01), ("gaussian", 0.8, 0.3), ("gaussian", 1.0, 1.0), ("laplace", 1.5, 0.05)]
 

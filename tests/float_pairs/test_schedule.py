@@ -117,9 +117,9 @@ def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field
         return chosen._replace(**{field: np.full_like(np.asarray(value), absurd)}), facts
 
     run = ja.PoissonSubsampledGaussian(1.0, 0.1), 100, 1e-5
-    truth = ja.saddlepoint.epsilon(*run)
+    truth = ja.saddlepoint.epsilon(*run, relation="remove")
     with mock.patch.object(kernel, "_planned", wrong):
-        bounds = ja.prv.epsilon(*run, points=256)
+        bounds = ja.prv.epsilon(*run, relation="remove", points=256)
     assert bounds.lower <= truth.upper
     assert bounds.upper >= truth.lower
     assert not np.isnan(bounds.upper)

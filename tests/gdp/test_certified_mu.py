@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from thorough import program
 
 import jaxacct as ja
 from jaxacct import gdp
@@ -119,8 +120,12 @@ def test_nothing_known_is_infinite():
 
 def test_traced():
     noise = 1.2
-    found = jax.jit(lambda s: gdp.certified_mu(ja.PoissonSubsampledGaussian(s, 0.01), 10_000))(noise)
-    exact = gdp.certified_mu(ja.PoissonSubsampledGaussian(float(np.float32(noise)), 0.01), 10_000)
+
+    def summary(s):
+        return gdp.certified_mu(ja.PoissonSubsampledGaussian(s, 0.01), 10_000)
+
+    with jax.enable_x64(True):
+        found, exact = program(summary)(noise), summary(noise)
     assert exact.mu.lower <= np.asarray(found.mu.upper) <= exact.mu.upper * (1 + 1e-3)
     assert np.asarray(found.mu.lower) <= exact.mu.upper
     assert exact.regret.lower <= np.asarray(found.regret.upper) <= exact.regret.upper * 1.2

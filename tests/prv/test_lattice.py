@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import program
 
 from jaxacct.batching import stack
 from jaxacct.prv.evaluate import delta_of, epsilon_of
@@ -14,8 +15,8 @@ from jaxacct.prv.spectrum import heaviest, invert, multiply, offset_to, transfor
 
 RANDOM = np.random.default_rng(7)
 DELTAS = jax.jit(jax.vmap(delta_of, in_axes=(None, 0)))
-DELTA, EPSILON = jax.jit(delta_of), jax.jit(epsilon_of)
-COARSEN, MULTIPLY, NORMALIZE = jax.jit(coarsen), jax.jit(multiply), jax.jit(normalize)
+DELTA, EPSILON = program(delta_of), program(epsilon_of)
+COARSEN, MULTIPLY, NORMALIZE = program(coarsen), program(multiply), program(normalize)
 
 
 def random_lattice(points, order, mesh, *, is_upper, start=None):
@@ -26,7 +27,7 @@ def random_lattice(points, order, mesh, *, is_upper, start=None):
     return lattice_of(*map(jnp.asarray, (weights, float(start), float(mesh), float(order), is_upper)))
 
 
-@jax.jit
+@program
 def lattice_of(weights, start, mesh, order, is_upper):
     zero = jnp.asarray(0.0)
     lattice = LossLattice(
@@ -38,17 +39,17 @@ def lattice_of(weights, start, mesh, order, is_upper):
     return replace(lattice, log_mass=-jnp.log(mass), log_total=-jnp.log(mass), slack=zero)
 
 
-@jax.jit
+@program
 def turned(lattice):
     return transform(lattice, heaviest(stack(lattice)))
 
 
-@jax.jit
+@program
 def inverted(spectrum, low, tail):
     return invert(spectrum, offset_to(jnp.asarray(low), spectrum.lattice), jnp.asarray(tail))
 
 
-LOSSES = jax.jit(lambda lattice: lattice.losses)
+LOSSES = program(lambda lattice: lattice.losses)
 
 
 def exact_delta(lattice, epsilon):

@@ -7,7 +7,7 @@ from thorough import draws
 
 import jaxacct as ja
 
-METHODS = (2**8, "recursive"), (2**8, "two_stage"), (2**10, "fixed")
+METHODS = (2**10, "recursive"), (2**10, "two_stage"), (2**10, "fixed")
 
 REFINED = (2**8, "recursive"), (2**10, "two_stage"), (2**12, "fixed")
 """With points enough for a window of ten deviations of 4,096 steps and four points a step's."""
@@ -16,7 +16,7 @@ REFINED = (2**8, "recursive"), (2**10, "two_stage"), (2**12, "fixed")
 @pytest.mark.parametrize("seed", range(draws(1, 4)))
 def test_each_method_is_right(seed):
     random = np.random.default_rng(seed)
-    for i in range(10):
+    for i in range(draws(6, 10)):
         mechanism = ja.PoissonSubsampledGaussian(10 ** random.uniform(np.log10(0.7), np.log10(20)),
                                                  10 ** random.uniform(-3, 0))  # fmt: skip
         steps, delta = np.floor(10 ** random.uniform(0, 7)), 10 ** random.uniform(-12, -2)

@@ -4,25 +4,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from oracle import gaussian_epsilon
 
 import jaxacct as ja
 
 POINTS = 2**8
 
 
-def epsilon_upper(mechanism, steps, delta):
-    return ja.prv.epsilon(mechanism, steps, delta, points=POINTS).upper
-
-
 TRACES = []
 ROWS = 9
 
 
+def epsilon(noise, rate, steps, delta):
+    """Of one row: two mechanisms in a sequence."""
+    return ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, relation="remove", points=POINTS)
+
+
 @jax.jit
 def traced(noise, rate, steps, delta):
-    """Of ROWS settings, the only program of this file for epsilon."""
+    """Of ROWS settings, each a sequence of two: the only program of this file for epsilon."""
     TRACES.append(noise)
-    return jax.vmap(epsilon_upper)(ja.PoissonSubsampledGaussian(noise, rate), steps, delta)
+    return jax.vmap(epsilon)(noise, rate, steps, delta)
 
 
 def filled(values, dtype=np.float32):
@@ -30,18 +32,28 @@ def filled(values, dtype=np.float32):
     return np.asarray([*values, *[values[-1]] * (ROWS - len(values))], dtype)
 
 
+def doubled(values):
+    """Returns a sequence of two equal values for each one."""
+    return np.stack([np.asarray(values)] * 2, axis=1)
+
+
 def test_traced_results_equal_eager_ones_to_float64():
-    noise, rate = filled([1.0, 0.8, 2.0]), filled([0.01, 0.005, 0.1])
-    steps, delta = filled([10_000, 1000, 1]), filled([1e-5, 1e-6, 1e-3])
+    noise, rate = filled([[1.0, 1.0], [0.8, 2.0], [0.6, 50.0]]), filled([[0.01, 0.01], [0.005, 0.1], [1.0, 1.0]])
+    steps, delta = filled([[9_000, 1000], [1000, 1], [1, 4000]]), filled([1e-5, 1e-6, 1e-6])
     eager = [
-        epsilon_upper(ja.PoissonSubsampledGaussian(float(s), float(q)), int(k), float(d))
+        epsilon(s.astype(np.float64), q.astype(np.float64), k.astype(np.int64), float(d)).upper
         for s, q, k, d in zip(noise[:3], rate[:3], steps[:3], delta[:3], strict=True)
     ]
-    upper = traced(noise, rate, steps, delta)
-    assert upper.dtype == jnp.float64
+    bounds = traced(noise, rate, steps, delta)
+    assert bounds.upper.dtype == jnp.float64
     # Rounding differs with how XLA fuses, and moves the choice of the mesh: 1.3e-9 was seen here. A float32 left
     # anywhere would show at 1e-7.
-    np.testing.assert_allclose(np.asarray(upper)[:3], eager, rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(bounds.upper)[:3], eager, rtol=1e-8)
+    # Everyone in every batch, of very different noise.
+    lower, upper = (float(np.asarray(end)[2]) for end in (bounds.lower, bounds.upper))
+    mu = np.sqrt(np.sum(steps[2] / np.float64(noise[2]) ** 2))
+    assert lower <= gaussian_epsilon(mu, float(delta[2])) <= upper
+    assert (upper - lower) / upper < 0.1
 
 
 @jax.jit
@@ -72,16 +84,18 @@ def test_invalid_traced_parameters_are_on_the_safe_side():
     noise = jnp.array([-1.0, jnp.nan, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     rate = jnp.array([0.1, 0.1, 0.1, -0.1, 1.5, jnp.nan, 0.1, 0.1, 0.1])
     steps = jnp.array([10.0, 10.0, 10.0, 10.0, 10.0, 10.0, -1.0, 2.5, jnp.nan])
-    assert np.all(np.isinf(np.asarray(traced(noise, rate, steps, filled([1e-5])))))
+    runs = doubled(noise), doubled(rate), doubled(steps)
+    assert np.all(np.isinf(np.asarray(traced(*runs, filled([1e-5])).upper)))
     assert np.all(np.asarray(scanned(noise, rate, steps)[1].upper) == 1)
     # What is not run releases nothing, invalid or not.
-    assert np.all(np.asarray(traced(noise, rate, filled([0.0]), filled([1e-5]))) == 0)
-    invalid = traced(filled([1.0]), filled([0.1]), filled([10]), filled([0.0, 1.0, -1.0, jnp.nan]))
-    assert np.all(np.isinf(np.asarray(invalid)))
+    assert np.all(np.asarray(traced(*runs[:2], filled([[0.0, 0.0]]), filled([1e-5])).upper) == 0)
+    valid = (doubled(filled([value])) for value in (1.0, 0.1, 10))
+    assert np.all(np.isinf(np.asarray(traced(*valid, filled([0.0, 1.0, -1.0, jnp.nan])).upper)))
 
 
 def test_mechanisms_are_pytrees_of_tracers():
-    upper = traced(filled([1.0, 2.0]), filled([0.1]), filled([10]), filled([1e-5]))
+    noise, rate, steps = (doubled(filled(values)) for values in ([1.0, 2.0], [0.1], [10]))
+    upper = traced(noise, rate, steps, filled([1e-5])).upper
     assert upper.shape == (ROWS,)
     assert upper[0] > upper[1]
 
@@ -101,8 +115,8 @@ def test_x64_on_gives_the_same():
 
 
 def test_one_compilation_serves_all_values():
-    for row in [(1.0, 0.1, 10, 1e-5), (2.0, 0.2, 10**6, 1e-9), (0.5, 1.0, 1, 0.1)]:
-        traced(*(filled([value]) for value in row))
+    for *row, delta in [(1.0, 0.1, 10, 1e-5), (2.0, 0.2, 10**6, 1e-9), (0.5, 1.0, 1, 0.1)]:
+        traced(*(doubled(filled([value])) for value in row), filled([delta]))
     assert len(TRACES) == 1
 
 

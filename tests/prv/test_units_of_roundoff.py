@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import program
 
 import jaxacct as ja
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
@@ -93,9 +94,9 @@ def certificates(lattice):
 
 def test_certificates_grow_with_the_unit():
     with jax.enable_x64(True):
-        first = jax.device_get(jax.jit(certificates)(lattices()))
+        first = jax.device_get(program(certificates)(lattices()))
         with in_pairs():
-            second = jax.device_get(jax.jit(certificates)(lattices()))
+            second = jax.device_get(program(certificates)(lattices()))
     unit = PAIR.roundoff / FLOAT64.roundoff
     # Most of this slack is the transform's, and pairs have one of their own, with a constant of its own.
     assert second["slack"] / first["slack"] >= unit * TRANSFORM_ERROR / (12 * PAIR.roundoff)
@@ -127,7 +128,7 @@ def test_stored_sums_are_never_below_and_any_device_reads_them():
     values = np.concatenate([values, -values, [np.inf]])
     for arithmetic in (contextlib.nullcontext, in_pairs):
         with jax.enable_x64(True), arithmetic():
-            stored = jax.jit(RoundedSum.above)(values)
+            stored = program(RoundedSum.above)(values)
         high, low = (np.asarray(part, np.float64) for part in (stored.high, stored.low))
         total = np.where(np.isinf(high), high, high + low)
         assert np.all(total >= values)
@@ -143,7 +144,7 @@ def test_masses_without_an_error_stay():
     masses, errors = np.array([0.3, 1e-9, 0.7, 0.0]), np.array([0.0, 0.0, 1e-10, 0.0])
     for arithmetic in (contextlib.nullcontext, in_pairs):
         with jax.enable_x64(True), arithmetic():
-            down, up = map(np.asarray, jax.jit(lambda m, e: (_moved(m, e, -1.0), _moved(m, e, 1.0)))(masses, errors))
+            down, up = map(np.asarray, program(lambda m, e: (_moved(m, e, -1.0), _moved(m, e, 1.0)))(masses, errors))
         assert np.all(down[:2] == masses[:2])
         assert np.all(up[:2] == masses[:2])
         assert down[2] < masses[2] - errors[2] < masses[2] + errors[2] < up[2]

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thorough import program
 
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.windows import RATES, log_moments, reach
 
 SIGNED = np.concatenate([RATES, -RATES])
-MOMENTS = jax.jit(log_moments)
+MOMENTS = program(log_moments)
 RANDOM = np.random.default_rng(11)
 
 

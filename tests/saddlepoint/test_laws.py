@@ -10,7 +10,7 @@ import pytest
 from brackets import assert_holds, assert_judged
 from oracle import PI, gaussian_delta, integral
 from scipy.stats import binom
-from thorough import THOROUGH, draws
+from thorough import THOROUGH, draws, program
 
 import jaxacct as ja
 from jaxacct import saddlepoint
@@ -35,7 +35,7 @@ class Look(NamedTuple):
     left_out: jax.Array
 
 
-@jax.jit
+@program
 def look(pair, order, w):
     law = law_of(pair)
     scan = law.scan()

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from thorough import draws
+from thorough import draws, program
 
 import jaxacct as ja
 from jaxacct import programs
@@ -22,7 +22,7 @@ def directions(noise, rate, steps):
     return directed_parts(ja.PoissonSubsampledGaussian(noise, rate), np.round(steps), "add_or_remove")
 
 
-@jax.jit
+@program
 def bound(parts, epsilon, delta, order):
     line = solve.opened(parts, Wanted(epsilon, delta, np.False_, order), np.True_).line
     value, _ = log_delta(line, epsilon)

@@ -1,5 +1,6 @@
 """Certified trade-off curves of compositions."""
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from scipy import stats
 
 import jaxacct as ja
-from jaxacct import gdp, tradeoff
+from jaxacct import gdp, prv, tradeoff
 from jaxacct.tradeoff.profile import Lines
 
 RATES = np.concatenate([[0, 1e-8, 1e-4], np.linspace(0.01, 0.99, 27), [1 - 1e-6, 1]])
@@ -74,7 +75,7 @@ def test_risks_are_those_of_the_gaussian():
     assert np.all((found.lower <= exact + 1e-15) & (exact <= found.upper + 1e-15))
 
 
-def test_tensor_product_of_two_polygons():
+def test_tensor_product_of_two_polygons(monkeypatch):
     """Two curves composed through their pairs, against all likelihood-ratio tests of the product."""
     # Of equally many points, so that both are one program.
     curves = [([0.0, 0.1, 0.5, 1.0], [1.0, 0.6, 0.1, 0.0]), ([0.0, 0.3, 0.65, 1.0], [0.98, 0.3, 0.1, 0.0])]
@@ -83,6 +84,7 @@ def test_tensor_product_of_two_polygons():
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.nan_to_num(p / q, nan=-1, posinf=np.inf))
     a, b = np.concatenate([[0], np.cumsum(q[order])]), np.concatenate([[1], 1 - np.cumsum(p[order])])
+    monkeypatch.setattr(prv, "curve", functools.partial(prv.curve, points=2**10))
     found = tradeoff.curve(tuple(pairs), (1, 1), RATES, relation="remove", accountant="prv")
     exact = np.array([np.min(np.where(a <= rate, b, 1.0)) for rate in RATES])
     line = np.array([np.interp(rate, a, np.minimum.accumulate(b)) for rate in RATES])
