@@ -9,7 +9,7 @@ from typing import Any
 from jaxacct.mechanisms import RepeatAndSelect
 from jaxacct.specs import Spec
 from jaxacct.specs.parts import all_of, sampling_of
-from jaxacct.specs.spec import unit_of
+from jaxacct.specs.spec import ANY, unit_of
 
 NEIGHBOURS = {
     "add_or_remove": "the data with and without {unit}",
@@ -55,7 +55,8 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
         (
             f"What is protected is {unit}: " + NEIGHBOURS[spec.relation].format(unit=unit)
             + (f"; up to {spec.group} records change together." if spec.group > 1 else "."),
-            "the spec" if "unit" in given or spec.group > 1 else "nobody: a record is taken for the unit",
+            "the spec" if "unit" in given or spec.group > 1
+            else "nobody: a record is taken for the unit" if unit == ANY else "the trainer's report",
             f"What is protected contributed more than {spec.group} record{'s' * (spec.group > 1)}.",
         ),
         (

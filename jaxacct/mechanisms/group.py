@@ -43,7 +43,9 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
         with its delta times 1 + e^epsilon + ... + e^((g - 1) epsilon).
 
     Formal guarantee: the pairs dominate all neighbours that differ in at most g examples; of sums they are tight, those
-    of g examples whose gradients are one vector. Divisions and products are rounded to the safe side.
+    of g examples whose gradients are one vector. What is known by its epsilon and delta alone becomes all that is known
+    to be so for g examples: a ``lower`` is theirs, and not that of such a group. Divisions and products are rounded to
+    the safe side.
 
     Raises ValueError for mechanisms without a proof: batches of fixed size have :class:`WithoutReplacementGroup`, which
     asks for the number of examples. TypeError or ValueError where an argument is wrong.

@@ -15,6 +15,9 @@ from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
 from jaxacct.mechanisms.records import record_of
 from jaxacct.specs.parts import Release, number_of, part
 
+ANY = "one record"
+"""Whose privacy it is where nobody says."""
+
 KEYS = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
 
 
@@ -112,11 +115,9 @@ def _parsed(given: dict[str, Any]) -> Spec:
 
 
 def unit_of(given: dict[str, Any]) -> str:
-    """Returns in words whose privacy a spec is about: as it says, else as its trainers' reports say, if alike."""
-    reports = [one["report"] for one in given["parts"] if isinstance(one, dict) and "report" in one]
-    found = {report["config"].get("unit", "one record") for report in reports}
-    alike = found.pop() if len(found) == 1 else "one record"
-    return cast(str, given.get("unit", alike))
+    """Returns in words whose privacy a spec is about: as it says, else as reports do that are all its parts."""
+    found = [one["report"]["config"].get("unit", ANY) if "report" in one else ANY for one in given["parts"]]
+    return cast(str, given.get("unit", found[0] if all(unit == found[0] for unit in found) else ANY))
 
 
 def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]:

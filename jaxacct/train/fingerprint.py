@@ -42,7 +42,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     ('Flat(clip_norm=1.0)', 'float32 (2, 1)')
     """
     entries = {
-        "examples": len(trainer.source),
+        "examples": trainer.sampler.num_examples,  # the public number
         "an example": ", ".join(described(part) for part in jax.tree.leaves(trainer.source.example)),
         "epsilon": trainer.epsilon,
         "delta": trainer.delta,

@@ -81,7 +81,9 @@ def policy_of(policy: Policy | None, noise: float | None, batches: Batches, size
             raise ValueError("policy has its own sampling rate: leave out sampling_rate, expected_batch_size, sampler.")
         planned = getattr(policy, "num_examples", size)
         if planned != size:
-            raise ValueError(f"policy is for num_examples = {planned}, and data has {size}: its rates would be others.")
+            raise ValueError(
+                f"policy is for num_examples = {planned}, and {size} were planned for: its rates would be others."
+            )
         if isinstance(policy, Constant):
             return Constant(float(policy.noise_multiplier), float(policy.sampling_rate))
         return owned_settings(policy, "policy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import jax
@@ -72,7 +73,7 @@ class SparseVector:
         Raises RuntimeError where all runs are spent, and ValueError where ``value`` is not finite: no such query has a
         sensitivity.
         """
-        if not math.isfinite(value):
+        if not abs(value) <= sys.float_info.max:
             raise ValueError(f"value = {value} is not finite: clip what is summed to a range, and count a NaN as 0.")
         if self.left == 0:
             raise RuntimeError(f"all {self.runs} runs are spent: a further answer is not paid for. Stop, or plan more.")

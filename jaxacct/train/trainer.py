@@ -209,6 +209,7 @@ class DPTrainer(Loop):
         self._foresee = jax.jit(self.program.foresee)
         if jax.process_count() > 1:
             given = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": placement}
+            given |= {"examples of its data": len(self.source)}
             check_settings({**fingerprint(self), **given, "noise_multiplier": self.noise_multiplier})
             check_same((rule, policy_state), "clipping or policy")
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
@@ -342,6 +343,8 @@ class DPTrainer(Loop):
 
         Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. A run that
         was interrupted, or continued to another end, may have been so by looking at the model. One that was taken up
-        again and went to the same end was not, unless updates were lost on the way.
+        again and went to the same end was not, unless updates were lost on the way. A plan that pays for queries beside
+        the steps has to be made whole: their answers may have ended it.
         """
-        return not self.policy.adaptive and self._progress.kept and self._progress.ended
+        asked_before = self.plan is not None and self.plan.queries and self._progress.goal != self.plan.steps
+        return not self.policy.adaptive and self._progress.kept and self._progress.ended and not asked_before

@@ -18,7 +18,7 @@ from jaxacct.calibrate.searches import least_noise
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
 from jaxacct.selection import Trials
 from jaxacct.selection.laws import DRAWING
-from jaxacct.train.claims import RELATIONS
+from jaxacct.train.claims import RELATIONS, unit_of
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.planned import Plan, composition_of
 from jaxacct.train.trainer import DPTrainer
@@ -117,7 +117,9 @@ def tune(
             "give a larger delta, or a smaller epsilon."
         )
     left = delta * (1 - SHARE) - drawing
-    first = _plan(make(space[0], noise_multiplier=1.0, delta=run_delta))
+    one = make(space[0], noise_multiplier=1.0, delta=run_delta)
+    first, unit = _plan(one), unit_of(one)
+    del one
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
         return composition_of(first.sampler, noise, first.steps, first.queries)
@@ -145,7 +147,7 @@ def tune(
         "guarantee": (
             "The best of a random number of runs, its setting and its score were released, and nothing of the others. "
             "All runs together are (epsilon, delta)-differentially private. Neighbours: "
-            f"{RELATIONS[first.sampler.relation]}. The score is taken to depend on the model alone, and the number of "
+            f"{RELATIONS[first.sampler.relation].format(unit=unit)}. The score is taken to depend on the model alone, and the number of "
             "runs and the time they took not to be known."
         ),
     }

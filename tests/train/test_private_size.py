@@ -7,7 +7,10 @@ import optax
 import pytest
 from flax import nnx
 
+import jaxacct as ja
 from jaxacct import strategies, train
+from jaxacct.specs.spec import unit_of
+from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.sampling import PoissonSampler
 
 x = np.random.default_rng(0).normal(size=(31, 3)).astype(np.float32)
@@ -45,6 +48,8 @@ def test_what_is_written_beside_the_weights_does_not_tell_how_many_there_are():
     assert reports[0] == reports[1]
     assert reports[0]["config"]["num_examples"] == 40
     assert "protected, too: at most 40" in reports[0]["final"]["guarantee"]
+    prints = [fingerprint(trainer(count, most_examples=40)) for count in (31, 30)]  # what checkpoints hold
+    assert prints[0] == prints[1]
     plans = [trainer(count, most_examples=40).plan for count in (31, 30)]
     assert repr(plans[0]) == repr(plans[1])
 
@@ -66,6 +71,24 @@ def test_a_run_of_users_says_so():
     made = trainer(15, loss=train.mean_over_examples(loss), data=(*records, weights), expected_batch_size=5)
     assert train.build_report(made, [])["config"]["unit"] == "one user with all its examples"
     assert "Neighbours: one user with all its examples added or removed." in train.guarantee(made)
+
+
+def test_a_run_that_a_paid_answer_may_have_ended_claims_its_whole_plan():
+    stop = train.SparseVector(ja.AboveThreshold(2.0, 4.0), threshold=0.0, sensitivity=1.0)
+    made = trainer(31, queries=(stop.side_query(4),), seed=None)
+    made.fit(2)
+    assert stop.above(1e9)
+    assert not made.stopping_was_planned
+    assert train.certified_epsilon(made).upper == made.plan.certified.upper
+    made.fit(2)
+    assert not made.stopping_was_planned  # another end than the first
+
+
+def test_units_of_a_spec_are_those_that_all_parts_have():
+    report, bare = {"report": {"config": {"unit": "one user"}}}, {"type": "gaussian", "noise_multiplier": 1.0}
+    assert unit_of({"parts": [report, report]}) == "one user"
+    assert unit_of({"parts": [report, bare]}) == unit_of({"parts": [bare]}) == "one record"
+    assert unit_of({"parts": [bare], "unit": "one person"}) == "one person"
 
 
 @pytest.mark.parametrize(
