@@ -147,8 +147,8 @@ def tune(
         "guarantee": (
             "The best of a random number of runs, its setting and its score were released, and nothing of the others. "
             "All runs together are (epsilon, delta)-differentially private. Neighbours: "
-            f"{RELATIONS[first.sampler.relation].format(unit=unit)}. The score is taken to depend on the model alone, and the number of "
-            "runs and the time they took not to be known."
+            f"{RELATIONS[first.sampler.relation].format(unit=unit)}. The score is taken to depend on the model alone, "
+            "and the number of runs and the time they took not to be known."
         ),
     }
     value, setting, model = (None, None, None) if best is None else best
