@@ -269,7 +269,7 @@ def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], n
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
     """Returns upper bounds on delta at ``profiles.EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
-    return tuple(float(saddlepoint.delta(mechanism, steps, float(epsilon)).upper) for epsilon in profiles.EPSILONS)
+    return tuple(np.asarray(saddlepoint.delta(mechanism, steps, profiles.EPSILONS).upper).tolist())
 
 
 def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:
