@@ -11,6 +11,8 @@ from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, load_model, lo
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.modules import merged, split_params
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 
 class Attentive(nnx.Module):
     """A layer used twice, which Flax calls by its first name, "again", and attention, whose layers have more axes."""

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
+from shared import SGD, sharing
 
 from jaxacct import strategies, train
 from jaxacct.train.sampling import PoissonSampler
@@ -22,7 +22,7 @@ def loss(model, x, weight):
 def trainer(count, *, loss=loss, data=None, **changes):
     given = {"epsilon": 2.0, "delta": 1e-4, "steps": 4, "expected_batch_size": 10, "clip_norm": 1.0, "seed": 3}
     data = (x[:count], weights[:count]) if data is None else data
-    return train.DPTrainer(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, optax.sgd(0.1), data, **given | changes)
+    return sharing(train.DPTrainer(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, SGD, data, **given | changes))
 
 
 def parameters_after(made):
