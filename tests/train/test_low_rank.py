@@ -86,7 +86,7 @@ def test_ghost_norms_are_exact_and_only_adapters_have_them(dtype):
 def trainer_of(model):
     return sharing(DPTrainer(
         lora(model, 2, targets="again"), loss, ADAM, (X,), epsilon=2.0, delta=1e-2, noise_multiplier=4.0,
-        clip_norm=1.0, seed=0, sampler=PoissonSampler(6, 0.5, 7), ledger="filter",
+        clip_norm=1.0, seed=0, sampler=PoissonSampler(6, 0.5, 7),
     ))  # fmt: skip
 
 
