@@ -19,6 +19,7 @@ from jaxacct import saddlepoint, validation
 from jaxacct.audit import attack, canaries, faults, profiles
 from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lower_bound
 from jaxacct.audit.gaussian import mu_lower_bound
+from jaxacct.question import ForDelta
 from jaxacct.train.claims import epsilon_after
 from jaxacct.train.keys import run_key
 from jaxacct.train.trainer import DPTrainer
@@ -269,7 +270,8 @@ def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], n
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
     """Returns upper bounds on delta at ``profiles.EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
-    return tuple(float(saddlepoint.delta(mechanism, steps, float(epsilon)).upper) for epsilon in profiles.EPSILONS)
+    found = saddlepoint.accountant.curve(mechanism, steps, ForDelta(profiles.EPSILONS), "add_or_remove")
+    return tuple(np.asarray(found.upper).tolist())
 
 
 def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:

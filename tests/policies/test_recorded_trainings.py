@@ -35,7 +35,7 @@ def recorded():
 RUNS = recorded()
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=0)
 def epoch(policy, steps, state, budget, count, adapts):
     """One epoch of so many steps: spend them; after every period ask, pay and adapt. A step a batch of one kind."""
     setting = policy.setting(state, 0)

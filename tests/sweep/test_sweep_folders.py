@@ -298,7 +298,7 @@ def test_memory_does_not_grow_with_the_settings(computed, tmp_path):
         tracemalloc.start()
         try:
             axes = {"noise_multiplier": np.linspace(1, 2, count), "sampling_rate": np.linspace(0.1, 0.2, 250)}
-            found = ja.sweep.epsilon(grid(**axes, steps=10, delta=1e-5), out=tmp_path / f"{count}", chunk=1000, **QUIET)
+            found = ja.sweep.epsilon(grid(**axes, steps=10, delta=1e-5), out=tmp_path / f"{count}", chunk=2500, **QUIET)
             assert found.counts()["entries"] == 250 * count
             assert len(found.best(1e9)["upper"]) == 10
             assert found.downsampled(16).shape == (16, 16)
@@ -306,7 +306,7 @@ def test_memory_does_not_grow_with_the_settings(computed, tmp_path):
         finally:
             tracemalloc.stop()
 
-    few, many = draws(24, 40), draws(140, 400)
+    few, many = draws(20, 40), draws(120, 400)
     peak(16)  # imports what there is to import
     assert 33 * 250 * (many - few) > 3 * 2**18  # bytes of the results that the larger one has more
     assert peak(many) < peak(few) + 2**18

@@ -10,6 +10,8 @@ from flax import nnx
 from bench.papers.algorithms import noisy_adam, noisy_sgd
 from jaxacct.train import DPTrainer
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 STEPS = 30
 
 

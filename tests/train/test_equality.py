@@ -16,6 +16,8 @@ from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat
 from jaxacct.train.models import MLP, cross_entropy
 from jaxacct.train.sampling import PoissonSampler
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 EXAMPLES, CAPACITY, EXPECTED = 60, 61, 24.0
 HUGE = 1e6
 """Of a clipping norm that clips nothing; an infinite one has no noise to go with."""

@@ -9,6 +9,8 @@ from flax import nnx
 
 from jaxacct.train import DPTrainer, Metrics
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 SIZE = 8.0
 MASK = jnp.array([True] * 5 + [False] * 3)
 

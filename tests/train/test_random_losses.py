@@ -15,6 +15,8 @@ from jaxacct.train import Augmentation, DPTrainer, IndexedSource, PoissonSampler
 from jaxacct.train import unprotected_intermediates as intermediates
 from jaxacct.train.example_loss import takes_key
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 EXAMPLES, WIDTH = 6, 8
 INPUTS = np.random.default_rng(0).normal(size=(EXAMPLES, WIDTH)).astype(np.float32)
 SETTINGS = {"epsilon": 50.0, "delta": 1e-3, "noise_multiplier": 3.0, "sampler": PoissonSampler(EXAMPLES, 0.5, 7)}

@@ -25,6 +25,8 @@ from jaxacct.train import (
 from jaxacct.train.modules import merged
 from jaxacct.train.noise import standard_normal
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 EXAMPLES, CAPACITY, EXPECTED, CLIP_NORM, NOISE, SEED = 8, 9, 4.0, 0.5, 2.0, 0
 SAMPLER = PoissonSampler(EXAMPLES, EXPECTED / EXAMPLES, CAPACITY)
 SETTINGS = {"epsilon": 50.0, "delta": 1e-3, "noise_multiplier": NOISE, "sampler": SAMPLER, "clip_norm": CLIP_NORM}
@@ -57,12 +59,12 @@ class ResNet(nnx.Module):
     def __init__(self):
         self.stem = nnx.Conv(2, 4, (3, 3), rngs=nnx.Rngs(0))
         self.inner = nnx.Conv(4, 4, (3, 3), use_bias=False, rngs=nnx.Rngs(1))
-        self.norms = nnx.List([nnx.BatchNorm(4, rngs=nnx.Rngs(0)) for _ in range(2)])
+        self.norm = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
         self.output = nnx.Linear(4, 3, rngs=nnx.Rngs(2))
 
     def __call__(self, image):
-        features = nnx.relu(self.norms[0](self.stem(image)))
-        features = nnx.relu(features + self.norms[1](self.inner(features)))
+        features = nnx.relu(self.stem(image))
+        features = nnx.relu(features + self.norm(self.inner(features)))
         return self.output(features.mean(axis=(0, 1)))
 
 

@@ -11,6 +11,8 @@ from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import PerLayer, clip_and_sum, clipped_sum, routes
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
 
+pytestmark = pytest.mark.usefixtures("unsolved")
+
 BATCH = 4
 WORDS = jnp.asarray([[1, 2, 1, 6], [0, 0, 0, 0], [3, 4, 5, 6], [6, 1, 6, 1]], jnp.int32)
 ROWS = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 4, 8)), jnp.float32)

@@ -1,0 +1,44 @@
+"""What tests of training share: plans, of which most of what it takes to make a trainer is the solving."""
+
+import functools
+
+import pytest
+
+import jaxacct as ja
+from jaxacct.train import Plan, PoissonSampler, spending
+
+
+@pytest.fixture(autouse=True, scope="session")
+def solved_once():
+    """A plan whose sampler is equal is that of the trainer before, as is one of numbers alone."""
+    solve = spending._planned
+    once = functools.lru_cache(typed=True)(solve)
+
+    def planned(*given):
+        try:
+            hash(given)
+        except TypeError:  # arrays are among what it is made of
+            return solve(*given)
+        return once(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spending, "_planned", planned)
+        yield
+
+
+@pytest.fixture(scope="module")
+def unsolved():
+    """Plans of a hundred steps unless more are asked for, for tests that ask nothing of a budget."""
+
+    def planned(sampler, strategy, size, queries, rate, delta, epsilon, noise, steps):
+        steps = steps or 100
+        sampler = sampler or PoissonSampler.for_budget(size, rate, epsilon=1.0, delta=delta, steps=steps)
+        nothing = ja.Bounds(0.0, 0.0, epsilon)
+        return Plan(
+            sampler=sampler, noise_multiplier=noise, steps=steps, epsilon=epsilon, delta=delta, certified=nothing
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spending, "_planned", planned)
+        patch.setattr(spending, "_planned_once", planned)
+        yield
