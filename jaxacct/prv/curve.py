@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, check, directed_parts
+from jaxacct.composition import Facts, Parts, check, directed_parts, is_any_valid
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import OUTWARD, outward
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
@@ -86,7 +86,10 @@ def curve(
     at: Any = as_float64(epsilon) if isinstance(epsilon, jax.core.Tracer) else np.asarray(epsilon, np.float64)
     if at.ndim != 1 or not at.size:
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
-    found = [_profile(parts, at, points, method) for parts in directed_parts(mechanism, steps, relation)]
+    directions = directed_parts(mechanism, steps, relation)
+    if is_concrete(directions) and not is_any_valid(directions):
+        points = COARSE  # nothing is known of them on any mesh
+    found = [_profile(parts, at, points, method) for parts in directions]
     return outside(Curve(epsilon=at, delta=_largest(found, at)))
 
 
