@@ -88,7 +88,9 @@ def curve(
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
     directions = directed_parts(mechanism, steps, relation)
     if is_concrete(directions) and not is_any_valid(directions):
-        points = COARSE  # nothing is known of them on any mesh
+        # Nothing is known of them on any mesh.
+        nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
+        return Curve(epsilon=at, delta=nothing)
     found = [_profile(parts, at, points, method) for parts in directions]
     return outside(Curve(epsilon=at, delta=_largest(found, at)))
 
