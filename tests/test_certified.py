@@ -28,7 +28,8 @@ def test_the_mesh_answers_where_it_has_not():
 
 def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
     def upper(noise_multiplier, sampling_rate, steps):
-        return ja.epsilon(ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, 1e-5, relation="remove", points=256).upper
+        mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
+        return ja.epsilon(mechanism, steps, 1e-5, relation="remove", points=256).upper
 
     batch = jnp.array([1.0, 1.0]), jnp.array([0.01, 0.001]), jnp.array([10_000.0, 10.0])
     if THOROUGH:

@@ -108,9 +108,7 @@ def test_replacement_costs_at_least_what_it_must():
     assert np.all(fixed > rdp.curve(PoissonSubsampledLaplace(1.0, 0.02), orders, relation="remove"))
 
 
-@pytest.mark.parametrize(
-    "mechanism", cases(MECHANISMS[6:], MECHANISMS[2:6]), ids=lambda m: type(m).__name__
-)
+@pytest.mark.parametrize("mechanism", cases(MECHANISMS[6:], MECHANISMS[2:6]), ids=lambda m: type(m).__name__)
 def test_works_under_jit_and_vmap(mechanism):
     relation = mechanism.relations[0]
     orders = [2.0, 3.0, 4.0, 8.0, 16.0]

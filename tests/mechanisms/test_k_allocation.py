@@ -16,7 +16,7 @@ from jaxacct import monte_carlo, strategies
 from jaxacct.mechanisms.random_allocation import RandomAllocation
 from jaxacct.monte_carlo.draws import end
 
-POINTS = 256  # one program for all, and another one for the parts
+POINTS = 384  # one program for all, and another one for the parts
 EPSILONS = np.array([0.0, 1.0, 2.0])
 SIDES = ("remove", "add")
 TOYS = [(3, 2, 0.7, 0.1), (4, 2, 1.0, 0.2), (4, 3, 1.5, 0.25), (5, 2, 1.5, 0.6), (6, 3, 2.0, 0.9)]
