@@ -64,6 +64,8 @@ pytestmark = pytest.mark.filterwarnings("error")
 def cache(request, tmp_path, monkeypatch):
     """An empty cache, and no program in memory; programs are compiled at once, or not yet."""
     where = tmp_path / "programs"
+    for by in (_larger._compiler(), By.NUMPY):  # once for all tests, and kept nowhere
+        elementary.check(by, anew=True)
     monkeypatch.setattr(programs, "PATIENCE", request.param)
     monkeypatch.setenv("JAXACCT_CACHE", str(where))
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
