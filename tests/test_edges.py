@@ -116,7 +116,7 @@ def test_one_direction_may_have_a_supremum():
 @pytest.mark.parametrize(
     ("mechanism", "steps"), [(ja.Laplace(1.0), 1), (LAW_OF_TWO, (1, 1)), (ja.RandomizedResponse(1.0), 5)]
 )
-@pytest.mark.parametrize("accountant", [ja, ja.prv], ids=["best", "mesh"])
+@pytest.mark.parametrize("accountant", cases([ja], [ja.prv]))
 def test_no_epsilon_exceeds_the_sum_of_the_suprema(accountant, mechanism, steps):
     bounds = accountant.epsilon(mechanism, steps, 1e-20)
     pure = ja.epsilon(mechanism, steps, 0.0).upper

@@ -198,9 +198,9 @@ def answer(
         if runs_nothing(directions) and not return_diagnostics:
             return zero()
         question = question.at(np.asarray(question.value, np.float64))
-        goal = None if points is not None else error or tolerance or question.tolerance
+        goal = error or tolerance or question.tolerance
         if not return_diagnostics and not is_any_valid(directions):
-            return refine.nothing_known(question, goal)
+            return refine.nothing_known(question, goal if points is None else None)
         if points is None:
             found = refine.within(directions, question, goal, method)
         else:
