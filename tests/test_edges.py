@@ -157,7 +157,7 @@ def test_a_bracket_that_says_nothing_has_not_converged():
 
 
 def test_a_slope_beyond_float64_weighs_nothing_of_a_rate_of_0():
-    for accountant in ("best", "prv"):
+    for accountant in cases(["best"], ["prv"]):
         rates = ja.tradeoff.curve(ja.Gaussian(0.02), 1, [0.0, 0.5], accountant=accountant)
         assert np.all(np.isfinite(rates.lower) & np.isfinite(rates.upper))
         assert rates.lower[0] > 0.99
@@ -172,7 +172,7 @@ CORNERS = {
 }
 
 
-@pytest.mark.parametrize("name", cases([*CORNERS][::3], [*CORNERS][1:3]))
+@pytest.mark.parametrize("name", cases([*CORNERS][:1], [*CORNERS][1:]))
 def test_corners_that_were_valid_are_useful(name):
     bounds = ja.epsilon(*CORNERS[name])
     assert bounds.gap <= 1e-3
