@@ -192,9 +192,16 @@ def _facts_of(parts: Parts) -> Facts:
     return combined([of_each(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
+def says_nothing(directions: list[Parts]) -> bool:
+    """Returns whether it can be seen that in no direction all counts, and the pairs that are run, are in range."""
+    if not is_concrete(directions):
+        return False
+    found = _is_any_valid(directions)
+    return is_concrete(found) and not found
+
+
 @compiled
-def is_any_valid(directions: list[Parts]) -> Array:
-    """Returns whether in some direction all counts, and the pairs that are run, are in range."""
+def _is_any_valid(directions: list[Parts]) -> Array:
     return jnp.any(jnp.stack([_is_valid(parts) for parts in directions]))
 
 

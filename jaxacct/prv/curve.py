@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, check, directed_parts, is_any_valid
+from jaxacct.composition import Facts, Parts, check, directed_parts, says_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import OUTWARD, outward
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
@@ -87,7 +87,7 @@ def curve(
     if at.ndim != 1 or not at.size:
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
     directions = directed_parts(mechanism, steps, relation)
-    if is_concrete(directions) and not is_any_valid(directions):
+    if says_nothing(directions):
         # Nothing is known of them on any mesh.
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
