@@ -20,6 +20,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
 from jaxacct.precision import exact_real, is_concrete, is_zero, log_complement
+from jaxacct.programs import compiled
 from jaxacct.pytrees import check_told_apart, of_each
 from jaxacct.validation import MOST_STEPS
 
@@ -189,6 +190,24 @@ def facts_of(parts: Parts) -> Facts:
 @functools.partial(jax.jit, inline=True)
 def _facts_of(parts: Parts) -> Facts:
     return combined([of_each(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
+
+
+def says_nothing(directions: list[Parts]) -> bool:
+    """Returns whether it can be seen that in no direction all counts, and the pairs that are run, are in range."""
+    if not is_concrete(directions):
+        return False
+    found = _is_any_valid(directions)
+    return is_concrete(found) and not found
+
+
+@compiled
+def _is_any_valid(directions: list[Parts]) -> Array:
+    return jnp.any(jnp.stack([_is_valid(parts) for parts in directions]))
+
+
+def _is_valid(parts: Parts) -> Array:
+    valid = [jnp.all((of_each(lambda pair: pair.is_valid())(p) | (k == 0)) & is_count(k)) for p, k in parts]
+    return jnp.all(jnp.stack(valid))
 
 
 def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:

@@ -18,9 +18,9 @@ def test_the_exact_accountant_answers_where_it_has_converged():
 
 def test_the_mesh_answers_where_it_has_not():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.001)
-    assert not ja.saddlepoint.epsilon(mechanism, 10, 1e-5).converged
-    bounds = ja.epsilon(mechanism, 10, 1e-5, points=1024)
-    mesh = ja.prv.epsilon(mechanism, 10, 1e-5, points=1024)
+    assert not ja.saddlepoint.epsilon(mechanism, 10, 1e-5, relation="remove").converged
+    bounds = ja.epsilon(mechanism, 10, 1e-5, relation="remove", points=256)
+    mesh = ja.prv.epsilon(mechanism, 10, 1e-5, relation="remove", points=256)
     assert bounds.upper <= mesh.upper
     assert bounds.lower >= mesh.lower
     assert bounds.lower <= bounds.estimate <= bounds.upper
@@ -28,7 +28,8 @@ def test_the_mesh_answers_where_it_has_not():
 
 def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
     def upper(noise_multiplier, sampling_rate, steps):
-        return ja.epsilon(ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate), steps, 1e-5, points=1024).upper
+        mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
+        return ja.epsilon(mechanism, steps, 1e-5, relation="remove", points=256).upper
 
     batch = jnp.array([1.0, 1.0]), jnp.array([0.01, 0.001]), jnp.array([10_000.0, 10.0])
     if THOROUGH:
@@ -38,7 +39,8 @@ def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
         slopes = [jax.grad(upper)(*row) for row in zip(*batch, strict=True)]
     # The rates and noises above are those of float32.
     for i, value in enumerate(values):
-        one = ja.epsilon(ja.PoissonSubsampledGaussian(*(x[i] for x in batch[:2])), batch[2][i], 1e-5, points=1024)
+        mechanism = ja.PoissonSubsampledGaussian(*(x[i] for x in batch[:2]))
+        one = ja.epsilon(mechanism, batch[2][i], 1e-5, relation="remove", points=256)
         assert float(value) == pytest.approx(one.upper, rel=1e-6)
     assert float(slopes[0]) == pytest.approx(-11.906753, rel=1e-5)
     assert np.isnan(slopes[1])

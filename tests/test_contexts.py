@@ -135,7 +135,7 @@ def test_first_calls_of_several_threads():
     def work(setting):
         with CONTEXTS[setting]():
             barrier.wait()
-            curve = ja.rdp.curve(ja.PoissonSubsampledGaussian(1.0, 0.01), orders)
+            curve = ja.rdp.curve(ja.Laplace(2.0), orders)
             ledger = ja.filters.RenyiFilter(2.0, 1e-5, orders=tuple(orders))
             granted, after = ledger.spend(ja.Gaussian(20.0), 5)
             bounds = ja.epsilon(ja.Gaussian(10.0), 100, 1e-5)

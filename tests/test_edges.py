@@ -63,7 +63,7 @@ def test_nothing_and_something_inside_one_batch():
     """A traced field that is at its edge costs 0; one that is out of range still costs inf."""
 
     def upper(noise, rate):
-        return ja.saddlepoint.epsilon(ja.PoissonSubsampledGaussian(noise, rate), 1000, 1e-5).upper
+        return ja.saddlepoint.epsilon(ja.PoissonSubsampledGaussian(noise, rate), 1000, 1e-5, relation="remove").upper
 
     noise, rate = np.array([1.0, np.inf, 1.0, np.inf, np.nan, -1.0]), np.array([0.01, 0.01, 0.0, 2.0, 0.0, 0.0])
     found = np.asarray(jax.jit(jax.vmap(upper))(jnp.asarray(noise), jnp.asarray(rate)))
@@ -85,7 +85,7 @@ def test_a_count_that_is_no_number_of_runs_costs_inf_whatever_is_run():
     assert np.all(np.isposinf(np.asarray(ask(noises, np.ones(6, np.float32)))[:3]))
 
 
-@pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
+@pytest.mark.parametrize("accountant", cases([ja, ja.saddlepoint], [ja.prv]))
 @pytest.mark.parametrize(
     ("mechanism", "steps", "pure", "mass"),
     [
@@ -97,12 +97,13 @@ def test_a_count_that_is_no_number_of_runs_costs_inf_whatever_is_run():
     ],
 )
 def test_the_pure_epsilon_and_the_infinite_mass(accountant, mechanism, steps, pure, mass):
-    bounds = accountant.epsilon(mechanism, steps, 0.0)
+    size = {"points": 256} if accountant is ja.prv else {}  # all of it is known without composing
+    bounds = accountant.epsilon(mechanism, steps, 0.0, **size)
     assert bounds.lower <= pure <= bounds.upper
     assert bounds.upper <= pure * (1 + 1e-12)
     assert bounds.lower >= pure * (1 - 1e-12)
     assert bounds.converged
-    found = accountant.delta(mechanism, steps, np.inf)
+    found = accountant.delta(mechanism, steps, np.inf, **size)
     assert Fraction(float(found.lower)) <= mass <= Fraction(float(found.upper)) <= mass * (1 + Fraction(1e-12))
     assert found.converged
 
@@ -115,7 +116,7 @@ def test_one_direction_may_have_a_supremum():
 @pytest.mark.parametrize(
     ("mechanism", "steps"), [(ja.Laplace(1.0), 1), (LAW_OF_TWO, (1, 1)), (ja.RandomizedResponse(1.0), 5)]
 )
-@pytest.mark.parametrize("accountant", [ja, ja.prv], ids=["best", "mesh"])
+@pytest.mark.parametrize("accountant", cases([ja], [ja.prv]))
 def test_no_epsilon_exceeds_the_sum_of_the_suprema(accountant, mechanism, steps):
     bounds = accountant.epsilon(mechanism, steps, 1e-20)
     pure = ja.epsilon(mechanism, steps, 0.0).upper
@@ -147,7 +148,7 @@ def test_a_delta_that_is_all_failure_leaves_the_pure_part():
 
 def test_a_bracket_that_says_nothing_has_not_converged():
     """Converged means as tight as was asked, on every route; where nothing was asked, as the default tolerance."""
-    for points in cases([1024], [128, None]):
+    for points in cases([256], [1024, 128, None]):
         bounds = ja.prv.epsilon(ja.Gaussian(1e-4), 1, 1e-5, points=points)
         assert bool(bounds.converged) == bool(bounds.gap <= 1e-3)
     nothing = ja.prv.epsilon(ja.Gaussian(0.0), 1, 1e-5)
@@ -156,7 +157,7 @@ def test_a_bracket_that_says_nothing_has_not_converged():
 
 
 def test_a_slope_beyond_float64_weighs_nothing_of_a_rate_of_0():
-    for accountant in ("best", "prv"):
+    for accountant in cases(["best"], ["prv"]):
         rates = ja.tradeoff.curve(ja.Gaussian(0.02), 1, [0.0, 0.5], accountant=accountant)
         assert np.all(np.isfinite(rates.lower) & np.isfinite(rates.upper))
         assert rates.lower[0] > 0.99
@@ -171,7 +172,7 @@ CORNERS = {
 }
 
 
-@pytest.mark.parametrize("name", cases([*CORNERS][::3], [*CORNERS][1:3]))
+@pytest.mark.parametrize("name", cases([*CORNERS][:1], [*CORNERS][1:]))
 def test_corners_that_were_valid_are_useful(name):
     bounds = ja.epsilon(*CORNERS[name])
     assert bounds.gap <= 1e-3

@@ -7,6 +7,7 @@ function is made of, and what a TPU's own compiler takes: tests/test_accelerator
 import jax
 import jax.numpy as jnp
 import pytest
+from thorough import THOROUGH
 
 import jaxacct as ja
 from jaxacct.train.clipping import Flat, clip_and_sum
@@ -53,8 +54,8 @@ KERNELS = {
 }
 
 
-NO_TPU = {"mesh"}
-"""Which take minutes to lower for a TPU."""
+NO_TPU = {"mesh"} if THOROUGH else {"mesh", "saddlepoint"}
+"""Which take minutes to lower for a TPU, or seconds, of operations that tests/test_accelerators_page.py lowers."""
 
 NARROW = {"saddlepoint in float32"}
 """Programs without any float64."""

@@ -1,9 +1,6 @@
 """The command that computes the papers' figures and tables: its list, its files, and numbers against arithmetic."""
 
 import csv
-import os
-import pathlib
-import subprocess
 import sys
 
 import mpmath as mp
@@ -15,15 +12,6 @@ from bench.papers.__main__ import main
 from bench.papers.exhibits import Table, write_markdown
 from jaxacct.plot import Chart, Curve, write_csv
 
-ROOT = pathlib.Path(__file__).parents[1]
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "bench.papers", *arguments],
-        capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"COLUMNS": "80"},
-    )  # fmt: skip
-
 
 def corollary(epsilon, rate, noise):
     """Delta of the corollary as printed, T = 100, L = 1, by arithmetic of 40 digits."""
@@ -34,10 +22,10 @@ def corollary(epsilon, rate, noise):
         return float(theta(2 / noise) / (100 * (1 - theta((1 + 2 * rate) / (rate * noise)))))
 
 
-def test_one_figure_from_the_command_line(tmp_path):
-    done = command("--out", str(tmp_path / "new"), "--only", "asoodeh-stopped-5")
-    assert done.returncode == 0, done.stderr
-    numbers, picture = done.stdout.splitlines()
+def test_one_figure_from_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["papers", "--out", str(tmp_path / "new"), "--only", "asoodeh-stopped-5"])
+    assert main() == 0
+    numbers, picture = capsys.readouterr().out.splitlines()
     with open(numbers, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 50

@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.bounds import zero
-from jaxacct.composition import directed_parts, runs_nothing
+from jaxacct.composition import directed_parts, runs_nothing, says_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs
 from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
@@ -198,8 +198,11 @@ def answer(
         if runs_nothing(directions) and not return_diagnostics:
             return zero()
         question = question.at(np.asarray(question.value, np.float64))
+        goal = error or tolerance or question.tolerance
+        if not return_diagnostics and says_nothing(directions):
+            return refine.nothing_known(question, goal if points is None else None)
         if points is None:
-            found = refine.within(directions, question, error or tolerance or question.tolerance, method)
+            found = refine.within(directions, question, goal, method)
         else:
             found = refine.at_points(directions, question, points, method)
     return outside(found) if return_diagnostics else found[0]

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, check, directed_parts
+from jaxacct.composition import Facts, Parts, check, directed_parts, says_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import OUTWARD, outward
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
@@ -86,7 +86,12 @@ def curve(
     at: Any = as_float64(epsilon) if isinstance(epsilon, jax.core.Tracer) else np.asarray(epsilon, np.float64)
     if at.ndim != 1 or not at.size:
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
-    found = [_profile(parts, at, points, method) for parts in directed_parts(mechanism, steps, relation)]
+    directions = directed_parts(mechanism, steps, relation)
+    if says_nothing(directions):
+        # Nothing is known of them on any mesh.
+        nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
+        return Curve(epsilon=at, delta=nothing)
+    found = [_profile(parts, at, points, method) for parts in directions]
     return outside(Curve(epsilon=at, delta=_largest(found, at)))
 
 

@@ -271,11 +271,23 @@ def within(directions: list[Parts], question: Question, goal: Goal, method: str)
         found.narrow()
         bounds, record = found.largest()
     if not bounds.converged:
-        asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
-        warnings.warn(
-            f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
-            "as wide as it says.",
-            ToleranceWarning,
-            stacklevel=5,
-        )
+        _warn(question, gap, goal)
     return bounds, record
+
+
+def nothing_known(question: Question, goal: Goal | None) -> Bounds:
+    """Returns the bracket of pairs that are not valid, of which no mesh knows more; warns where a goal is given."""
+    worst = np.float64(question.worst)
+    if goal is not None:
+        _warn(question, worst, goal)
+    return Bounds(lower=np.float64(0.0), estimate=worst / 2, upper=worst, converged=np.bool_(False))
+
+
+def _warn(question: Question, gap: float, goal: Goal) -> None:
+    asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
+    warnings.warn(
+        f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
+        "as wide as it says.",
+        ToleranceWarning,
+        stacklevel=6,
+    )

@@ -15,7 +15,7 @@ from jaxacct import validation
 from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmetic
 from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
-from jaxacct.composition import Parts, directed_parts, runs_nothing
+from jaxacct.composition import Parts, directed_parts, runs_nothing, says_nothing
 from jaxacct.elementary import By
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
@@ -179,10 +179,11 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     value = question.value
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
     runs = closed_forms(directions, single=asked.single)
+    # Of pairs that are not valid a closed form would be looked for in vain, for seconds.
+    if says_nothing(directions) if runs else not _has_laws(directions):
+        return unknown(question), jnp.asarray(0)
     if runs:
         return _of_runs(runs, question)
-    if not _has_laws(directions):
-        return unknown(question), jnp.asarray(0)
     return solve.bounds_of(directions, question)
 
 
@@ -194,7 +195,7 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     """
     directions = directed_parts(mechanism, steps, relation)
     runs = closed_forms(directions, single=is_single(mechanism, steps))
-    if not runs and not _has_laws(directions):
+    if says_nothing(directions) if runs else not _has_laws(directions):
         return outside(unknown(questions.at(as_float64(questions.value))))
     each = functools.partial(_each_run, runs) if runs else functools.partial(_each, tuple(directions))
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]

@@ -85,7 +85,7 @@ def test_laplace_curve_is_the_closed_form():
 def test_mixture_of_two_is_the_subsampled_gaussian():
     orders = [1.05, 2.0, 8.0, 32.0, 512.0]
     for s, q in ((0.6, 0.1), (4.0, 1e-6)):
-        for relation in ("add_or_remove", "remove", "add"):
+        for relation in ("remove", "add"):
             mixture = rdp.curve(GaussianMixture(s, [0.0, 1.0], [1 - q, q]), orders, relation=relation)
             closed = rdp.curve(PoissonSubsampledGaussian(s, q), orders, relation=relation)
             np.testing.assert_allclose(mixture, closed, rtol=1e-10)
@@ -108,9 +108,7 @@ def test_replacement_costs_at_least_what_it_must():
     assert np.all(fixed > rdp.curve(PoissonSubsampledLaplace(1.0, 0.02), orders, relation="remove"))
 
 
-@pytest.mark.parametrize(
-    "mechanism", cases(MECHANISMS[4::2], MECHANISMS[2:4] + MECHANISMS[5:6]), ids=lambda m: type(m).__name__
-)
+@pytest.mark.parametrize("mechanism", cases(MECHANISMS[6:], MECHANISMS[2:6]), ids=lambda m: type(m).__name__)
 def test_works_under_jit_and_vmap(mechanism):
     relation = mechanism.relations[0]
     orders = [2.0, 3.0, 4.0, 8.0, 16.0]

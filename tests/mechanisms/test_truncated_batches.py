@@ -113,12 +113,12 @@ def test_no_data_set_shows_more_than_the_pair(values):
         for epsilon in EPSILONS:
             for relation, pair in (("remove", (present, absent)), ("add", (absent, present))):
                 truth = divergence(*pair, s, epsilon)
-                bounds, other, without = (
-                    ja.prv.delta(each, 1, epsilon, relation=relation, points=2**12)
-                    for each in (mechanism, wider, plain)
+                bounds, without = (
+                    ja.prv.delta(each, 1, epsilon, relation=relation, points=2**10) for each in (mechanism, plain)
                 )
                 assert truth <= bounds.upper * (1 + 1e-6) + 1e-12
-                assert bounds.lower <= other.upper
+                if epsilon == EPSILONS[1]:
+                    assert bounds.lower <= ja.prv.delta(wider, 1, epsilon, relation=relation, points=2**10).upper
                 broken += truth > without.upper * (1 + 1e-3)
     # Accounted as plain Poisson samples some of these would be under-reported.
     assert broken or 1 in values
@@ -143,7 +143,7 @@ def test_one_step_is_the_theorem(relation, epsilon):
 
     truth = (1 - v - e) * delta(s, q) + v * delta(s / 2, r) + e * delta(s / 2, q)
     mechanism = ja.TruncatedPoissonGaussian(s, q, w, v, r, e)
-    bounds = ja.prv.delta(mechanism, 1, epsilon, relation=relation, points=2**12)
+    bounds = ja.prv.delta(mechanism, 1, epsilon, relation=relation, points=2**10)
     assert bounds.lower <= truth <= bounds.upper
     assert bounds.gap < 1e-2
 
@@ -157,7 +157,7 @@ PEER = {
 """Bounds of dp_accounting 0.6 at delta 1e-6 and an interval of 1e-4; bench/truncated_poisson.py has many more."""
 
 
-@pytest.mark.parametrize("setting", cases([*PEER][1:3], [*PEER][::3]))
+@pytest.mark.parametrize("setting", cases([*PEER][1:2], [*PEER][2:] + [*PEER][:1]))
 def test_no_looser_than_the_peer(setting):
     n, q, capacity, s, steps = setting
     event = type("TruncatedSubsampledGaussianDpEvent", (), {})()

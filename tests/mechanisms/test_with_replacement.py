@@ -83,8 +83,8 @@ def test_its_own_mirror_image_and_of_mass_one():
 def test_composes():
     drawn = GaussianWithReplacement.for_batches(2.0, 1000, 10)
     found = ja.prv.epsilon(drawn, 100, 1e-5, relation="replace", points=1024).upper
-    fixed = ja.prv.epsilon(ja.GaussianWithoutReplacement(2.0, 0.01), 100, 1e-5, relation="replace", points=1024).lower
-    assert fixed < found < 0.89  # 2.67 by the theorem, 0.7847 where all others are alike
+    # 2.67 by the theorem, and 0.7847 where all others are alike, which is more than of as many without replacement.
+    assert 0.7847 < found < 0.89
 
 
 def test_wrong_uses():

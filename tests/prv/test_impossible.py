@@ -7,6 +7,7 @@ from brackets import assert_holds
 from oracle import gaussian_delta
 
 import jaxacct as ja
+from jaxacct.prv import refine
 
 POINTS = 2**10
 
@@ -76,3 +77,25 @@ def test_no_steps_cost_nothing():
 def test_delta_of_zero_is_met_by_no_epsilon():
     bounds = ja.prv.epsilon(ja.Gaussian(1.0), 1, 0.0)
     assert bounds.lower == bounds.upper == np.inf
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps"),
+    [
+        (ja.Gaussian(0.0), 1),
+        (ja.PoissonSubsampledGaussian(0.0, 0.1), 100),
+        (ja.Laplace(np.array([0.0, 1.0])), np.array([2, 1])),
+        ((ja.Gaussian(1.0), ja.Laplace(0.0)), (3, 1)),
+    ],
+)
+def test_no_mesh_is_composed_of_what_is_not_valid(mechanism, steps, monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError
+
+    for name in ("composed", "on_one_mesh"):
+        monkeypatch.setattr(refine, name, refused)
+    with pytest.warns(ja.prv.ToleranceWarning, match="gap of inf"):
+        bounds = ja.prv.epsilon(mechanism, steps, 1e-5)
+    assert (bounds.lower, bounds.upper, bool(bounds.converged)) == (0, np.inf, False)
+    bounds = ja.prv.delta(mechanism, steps, np.inf, points=POINTS)
+    assert (bounds.lower, bounds.upper, bool(bounds.converged)) == (0, 1, False)
