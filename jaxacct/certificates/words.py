@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
-from jaxacct.mechanisms import RepeatAndSelect
+from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.specs import Spec
 from jaxacct.specs.parts import all_of, sampling_of
 from jaxacct.specs.spec import ANY, unit_of
@@ -33,16 +33,24 @@ SAMPLES = {
         "Batches were drawn otherwise, or who was in them was seen.",
     ),
     "random_allocation": (
-        "In every epoch each record is put into one of the batches at random, independently.",
+        "In every epoch each record is put into the stated number of its batches at random, independently.",
         "Batches were shuffled to equal sizes or taken in order, or who was in them was seen.",
     ),
 }
 
 
 SEARCH = (
-    "Of the runs of a search the best alone was released, and not how many there were.",
+    "How many runs a search made was drawn from the stated law, whatever data and results were; the best alone was "
+    "released, and not how many there were.",
     "nobody",
     "Other runs or their number were shown, or the best was chosen by looking at the data again.",
+)
+
+ABOVE = (
+    "Of queries against a threshold only which was the first above was released; none moves by more than the stated "
+    "sensitivity{monotone}, and noise is drawn for the threshold once a run, and for each query.",
+    "nobody but the program that ran",
+    "The value of a query or of the noisy threshold was shown, or a run went on behind its first answer above.",
 )
 
 
@@ -80,6 +88,10 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
                 found.append((text, release.said_by, void))
             if isinstance(mechanism, RepeatAndSelect):
                 found.append(SEARCH)
+            if isinstance(mechanism, (AboveThreshold, GaussianAboveThreshold)):
+                text, said_by, void = ABOVE
+                rising = " and none falls where a record is added" if mechanism.monotone else ""
+                found.append((text.format(monotone=rising), said_by, void))
     for config in (part["report"]["config"] for part in given["parts"] if "report" in part):
         sampler, noise = config["sampler"], config.get("noise", "independent")
         if noise != "independent" or sampler == "CyclicPoissonSampler":
@@ -134,7 +146,7 @@ def statement(made: dict[str, Any]) -> str:
 
 def _up(value: float) -> str:
     """Returns a number to six digits, not below it."""
-    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(value).normalize():g}"
+    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value)).normalize():g}"
 
 
 def _percent(rate: float) -> str:

@@ -216,10 +216,15 @@ def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: 
         total = jnp.sum(jnp.where(counts == 0, 0.0, counts * closed))[None]
         return Sums(total, total, total, total, total)
     rows: list[Sums] = []
-    for ((pairs, number),) in directed_parts(mechanism, steps, relation):
-        found = jax.lax.map(functionals_of, pairs)
-        rows.append(Sums(*(jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * x)) for x in _moments(found))))
+    for parts in directed_parts(mechanism, steps, relation):
+        sums = [_sums_of(pairs, number) for pairs, number in parts]
+        rows.append(functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), sums))
     return Sums(*(jnp.stack(values) for values in zip(*rows, strict=True)))
+
+
+def _sums_of(pairs: Any, number: Array) -> Sums:
+    found = jax.lax.map(functionals_of, pairs)
+    return Sums(*(jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * x)) for x in _moments(found)))
 
 
 def _moments(of: Functionals) -> Sums:

@@ -12,7 +12,7 @@ from jaxacct import certified, gdp, rdp
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.plot.style import GREY, INK, axes_or_new, curve, described, dress
+from jaxacct.plot.style import GREY, INK, axes_or_new, curve, described, drawn, dress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,23 +128,24 @@ def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayL
     lower, upper = np.asarray(lower), np.asarray(upper)
     inner = next((other for other in axes.child_axes if other.get_label() == SMALL), None)
     small = (rates > 0) & (rates <= 0.1) & (lower < 1)
-    if inner is None:
+    style = drawn(axes)
+    if not style:
         axes.plot([0, 1], [1, 0], color=GREY, linewidth=1)
         axes.annotate(
             "guessing", (0.28, 0.72), (3, 3), textcoords="offset points", color=INK, fontsize=8, rotation=-35,
         )  # fmt: skip
         axes.set(xlim=(0, 1), ylim=(0, 1))
-        if np.count_nonzero(small) > 1:
-            inner = axes.inset_axes((0.62, 0.56, 0.38, 0.4), label=SMALL)
-            inner.plot(rates[small], rates[small], color=GREY, linewidth=1)
-            inner.set(xscale="log", yscale="log")
-            inner.set_title("true- over false-positive rate", fontsize=7.5, color=INK)
-            inner.tick_params(labelsize=7)
-    curve(axes, rates, lower, label, upper)
+    if inner is None and np.count_nonzero(small) > 1:
+        inner = axes.inset_axes((0.62, 0.56, 0.38, 0.4), label=SMALL)
+        inner.plot(rates[small], rates[small], color=GREY, linewidth=1)
+        inner.set(xscale="log", yscale="log")
+        inner.set_title("true- over false-positive rate", fontsize=7.5, color=INK)
+        inner.tick_params(labelsize=7)
+    curve(axes, rates, lower, label, upper, style=style)
     dress(axes, "Trade-off: what attacks can reach", "false-positive rate", "least false-negative rate", legend=False)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.14))
     if inner is not None:
-        curve(cast("Axes", inner), rates[small], 1 - lower[small], label, 1 - upper[small])
+        curve(cast("Axes", inner), rates[small], 1 - lower[small], label, 1 - upper[small], style=style)
         dress(cast("Axes", inner), legend=False)
     return axes
 
@@ -179,7 +180,9 @@ def epsilon_over_steps(
     >>> [line.get_label() for line in axes.get_lines()]
     ['certified']
     """
-    places = np.atleast_1d(steps)
+    places = np.atleast_1d(np.asarray(steps, float))
+    if not ((places >= 1) & (places == np.floor(places))).all():
+        raise ValueError(f"steps = {steps} are not all whole and at least 1: round them, as np.geomspace(...).round().")
     axes = axes_or_new(axes)
     axes.set(xscale="log", yscale="log")
     for label, accountant in accountants.items():

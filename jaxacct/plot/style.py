@@ -61,12 +61,19 @@ def axes_or_new(axes: Axes | None) -> Axes:
     return pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")[1]
 
 
-def curve(axes: Axes, x: Values, y: Values, label: str, lower: Values | None = None) -> None:
-    """Draws a line in the next style, and a band from it to ``lower``; what is not finite is left out.
+def drawn(axes: Axes) -> int:
+    """Returns how many lines :func:`curve` has drawn there."""
+    return sum(line.get_gid() == CURVE for line in axes.get_lines())
+
+
+def curve(
+    axes: Axes, x: Values, y: Values, label: str, lower: Values | None = None, *, style: int | None = None
+) -> None:
+    """Draws a line in the next style, or that of this number, and a band from it to ``lower``; not what is infinite.
 
     Certified brackets are mostly narrower than the line: then the line is what is seen of them.
     """
-    index = sum(line.get_gid() == CURVE for line in axes.get_lines()) % len(COLORS)
+    index = (drawn(axes) if style is None else style) % len(COLORS)
     x, y = np.asarray(x), drawable(y)
     if lower is not None:
         axes.fill_between(x, drawable(lower), y, color=COLORS[index], alpha=0.3, linewidth=0)

@@ -1,0 +1,38 @@
+"""What pictures must not say: a value at steps that it is not of, or one run in the style of another."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import jaxacct as ja
+
+mpl.use("agg")
+
+
+def lines(axes):
+    return {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axes.get_lines() if line.get_gid()}
+
+
+@pytest.mark.parametrize("steps", [[1.5, 2.0], [0.0, 1.0], np.geomspace(1, 50, 4)])
+def test_steps_that_are_none_are_refused(steps):
+    with pytest.raises(ValueError, match="not all whole and at least 1"):
+        ja.plot.epsilon_over_steps(ja.Gaussian(2.0), steps, 1e-5)
+
+
+def test_a_run_has_one_style_in_both_scales():
+    rates = np.array([0.0, 1e-3, 1e-2, 0.1, 0.5, 1.0])
+    axes = ja.plot.tradeoff(ja.Gaussian(2.0), 1, fpr=[0.0, 0.5, 1.0])
+    assert not axes.child_axes
+    ja.plot.tradeoff(ja.Gaussian(0.5), 1, fpr=rates, axes=axes)
+    (inner,) = axes.child_axes
+    assert len(lines(axes)) == 2
+    ((label, style),) = lines(inner).items()
+    assert lines(axes)[label] == style
+    assert sum(line.get_gid() is None for line in axes.get_lines()) == 1  # guessing, once
+
+
+def test_an_accountant_without_an_answer_draws_nothing():
+    """The pairs of an epoch are of two kinds, and their moments are not known: the estimate is infinite, no error."""
+    epoch = ja.RandomAllocation(2.0, 10)
+    axes = ja.plot.epsilon_over_steps(epoch, [10], 1e-5, accountants={"limit": ja.gdp.epsilon})
+    assert all(np.isnan(line.get_ydata()).all() for line in axes.get_lines() if line.get_gid())
