@@ -70,8 +70,8 @@ def epsilon(
     and the mechanisms' own sampling; ``lower`` where all are :attr:`~.Mechanism.tight`; rounding included. Invalid
     traced parameters and no noise give ``upper = inf``. With a mechanism among them that is known by its Rényi curve
     alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
-    ``lower`` is 0, and nothing has converged. A
-    :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as well, but in a trace; alone it has a lower bound.
+    ``lower`` is 0, and nothing has converged. A :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as
+    well, but in a trace; alone it has a lower bound.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad

@@ -198,7 +198,7 @@ def _composed(mechanism: Mechanisms, steps: Steps, relation: Relation, method: s
     directions = max(len(part.mean) for part in parts)
     # A symmetric mechanism has one direction for all.
     wide = [Sums(*(jnp.broadcast_to(row, (directions,)) for row in part)) for part in parts]
-    return functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), wide)
+    return _added(wide)
 
 
 def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> Sums:
@@ -217,9 +217,12 @@ def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: 
         return Sums(total, total, total, total, total)
     rows: list[Sums] = []
     for parts in directed_parts(mechanism, steps, relation):
-        sums = [_sums_of(pairs, number) for pairs, number in parts]
-        rows.append(functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), sums))
+        rows.append(_added([_sums_of(pairs, number) for pairs, number in parts]))
     return Sums(*(jnp.stack(values) for values in zip(*rows, strict=True)))
+
+
+def _added(sums: list[Sums]) -> Sums:
+    return functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), sums)
 
 
 def _sums_of(pairs: Any, number: Array) -> Sums:
