@@ -58,14 +58,14 @@ def chunks_in(folder: Path) -> int:
 def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[str, Any]:
     """Runs the command to its end, or kills it when ``kill_at`` chunks are there; returns what it took."""
     start, peak = time.monotonic(), 0
-    child = subprocess.Popen([sys.executable, "-m", "jaxacct.cli", "sweep", *words], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([sys.executable, "-m", "jaxacct", "sweep", *words], stdout=subprocess.DEVNULL)
     # Its own peak: what the system says at its end counts this process too, which it was a copy of.
     while line := re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{child.pid}/status").read_text()):
         peak = max(peak, int(line[1]) * 1024)
         if kill_at is not None and chunks_in(folder) >= kill_at:
             child.send_signal(signal.SIGKILL)
             break
-        time.sleep(0.02)
+        time.sleep(0.1)
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != (0 if kill_at is None else -signal.SIGKILL):
