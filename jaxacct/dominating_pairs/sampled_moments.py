@@ -378,7 +378,8 @@ def _at_the_ends(s: Array, q: Array, orders: Array) -> tuple[Array, Array]:
     slopes = jnp.diff(heights, axis=0) / jnp.maximum(jnp.diff(ends, axis=0), TINY)
     z = jnp.clip(orders[None] * slopes, ends[:-1], ends[1:])
     highest = jnp.max(orders[None] * (heights[:-1] + slopes * (z - ends[:-1])) - z**2 / 2, axis=0)
-    skipped = (right - left) * jnp.exp(highest - top)
+    # And what the rule errs by where it ends and begins anew: a node at either side.
+    skipped = jnp.where(right > left, right - left + 2, 0.0) * jnp.exp(highest - top)
     counted = (1 + orders * q * jnp.exp(left / s)) * jnp.exp(-(left**2) / 2 - top)
     will_do = (left > 1 + 1 / s) & (skipped + counted <= BETWEEN * spacing * total) & jnp.isfinite(total)
     return _log_moment(top, total * spacing), jnp.all(will_do)
