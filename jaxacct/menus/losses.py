@@ -180,9 +180,11 @@ def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: f
     """Returns the order whose Rényi bound on delta is least, for so many blocks."""
     known = masses > 0
     orders, peaks = ORDERS[::SKIPPED], _PEAKS[::SKIPPED]
-    exponents = np.log(masses[known]) + orders[:, None] * losses[known]
+    exponents = orders[:, None] * losses[known]  # some tens of megabytes, so kept once
+    exponents += np.log(masses[known])
     top = exponents.max(axis=1)
-    cumulants = top + np.log(np.sum(np.exp(exponents - top[:, None]), axis=1))
+    exponents -= top[:, None]
+    cumulants = top + np.log(np.sum(np.exp(exponents, out=exponents), axis=1))
     return float(orders[np.argmin(times * cumulants - orders * epsilon + peaks)])
 
 

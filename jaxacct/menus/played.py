@@ -17,7 +17,7 @@ from jaxacct.menus.losses import MOST_TILT, Block, Guarantee, blocks_of, losses_
 from jaxacct.precision import outside
 from jaxacct.programs import Program
 
-RING, WIDE, LEVELS = 512, 2**14, 4096
+RING, WIDE, LEVELS = 64, 2**14, 4096
 """Least sizes of the compiled program, so that few are compiled: levels kept, for up to so many points, and values."""
 
 MOST_BYTES = 2**33
