@@ -6,7 +6,8 @@ The compiler is a wheel, ``libtpu``, of the version that JAX's extra ``tpu`` nam
 lowered with x64 off and compiled in a process of its own, which is stopped when its time is over. Told are
 
 - seconds of tracing and lowering and of compiling, by the clock and of the processor;
-- operations of the program before and after it was optimized;
+- operations of the program before and after it was optimized, a function's at each place that calls it: the compiler
+  has no functions;
 - operations after it that compute with float64: the chip has none, and XLA's own is of no use to a bound. Those that
   read arguments and write results do so exactly, by powers of two (:mod:`jaxacct.float_pairs.conversions`). None may be
   a transform or complex;
@@ -52,14 +53,31 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "delta": lambda s, q, k, x: ja.delta(_sampled(s, q), k, x),
     "rdp.epsilon": lambda s, q, k, x: ja.rdp.epsilon(_sampled(s, q), k, x),
     "rdp.delta": lambda s, q, k, x: ja.rdp.delta(_sampled(s, q), k, x),
+    "calibrate.noise_multiplier": lambda s, q, k, x: ja.calibrate.noise_multiplier(s, x, q, k),
+    "tradeoff.curve": lambda s, q, k, x: ja.tradeoff.curve(_sampled(s, q), k, x[None]),
+    "gdp.certified_mu": lambda s, q, k, x: ja.gdp.certified_mu(_sampled(s, q), k),
     "saddlepoint.epsilon, 1024 at once": jax.vmap(lambda s, q, k, x: ja.saddlepoint.epsilon(_sampled(s, q), k, x)),
 }
-"""Functions of noise, rate, steps and delta or epsilon."""
+"""Functions of noise (of calibration: epsilon), rate, steps and delta or epsilon."""
 
 INSTRUCTION = re.compile(r"= (\(.*?\)|\S+) ([\w\-]+)\(")
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+WITHIN = re.compile(r"(?:to_apply|body|condition)=%?([\w.\-]+)|branch_computations=\{(.*?)\}")
 IDLE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "broadcast"}
 """Operations that compute nothing."""
+
+
+def operations_before(text: str) -> int:
+    """Returns the operations of a program in HLO that compute something, with each call as what it calls."""
+    total, times = 0, Counter[str]()
+    # What calls stands behind what it calls: so from the end it is known how often each has been called.
+    for program in reversed(re.split(r"\n(?=\S.*\{\n)", text)[1:]):
+        own = times[program.split()[0].lstrip("%")] or 1
+        for alone, several in WITHIN.findall(program):
+            for name in (alone or several).split(","):
+                times[name.strip().lstrip("%")] += own
+        total += own * sum(what not in {*IDLE, "call"} for _, what in INSTRUCTION.findall(program))
+    return total
 
 
 def told_of(name: str, topology: str) -> dict[str, Any]:
@@ -85,7 +103,7 @@ def told_of(name: str, topology: str) -> dict[str, Any]:
         "lowering, of the processor": lowering_cpu,
         "compiling": compiling,
         "compiling, of the processor": compiling_cpu,
-        "operations before": len(INSTRUCTION.findall(lowered.as_text(dialect="hlo"))),
+        "operations before": operations_before(lowered.as_text(dialect="hlo")),
         "operations": len(found),
         "in float64": dict(in_float64),
         "complex128": "c128" in text,
