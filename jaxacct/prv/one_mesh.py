@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import by_work
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, combined
+from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import outside
 from jaxacct.programs import compiled
 from jaxacct.prv.compose import METHODS, STAGES, Stages
@@ -33,16 +35,46 @@ def answers(
 ) -> tuple[Bounds, dict[str, Array]]:
     """Returns the brackets that answer questions (n,) of one kind, and what their records say.
 
-    ``parts`` hold a single loss, of which ``points`` are taken, ``mesh`` apart where they are densest.
+    Of each loss of ``parts`` ``points`` are taken, ``mesh`` apart where they are densest.
     """
-    ((pairs, steps),) = parts
-    pair = jax.tree.map(lambda leaf: leaf[0], pairs)
-    own = Outline(*(leaf[0] if np.ndim(leaf) else leaf for leaf in chosen))
-    spacing, begin = _spaced(points, mesh, own)
-    placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
-    found = moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
-    rows = jax.tree.map(lambda leaf: leaf[None], found)
-    return _read(points, rows, steps, mesh, own.order, own.log_tail, facts, questions)
+    ends = np.cumsum([len(steps) for _, steps in parts])
+    rows = [
+        _moments(points, pairs, steps, mesh, _rows(chosen, slice(end - len(steps), end)))
+        for end, (pairs, steps) in zip(ends, parts, strict=True)
+    ]
+    every = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+    steps = jnp.concatenate([steps for _, steps in parts])
+    return _read(points, every, steps, mesh, chosen.order, chosen.log_tail, facts, questions)
+
+
+def _rows(chosen: Outline, which: Any) -> Outline:
+    """Returns what is chosen for some of the losses, or for one."""
+    return Outline(*(leaf[which] if np.ndim(leaf) else leaf for leaf in chosen))
+
+
+def _moments(points: int, pairs: DominatingPair, steps: Array, mesh: Array, chosen: Outline) -> Moments:
+    """Returns the moments of losses (m,): of some side by side, for as long as there are such that are run."""
+    side_by_side = min(len(steps) & -len(steps), SIDE_BY_SIDE)
+    shared = Outline(*(None if np.ndim(leaf) else leaf for leaf in chosen))
+
+    def some(_: Array, rows: tuple[DominatingPair, Outline], given: tuple[Array, Outline]) -> Moments:
+        mesh, shared = given
+
+        def one(pair: DominatingPair, own: Outline) -> Moments:
+            own = Outline(*(a if b is None else b for a, b in zip(own, shared, strict=True)))
+            spacing, begin = _spaced(points, mesh, own)
+            placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
+            return moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
+
+        return of_each(one, (0, 0))(*rows)
+
+    own = Outline(*(leaf if np.ndim(leaf) else None for leaf in chosen))
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, side_by_side, *leaf.shape[1:]), (pairs, own))
+    used = jnp.max(jnp.where(steps > 0, np.arange(len(steps)) // side_by_side + 1, 1))
+    if len(steps) == side_by_side:
+        return some(None, jax.tree.map(lambda leaf: leaf[0], rows), (mesh, shared))
+    found = by_work.map_rows(used, some, rows, (mesh, shared))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 
 @compiled(static=("points",))
@@ -75,24 +107,15 @@ def _read(
 
 
 @compiled
-def have_atoms(directions: list[Parts]) -> Array:
-    """Returns whether some loss has atoms, which evolving meshes keep on their points."""
-    lowest = [of_each(lambda pair: pair.anchors()[0])(pairs) for parts in directions for pairs, _ in parts]
-    return jnp.any(jnp.isfinite(jnp.concatenate(lowest)))
-
-
-@compiled
-def outlines(
-    directions: list[Parts], value: Array, is_epsilon: Array, goal: tuple[Array, Array], points: Array
-) -> list[tuple[Outline, Facts]]:
-    """Returns, of each direction, what is chosen and what is known."""
-    found = []
-    for parts in directions:
-        counts = tuple(steps for _, steps in parts)
-        total = sum(steps.sum() for steps in counts)
-        sketches = tuple(sketched(pairs, total, value, is_epsilon, points) for pairs, _ in parts)
-        found.append(_outlined(sketches, counts, value, is_epsilon, goal))
-    return found
+def outlined(
+    parts: Parts, value: Array, is_epsilon: Array, goal: tuple[Array, Array], points: Array
+) -> tuple[Outline, Facts, Array]:
+    """Returns what is chosen and what is known, and whether some loss has atoms: evolving meshes keep them on points."""
+    counts = tuple(steps for _, steps in parts)
+    total = sum((steps.sum() for steps in counts), jnp.zeros(()))
+    sketches = tuple(sketched(pairs, total, value, is_epsilon, points) for pairs, _ in parts)
+    lowest = jnp.concatenate([sketch.anchors[:, 0] for sketch in sketches])
+    return *_outlined(sketches, counts, value, is_epsilon, goal), jnp.any(jnp.isfinite(lowest))
 
 
 @compiled
@@ -105,6 +128,9 @@ def _outlined(
 
 SIZES = tuple(sorted({2**i for i in range(8, 18)} | {3 * 2**i for i in range(7, 16)}))
 """Mesh points of a step to choose from."""
+
+SIDE_BY_SIDE = 16
+"""Losses whose moments are taken at once: what they take is to fit into a cache."""
 
 MARGIN = 4
 """Points for the placing of a lattice by whole points, and for its last one."""
