@@ -21,8 +21,7 @@ from jaxacct.precision import TINY
 from jaxacct.programs import compiled
 from jaxacct.prv.discretize import raised
 from jaxacct.prv.parseval import log_peak
-from jaxacct.prv.sketch import Sketch, sketched
-from jaxacct.pytrees import of_each
+from jaxacct.prv.sketch import Sketch, side_by_side, sketches_of
 from jaxacct.question import ForEpsilon, Question
 
 ORDERS = np.exp2(np.linspace(-0.75, 0.75, 9))
@@ -37,11 +36,11 @@ def largest(parts: Parts, order: Array, asked: tuple[Array, Array, Array], quest
     """
     counts = [steps for _, steps in parts]
     total = sum((steps.sum() for steps in counts), jnp.zeros(()))
-    sketches = [sketched(pairs, total, *asked) for pairs, _ in parts]
+    sketches = [sketches_of(part, total, *asked) for part in parts]
     orders, k = order * jnp.asarray(ORDERS), jnp.concatenate(counts)
     rows = [
-        of_each(lambda pair, sketch: _log_moments(pair, sketch, orders), (0, 0))(pairs, sketch)
-        for (pairs, _), sketch in zip(parts, sketches, strict=True)
+        side_by_side(lambda row, orders: _log_moments(*row, orders), steps, (pairs, sketch), orders)
+        for (pairs, steps), sketch in zip(parts, sketches, strict=True)
     ]
     terms = jnp.where(k[:, None] > 0, k[:, None] * jnp.concatenate(rows), 0.0)
     facts = combined([sketch.known for sketch in sketches], counts)
@@ -77,4 +76,3 @@ def _log_moments(pair: DominatingPair, sketch: Sketch, orders: Array) -> Array:
     # Of exponents that are sums of a logarithm and a product, of a sum, and of its logarithm.
     units = 64 + len(edges) + 8 * (750 + orders * largest) + 8 * jnp.abs(found)
     return found + arithmetic().function * units
-

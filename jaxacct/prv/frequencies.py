@@ -189,13 +189,14 @@ def _log_spectrum(row: Moments, steps: Array, angles: Array, size: int) -> tuple
     powers = angles[:, None] ** orders[None, :] * np.array([[1.0, 1.0, -1.0, -1.0]])[:, orders % 4]
     cosine, sine = turned(angles[:, None] * row.about[None, :])
 
-    def of_blocks(table: Array, which: np.ndarray) -> Array:
-        """Returns the sums over blocks of a table's entries times the series of some orders, (2, angles)."""
-        return jnp.sum(jnp.einsum("jb,abp->ajp", table, scaled[:, :, which]) * powers[None, :, which], axis=2)
-
+    # Cosines and sines of all blocks times the series of all orders, above and below: (2, angles, 2, orders).
+    turns = jnp.concatenate([cosine, sine])
+    by_order = jnp.matmul(turns, jnp.moveaxis(scaled, 1, 0).reshape(BLOCKS, -1), precision="highest")
+    by_order = by_order.reshape(2, len(angles), 2, TERMS) * powers[None, :, None, :]
+    of_cosine, of_sine = jnp.moveaxis(by_order, 2, 1)
     even, odd, inner = orders[::2], orders[1::2], jnp.sum(scaled[:, None], axis=2) * powers[None]
-    x = of_blocks(cosine, even) - of_blocks(sine, odd) + jnp.sum(inner[:, :, even[1:]], axis=2)
-    y = of_blocks(sine, even) + of_blocks(cosine, odd) + jnp.sum(inner[:, :, odd], axis=2)
+    x = jnp.sum(of_cosine[..., even] - of_sine[..., odd], axis=2) + jnp.sum(inner[:, :, even[1:]], axis=2)
+    y = jnp.sum(of_sine[..., even] + of_cosine[..., odd], axis=2) + jnp.sum(inner[:, :, odd], axis=2)
     largest = angles[-1] * row.half
     spread = jnp.matmul(mass, jnp.abs(row.about) + row.half * jnp.exp(jnp.minimum(largest, 700.0)))
     missed = jnp.matmul(mass, (row.half[:, None] * angles[None, :]) ** TERMS / math.factorial(TERMS)) * (1 + 1e-9)
@@ -259,6 +260,7 @@ def sums_of(rows: Moments, steps: Array, mesh: Array, order: Array, log_tail: Ar
 
     def summed(_: Array, angles: Array, given: tuple[Moments, Array]) -> tuple[Array, ...]:
         """Returns log modulus, phase and error of all, (2, angles), and the sum of the phases' sizes."""
+
         def add(_: Array, row: tuple[Moments, Array], angles: Array) -> tuple[Array, ...]:
             log_modulus, phase, off = _log_spectrum(*row, angles, size)
             return log_modulus, phase, off, jnp.abs(phase)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct import by_work
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, combined
 from jaxacct.dominating_pairs import DominatingPair
@@ -24,7 +23,7 @@ from jaxacct.prv.kernel import bracket_of, infinite_share, room_for, with_infini
 from jaxacct.prv.outline import Outline, outline, spacing_of
 from jaxacct.prv.parseval import bounds_on_delta, bounds_on_epsilon
 from jaxacct.prv.placing import place_apart
-from jaxacct.prv.sketch import sketched
+from jaxacct.prv.sketch import side_by_side, sketches_of
 from jaxacct.pytrees import of_each
 from jaxacct.question import ForEpsilon, Question
 
@@ -53,28 +52,18 @@ def _rows(chosen: Outline, which: Any) -> Outline:
 
 
 def _moments(points: int, pairs: DominatingPair, steps: Array, mesh: Array, chosen: Outline) -> Moments:
-    """Returns the moments of losses (m,): of some side by side, for as long as there are such that are run."""
-    side_by_side = min(len(steps) & -len(steps), SIDE_BY_SIDE)
+    """Returns the moments of losses (m,)."""
+    own = Outline(*(leaf if np.ndim(leaf) else None for leaf in chosen))
     shared = Outline(*(None if np.ndim(leaf) else leaf for leaf in chosen))
 
-    def some(_: Array, rows: tuple[DominatingPair, Outline], given: tuple[Array, Outline]) -> Moments:
-        mesh, shared = given
+    def one(row: tuple[DominatingPair, Outline], given: tuple[Array, Outline]) -> Moments:
+        (pair, own), (mesh, shared) = row, given
+        own = Outline(*(a if b is None else b for a, b in zip(own, shared, strict=True)))
+        spacing, begin = _spaced(points, mesh, own)
+        placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
+        return moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
 
-        def one(pair: DominatingPair, own: Outline) -> Moments:
-            own = Outline(*(a if b is None else b for a, b in zip(own, shared, strict=True)))
-            spacing, begin = _spaced(points, mesh, own)
-            placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
-            return moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
-
-        return of_each(one, (0, 0))(*rows)
-
-    own = Outline(*(leaf if np.ndim(leaf) else None for leaf in chosen))
-    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, side_by_side, *leaf.shape[1:]), (pairs, own))
-    used = jnp.max(jnp.where(steps > 0, np.arange(len(steps)) // side_by_side + 1, 1))
-    if len(steps) == side_by_side:
-        return some(None, jax.tree.map(lambda leaf: leaf[0], rows), (mesh, shared))
-    found = by_work.map_rows(used, some, rows, (mesh, shared))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    return side_by_side(one, steps, (pairs, own), (mesh, shared))
 
 
 @compiled(static=("points",))
@@ -110,12 +99,13 @@ def _read(
 def outlined(
     parts: Parts, value: Array, is_epsilon: Array, goal: tuple[Array, Array], points: Array
 ) -> tuple[Outline, Facts, Array]:
-    """Returns what is chosen and what is known, and whether some loss has atoms: evolving meshes keep them on points."""
+    """Returns what is chosen and what is known, and whether a loss has atoms, which evolving meshes keep on points."""
     counts = tuple(steps for _, steps in parts)
     total = sum((steps.sum() for steps in counts), jnp.zeros(()))
-    sketches = tuple(sketched(pairs, total, value, is_epsilon, points) for pairs, _ in parts)
-    lowest = jnp.concatenate([sketch.anchors[:, 0] for sketch in sketches])
-    return *_outlined(sketches, counts, value, is_epsilon, goal), jnp.any(jnp.isfinite(lowest))
+    sketches = tuple(sketches_of(part, total, value, is_epsilon, points) for part in parts)
+    of_parts = zip(sketches, counts, strict=True)
+    have_atoms = [jnp.isfinite(sketch.anchors[:, 0]) & (steps > 0) for sketch, steps in of_parts]
+    return *_outlined(sketches, counts, value, is_epsilon, goal), jnp.any(jnp.concatenate(have_atoms))
 
 
 @compiled
@@ -128,9 +118,6 @@ def _outlined(
 
 SIZES = tuple(sorted({2**i for i in range(8, 18)} | {3 * 2**i for i in range(7, 16)}))
 """Mesh points of a step to choose from."""
-
-SIDE_BY_SIDE = 16
-"""Losses whose moments are taken at once: what they take is to fit into a cache."""
 
 MARGIN = 4
 """Points for the placing of a lattice by whole points, and for its last one."""

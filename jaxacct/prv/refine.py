@@ -196,9 +196,7 @@ class _OnOneMesh(_Found):
         """Returns what is chosen for a direction, what is known of it, and whether it has atoms."""
         if which not in self.outlines:
             parts = self.directions[which]
-            self.outlines[which] = outside(
-                one_mesh.outlined(parts, self.value, self.is_epsilon, self.wanted, self.cut)
-            )
+            self.outlines[which] = outside(one_mesh.outlined(parts, self.value, self.is_epsilon, self.wanted, self.cut))
         return self.outlines[which]
 
     def points_for(self, which: int) -> float:
