@@ -39,7 +39,7 @@ def largest(parts: Parts, order: Array, asked: tuple[Array, Array, Array], quest
     sketches = [sketches_of(part, total, *asked) for part in parts]
     orders, k = order * jnp.asarray(ORDERS), jnp.concatenate(counts)
     rows = [
-        side_by_side(lambda row, orders: _log_moments(*row, orders), steps, (pairs, sketch), orders)
+        side_by_side(lambda row, orders: _log_moments(row[0], row[1], orders), steps, (pairs, sketch), orders)
         for (pairs, steps), sketch in zip(parts, sketches, strict=True)
     ]
     terms = jnp.where(k[:, None] > 0, k[:, None] * jnp.concatenate(rows), 0.0)
@@ -47,15 +47,15 @@ def largest(parts: Parts, order: Array, asked: tuple[Array, Array, Array], quest
     peak = log_peak(orders)
     # Each product rounds once, and their sum as often as it has terms.
     exponents = jnp.sum(terms, axis=0) + (len(k) + 8) * roundoff() * jnp.sum(jnp.abs(terms), axis=0)
-    room = 16 * arithmetic().function * (1 + jnp.abs(exponents) + jnp.abs(peak))
+    exponents = exponents + peak + 16 * arithmetic().function * (1 + jnp.abs(exponents) + jnp.log1p(orders))
     if isinstance(question, ForEpsilon):
         left = question.delta - facts.infinite[1] * (1 + 4 * roundoff())
         log_left = jnp.log(jnp.maximum(left, TINY))
-        bounds = (exponents + peak - log_left + room * (1 + jnp.abs(log_left))) / orders
+        bounds = (exponents - log_left + 16 * arithmetic().function * (1 + jnp.abs(log_left))) / orders
         least = jnp.maximum(jnp.min(jnp.where(jnp.isnan(bounds), jnp.inf, bounds)), 0.0) * (1 + 8 * roundoff())
         is_known = facts.is_valid & (left > TINY)
     else:
-        at = exponents + peak - orders * question.epsilon + room * (1 + jnp.abs(question.epsilon))
+        at = exponents - orders * question.epsilon * (1 - 16 * arithmetic().function)
         least = jnp.exp(jnp.min(jnp.where(jnp.isnan(at), jnp.inf, at))) * (1 + 32 * roundoff())
         least = jnp.minimum(least + facts.infinite[1] * (1 + 4 * roundoff()) + 4 * TINY, 1.0)
         is_known = facts.is_valid

@@ -53,17 +53,17 @@ def _rows(chosen: Outline, which: Any) -> Outline:
 
 def _moments(points: int, pairs: DominatingPair, steps: Array, mesh: Array, chosen: Outline) -> Moments:
     """Returns the moments of losses (m,)."""
-    own = Outline(*(leaf if np.ndim(leaf) else None for leaf in chosen))
-    shared = Outline(*(None if np.ndim(leaf) else leaf for leaf in chosen))
+    of_rows: list[Any] = [leaf if np.ndim(leaf) else None for leaf in chosen]
+    of_all: list[Any] = [None if np.ndim(leaf) else leaf for leaf in chosen]
 
-    def one(row: tuple[DominatingPair, Outline], given: tuple[Array, Outline]) -> Moments:
-        (pair, own), (mesh, shared) = row, given
-        own = Outline(*(a if b is None else b for a, b in zip(own, shared, strict=True)))
+    def one(row: tuple[DominatingPair, list[Any]], given: tuple[Array, list[Any]]) -> Moments:
+        (pair, of_row), (mesh, of_all) = row, given
+        own = Outline(*(b if a is None else a for a, b in zip(of_row, of_all, strict=True)))
         spacing, begin = _spaced(points, mesh, own)
         placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
         return moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
 
-    return side_by_side(one, steps, (pairs, own), (mesh, shared))
+    return side_by_side(one, steps, (pairs, of_rows), (mesh, of_all))
 
 
 @compiled(static=("points",))

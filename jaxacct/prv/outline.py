@@ -178,7 +178,7 @@ def _scales(costs: Array, lengths: Array, k: Array) -> Array:
     copies = jnp.sum(jnp.where(lengths[None, :] <= lengths[:, None], k[None, :], 0.0), axis=1)
     fits = of_unit <= ALIKE * jnp.sum(costs * lengths**2)
     unit = jnp.max(jnp.where(fits, lengths, 0.0))
-    unit = jnp.maximum(unit, jnp.min(jnp.where(copies >= FINEST, lengths, jnp.inf)))
+    unit = jnp.maximum(unit, jnp.min(jnp.where(copies >= jnp.minimum(FINEST, jnp.sum(k)), lengths, jnp.inf)))
     wider = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(lengths, unit) / unit)), 0, WIDEST)
     return jnp.asarray(POWERS_OF_TWO)[wider.astype(jnp.int32) - LEAST_EXPONENT]
 

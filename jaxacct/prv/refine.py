@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
@@ -172,6 +173,9 @@ def _size(least: float) -> int:
 LEAST_STEPS = 64
 """Fewer are too few for their spectrum to fall."""
 
+MOST_LOSSES = 4096
+"""More are composed one after the other: what is kept of each is 33 kB."""
+
 LOOKS = 4
 """Times that one mesh for all steps is made finer."""
 
@@ -190,9 +194,9 @@ class _OnOneMesh(_Found):
         cut = 1 / min(wanted[0] or question.tolerance, question.tolerance)
         value, self.is_epsilon, self.cut = asked_of(question, cut)
         self.value, self.wanted = np.float64(value), tuple(map(np.float64, wanted))
-        self.outlines: dict[int, tuple[Outline, Facts, bool]] = {}
+        self.outlines: dict[int, tuple[Outline, Facts, Array]] = {}
 
-    def outline(self, which: int) -> tuple[Outline, Facts, bool]:
+    def outline(self, which: int) -> tuple[Outline, Facts, Array]:
         """Returns what is chosen for a direction, what is known of it, and whether it has atoms."""
         if which not in self.outlines:
             parts = self.directions[which]
@@ -223,7 +227,8 @@ class _OnOneMesh(_Found):
 
 def on_one_mesh(directions: list[Parts], question: Question, goal: Goal) -> Answer | None:
     """Returns the answer by the few frequencies of a sum (:mod:`.frequencies`), or None where it is not found so."""
-    if any(sum(float(np.sum(steps)) for _, steps in parts) < LEAST_STEPS for parts in directions):
+    counts = [np.concatenate([steps for _, steps in parts]) for parts in directions]
+    if any(np.sum(steps) < LEAST_STEPS or len(steps) > MOST_LOSSES for steps in counts):
         return None
     if isinstance(question, ForDelta) and not isinstance(goal, tuple):
         goal = goal / SHARE_OF_DELTA
