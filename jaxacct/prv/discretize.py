@@ -81,7 +81,7 @@ def masses_of(placed: Placed, cells: Cells) -> tuple[Float[Array, "2 points"], F
     points = cells.around.p.shape[0]
     losses, h, shift = losses_of(placed, points), widths_of(placed, points), placed.shift
     relaxed = relaxation(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
-    masses = jnp.stack([_raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
+    masses = jnp.stack([raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
     kept = (jnp.arange(points) <= placed.last)[None, :]
     return jnp.where(kept, masses, 0.0), jnp.stack([shift, shift + relaxed])
 
@@ -104,7 +104,7 @@ def _cut(placed: Placed, order: Array, log_mass: Array, log_weight: Array) -> tu
     return slack[chosen], jnp.exp(log_above[chosen])
 
 
-def _raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
+def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
     """Splits each cell's mass between its two ends so that P- and Q-mass stay ("connect the dots").
 
     Doroshenko et al. (2022), "Connect the dots: tighter discrete approximations of privacy loss distributions". Mass

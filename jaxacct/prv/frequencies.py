@@ -29,9 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct import by_work
 from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
-from jaxacct.precision import TINY, log_complement
+from jaxacct.precision import TINY, first_index, log_complement
 from jaxacct.programs import compiled
 from jaxacct.prv.discretize import Cells, measures
 from jaxacct.prv.placing import Placed, positions_of
@@ -43,7 +44,10 @@ TERMS = 16
 """Terms of an exponential about a block's centre; what the rest is, is counted."""
 
 FREQUENCIES = 128
-"""Frequencies at which the spectrum is known, that at 0 included."""
+"""Most frequencies at which the spectrum is known, that at 0 included."""
+
+AT_ONCE = 32
+"""As many are added as long as what is beyond them may count."""
 
 RATES = 0.2 * 1.5 ** np.arange(16)
 """Rates s of Chernoff's bounds on where the sum lies, over its standard deviation."""
@@ -86,7 +90,8 @@ class Sums(NamedTuple):
     """All steps, above and below (2, ...)."""
 
     spectrum: tuple[Array, Array]
-    """Real and imaginary part (2, FREQUENCIES) on the circle, twice those of positive frequencies, over its length."""
+    """Real and imaginary part (2, FREQUENCIES) on the circle, twice those of positive frequencies, over its length; 0
+    where what it is counts as slack."""
     error: Float[Array, " 2"]
     """Bound on what the spectrum's errors change in the sum of step 4."""
     slack: Float[Array, " 2"]
@@ -169,7 +174,7 @@ def log_moments(row: Moments, rates: Array, size: int) -> Array:
 
 
 def _log_spectrum(row: Moments, steps: Array, angles: Array, size: int) -> tuple[Array, ...]:
-    """Returns log modulus and phase of all steps' spectrum, (2, FREQUENCIES), and a bound on the error of both.
+    """Returns log modulus and phase of all steps' spectrum, (2, angles), and a bound on the error of both.
 
     As in :mod:`jaxacct.saddlepoint.characteristic`, phi - 1 is summed; if each factor b is off by at most e |b|, k of
     them are by ((1 + e)^k - 1) |b|^k. Relative to the mean of |w Y| it errs by the units of a block's sum and that
@@ -184,13 +189,14 @@ def _log_spectrum(row: Moments, steps: Array, angles: Array, size: int) -> tuple
     powers = angles[:, None] ** orders[None, :] * np.array([[1.0, 1.0, -1.0, -1.0]])[:, orders % 4]
     cosine, sine = turned(angles[:, None] * row.about[None, :])
 
-    def of_blocks(table: Array, which: np.ndarray) -> Array:
-        """Returns the sums over blocks of a table's entries times the series of some orders, (2, FREQUENCIES)."""
-        return jnp.sum(jnp.einsum("jb,abp->ajp", table, scaled[:, :, which]) * powers[None, :, which], axis=2)
-
+    # Cosines and sines of all blocks times the series of all orders, above and below: (2, angles, 2, orders).
+    turns = jnp.concatenate([cosine, sine])
+    by_order = jnp.matmul(turns, jnp.moveaxis(scaled, 1, 0).reshape(BLOCKS, -1), precision="highest")
+    by_order = by_order.reshape(2, len(angles), 2, TERMS) * powers[None, :, None, :]
+    of_cosine, of_sine = jnp.moveaxis(by_order, 2, 1)
     even, odd, inner = orders[::2], orders[1::2], jnp.sum(scaled[:, None], axis=2) * powers[None]
-    x = of_blocks(cosine, even) - of_blocks(sine, odd) + jnp.sum(inner[:, :, even[1:]], axis=2)
-    y = of_blocks(sine, even) + of_blocks(cosine, odd) + jnp.sum(inner[:, :, odd], axis=2)
+    x = jnp.sum(of_cosine[..., even] - of_sine[..., odd], axis=2) + jnp.sum(inner[:, :, even[1:]], axis=2)
+    y = jnp.sum(of_sine[..., even] + of_cosine[..., odd], axis=2) + jnp.sum(inner[:, :, odd], axis=2)
     largest = angles[-1] * row.half
     spread = jnp.matmul(mass, jnp.abs(row.about) + row.half * jnp.exp(jnp.minimum(largest, 700.0)))
     missed = jnp.matmul(mass, (row.half[:, None] * angles[None, :]) ** TERMS / math.factorial(TERMS)) * (1 + 1e-9)
@@ -215,7 +221,8 @@ def sums_of(rows: Moments, steps: Array, mesh: Array, order: Array, log_tail: Ar
 
     deviation = jnp.sqrt(jnp.maximum(total(rows.variance), 1e-6))
     signed = jnp.concatenate([RATES, -RATES]) / deviation
-    of_rows = _each(lambda row: log_moments(row, signed, size), rows)
+    used = jnp.max(jnp.where(steps > 0, np.arange(1, count + 1), 1))
+    of_rows = by_work.map_rows(used, lambda _, row, rates: log_moments(row, rates, size), rows, signed)
     kappa = total(of_rows) + (count + 8) * u * total(jnp.abs(of_rows))
     ends = (kappa - log_tail) / signed[None, :]
     ends = jnp.where(jnp.isnan(ends), jnp.sign(signed)[None, :] * jnp.inf, ends)
@@ -226,10 +233,7 @@ def sums_of(rows: Moments, steps: Array, mesh: Array, order: Array, log_tail: Ar
     first, length = jnp.where(known, jnp.floor(low) - 3, 0.0), jnp.where(known, jnp.ceil(length), 4.0 * FREQUENCIES)
 
     angles = 2 * math.pi / length * np.arange(FREQUENCIES)
-    # Frequencies beyond, from octave to octave: in each the best of what the rungs that reach its end say at its start.
-    beyond = 2 * math.pi * FREQUENCIES / length
     octaves = math.pi * 0.5 ** np.arange(RUNGS + 1.0)
-    starts = jnp.maximum(np.append(octaves[1:], 0.0), beyond) * (1 - 8 * u)
     excess, overlaps = total(rows.excess)[:, None], total(rows.overlaps)
 
     def above(frequencies: Array, ends: Any) -> Array:
@@ -238,16 +242,40 @@ def sums_of(rows: Moments, steps: Array, mesh: Array, order: Array, log_tail: Ar
         reached = ends[:, None] <= octaves[None, :-1]
         return excess - jnp.max(jnp.where(reached, falls, 0.0)[None] * overlaps[:, None], axis=2)
 
-    log_beyond = jnp.max(jnp.where((octaves > beyond)[None], above(starts, octaves), -jnp.inf), axis=1)
-    log_most = above(angles, angles)
+    def above_beyond(known: Array) -> Array:
+        """Returns the same of all frequencies from the first one on that is not among so many, (2,).
 
-    logs = _each(lambda row, k: _log_spectrum(row, k, angles, size), rows, steps)
-    log_modulus, phase, off = (jnp.sum(part, axis=0) for part in logs)
-    off = off * many + (64 + count) * u * (1 + jnp.abs(log_modulus) + jnp.sum(jnp.abs(logs[1]), axis=0))
+        From octave to octave: in each the best of what the rungs that reach its end say at its start.
+        """
+        beyond = 2 * math.pi * known / length
+        starts = jnp.maximum(np.append(octaves[1:], 0.0), beyond) * (1 - 8 * u)
+        return jnp.max(jnp.where((octaves > beyond)[None], above(starts, octaves), -jnp.inf), axis=1)
+
+    blocks = FREQUENCIES // AT_ONCE
+    every_beyond = jax.vmap(above_beyond)(AT_ONCE * jnp.arange(1.0, blocks + 1))
+    most_beyond = jnp.max(every_beyond, axis=1)
+    enough = most_beyond <= jnp.maximum(log_tail - jnp.log(length), most_beyond[-1] + 0.1)
+    last = jnp.minimum(first_index(enough), blocks - 1)
+    log_beyond, log_most = every_beyond[last], above(angles, angles)
+
+    def summed(_: Array, angles: Array, given: tuple[Moments, Array]) -> tuple[Array, ...]:
+        """Returns log modulus, phase and error of all, (2, angles), and the sum of the phases' sizes."""
+
+        def add(_: Array, row: tuple[Moments, Array], angles: Array) -> tuple[Array, ...]:
+            log_modulus, phase, off = _log_spectrum(*row, angles, size)
+            return log_modulus, phase, off, jnp.abs(phase)
+
+        return tuple(jnp.sum(part, axis=0) for part in by_work.map_rows(used, add, given, angles))
+
+    of_blocks = by_work.map_rows(last + 1, summed, angles.reshape(blocks, AT_ONCE), (rows, steps))
+    log_modulus, phase, off, phases = (jnp.concatenate(list(part), axis=1) for part in of_blocks)
+    off = off * many + (64 + count) * u * (1 + jnp.abs(log_modulus) + phases)
     # Where little is known of the spectrum but that it is small, that is an error.
-    size_of = jnp.exp(jnp.minimum(log_modulus, log_most))
+    is_known = np.arange(FREQUENCIES) < AT_ONCE * (last + 1)
+    size_of = jnp.where(is_known, jnp.exp(jnp.minimum(log_modulus, log_most)), 0.0)
     off = jnp.where(log_modulus <= log_most, size_of * jnp.expm1(off), jnp.inf)
     off = jnp.minimum(jnp.where(jnp.isnan(off), jnp.inf, off), size_of + jnp.exp(log_most))
+    off = jnp.where(is_known, off, 0.0)
     sine, cosine = sine_and_cosine(phase)
     weights = jnp.asarray(np.where(np.arange(FREQUENCIES) == 0, 1.0, 2.0))[None, :] / length
     modulus = weights * size_of
@@ -267,14 +295,6 @@ def sums_of(rows: Moments, steps: Array, mesh: Array, order: Array, log_tail: Ar
         log_mass=total(rows.log_mass), rounding=16 * (count + 4) * u * jnp.max(total(jnp.abs(rows.log_mass))),
         shift=shift, place=place, first=first, points=length, lost=total(rows.lost) * many,
     )  # fmt: skip
-
-
-def _each(function: Any, rows: Any, *more: Any) -> Any:
-    """Returns what a function makes of each row: alone, or one after the other, so that memory is that of results."""
-    if rows.place.shape[0] == 1:
-        found = function(*jax.tree.map(lambda leaf: leaf[0], (rows, *more)))
-        return jax.tree.map(lambda leaf: leaf[None], found)
-    return jax.lax.map(lambda row: function(*row), (rows, *more))
 
 
 def _beside(steps: Array, values: Array) -> Array:

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, combined
+from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.precision import outside
 from jaxacct.programs import compiled
 from jaxacct.prv.compose import METHODS, STAGES, Stages
@@ -22,7 +23,7 @@ from jaxacct.prv.kernel import bracket_of, infinite_share, room_for, with_infini
 from jaxacct.prv.outline import Outline, outline, spacing_of
 from jaxacct.prv.parseval import bounds_on_delta, bounds_on_epsilon
 from jaxacct.prv.placing import place_apart
-from jaxacct.prv.sketch import sketched
+from jaxacct.prv.sketch import side_by_side, sketches_of
 from jaxacct.pytrees import of_each
 from jaxacct.question import ForEpsilon, Question
 
@@ -33,16 +34,36 @@ def answers(
 ) -> tuple[Bounds, dict[str, Array]]:
     """Returns the brackets that answer questions (n,) of one kind, and what their records say.
 
-    ``parts`` hold a single loss, of which ``points`` are taken, ``mesh`` apart where they are densest.
+    Of each loss of ``parts`` ``points`` are taken, ``mesh`` apart where they are densest.
     """
-    ((pairs, steps),) = parts
-    pair = jax.tree.map(lambda leaf: leaf[0], pairs)
-    own = Outline(*(leaf[0] if np.ndim(leaf) else leaf for leaf in chosen))
-    spacing, begin = _spaced(points, mesh, own)
-    placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
-    found = moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
-    rows = jax.tree.map(lambda leaf: leaf[None], found)
-    return _read(points, rows, steps, mesh, own.order, own.log_tail, facts, questions)
+    ends = np.cumsum([len(steps) for _, steps in parts])
+    rows = [
+        _moments(points, pairs, steps, mesh, _rows(chosen, slice(end - len(steps), end)))
+        for end, (pairs, steps) in zip(ends, parts, strict=True)
+    ]
+    every = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+    steps = jnp.concatenate([steps for _, steps in parts])
+    return _read(points, every, steps, mesh, chosen.order, chosen.log_tail, facts, questions)
+
+
+def _rows(chosen: Outline, which: Any) -> Outline:
+    """Returns what is chosen for some of the losses, or for one."""
+    return Outline(*(leaf[which] if np.ndim(leaf) else leaf for leaf in chosen))
+
+
+def _moments(points: int, pairs: DominatingPair, steps: Array, mesh: Array, chosen: Outline) -> Moments:
+    """Returns the moments of losses (m,)."""
+    of_rows: list[Any] = [leaf if np.ndim(leaf) else None for leaf in chosen]
+    of_all: list[Any] = [None if np.ndim(leaf) else leaf for leaf in chosen]
+
+    def one(row: tuple[DominatingPair, list[Any]], given: tuple[Array, list[Any]]) -> Moments:
+        (pair, of_row), (mesh, of_all) = row, given
+        own = Outline(*(b if a is None else a for a, b in zip(of_row, of_all, strict=True)))
+        spacing, begin = _spaced(points, mesh, own)
+        placed = place_apart(points, pair, begin, own.high, mesh, own.order, spacing)
+        return moments_of(placed, cells_of(pair, placed, points), own.order, own.log_weight)
+
+    return side_by_side(one, steps, (pairs, of_rows), (mesh, of_all))
 
 
 @compiled(static=("points",))
@@ -75,24 +96,16 @@ def _read(
 
 
 @compiled
-def have_atoms(directions: list[Parts]) -> Array:
-    """Returns whether some loss has atoms, which evolving meshes keep on their points."""
-    lowest = [of_each(lambda pair: pair.anchors()[0])(pairs) for parts in directions for pairs, _ in parts]
-    return jnp.any(jnp.isfinite(jnp.concatenate(lowest)))
-
-
-@compiled
-def outlines(
-    directions: list[Parts], value: Array, is_epsilon: Array, goal: tuple[Array, Array], points: Array
-) -> list[tuple[Outline, Facts]]:
-    """Returns, of each direction, what is chosen and what is known."""
-    found = []
-    for parts in directions:
-        counts = tuple(steps for _, steps in parts)
-        total = sum(steps.sum() for steps in counts)
-        sketches = tuple(sketched(pairs, total, value, is_epsilon, points) for pairs, _ in parts)
-        found.append(_outlined(sketches, counts, value, is_epsilon, goal))
-    return found
+def outlined(
+    parts: Parts, value: Array, is_epsilon: Array, goal: tuple[Array, Array], points: Array
+) -> tuple[Outline, Facts, Array]:
+    """Returns what is chosen and what is known, and whether a loss has atoms, which evolving meshes keep on points."""
+    counts = tuple(steps for _, steps in parts)
+    total = sum((steps.sum() for steps in counts), jnp.zeros(()))
+    sketches = tuple(sketches_of(part, total, value, is_epsilon, points) for part in parts)
+    of_parts = zip(sketches, counts, strict=True)
+    have_atoms = [jnp.isfinite(sketch.anchors[:, 0]) & (steps > 0) for sketch, steps in of_parts]
+    return *_outlined(sketches, counts, value, is_epsilon, goal), jnp.any(jnp.concatenate(have_atoms))
 
 
 @compiled

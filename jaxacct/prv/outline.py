@@ -41,7 +41,7 @@ class Outline(NamedTuple):
     edges: Float[Array, "m edges"]
     """Of cells of the losses."""
     spacing: Float[Array, "m cells"]
-    """How far apart points are to be there, in units of the mesh: powers of two."""
+    """How far apart points are to be there, in units of the mesh: powers of two, the least of a row about its bulk."""
     mesh: Float[Array, ""]
     """How far apart the points may be where they are densest, for the goal."""
     longest: Float[Array, ""]
@@ -67,6 +67,12 @@ NEAR = 1.25
 
 FURTHER = 3
 """Most doublings of it beyond the window."""
+
+ALIKE = 1.25
+"""By how much the cost of all may rise so that the finest of the meshes is not much finer than the others."""
+
+FINEST = 128
+"""Least number of steps on the finest mesh: nothing else makes a spectrum fall at its highest frequencies."""
 
 SPARED = 3e-3
 """Share of the error aimed at that truncation may make."""
@@ -148,15 +154,33 @@ def outline(
         return center, spacing, jnp.sum(shares * spacing**2), jnp.sum(lengths / spacing)
 
     center, spacing, costs, lengths = jax.lax.map(apart, (sketch._replace(known=None), low, high))
-    cost = jnp.sum(jnp.where(k > 0, k * costs, 0.0)) * best * (1 + best)
+    costs, lengths = jnp.where(k > 0, k * costs, 0.0), jnp.where(k > 0, lengths, 0.0)
+    if len(k) > 1:
+        scale = _scales(costs, lengths, k)
+        costs, lengths, spacing = costs * scale**2, lengths / scale, spacing * scale[:, None]
+    cost = jnp.sum(costs) * best * (1 + best)
     mesh = jnp.sqrt(aim / cost * (12 / 1.7))
-    points = jnp.where(k > 0, lengths, 0.0) / mesh + 5 * AWAY
+    points = lengths / mesh + 5 * AWAY
     # About a window's length, of which a few dozen blocks are left at the least.
     longest = jnp.sqrt(8 * width[chosen]) / PARTS
     return Outline(
         candidates[chosen], loss[chosen], tails[chosen], low, high, best, epsilon, center, sketch.edges, spacing, mesh,
         longest, points,
     )  # fmt: skip
+
+
+def _scales(costs: Array, lengths: Array, k: Array) -> Array:
+    """Returns by which powers of two the meshes of losses (m,) are wider, so that all take about as many points.
+
+    With the length of the finest one's window u the others cost as the squares of their own or of u.
+    """
+    of_unit = jnp.sum(costs[None, :] * jnp.maximum(lengths[None, :], lengths[:, None]) ** 2, axis=1)
+    copies = jnp.sum(jnp.where(lengths[None, :] <= lengths[:, None], k[None, :], 0.0), axis=1)
+    fits = of_unit <= ALIKE * jnp.sum(costs * lengths**2)
+    unit = jnp.max(jnp.where(fits, lengths, 0.0))
+    unit = jnp.maximum(unit, jnp.min(jnp.where(copies >= jnp.minimum(FINEST, jnp.sum(k)), lengths, jnp.inf)))
+    wider = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(lengths, unit) / unit)), 0, WIDEST)
+    return jnp.asarray(POWERS_OF_TWO)[wider.astype(jnp.int32) - LEAST_EXPONENT]
 
 
 def spacing_of(chosen: Outline, mesh: Array, blocks: int, size: int) -> tuple[Array, Array]:
@@ -168,6 +192,7 @@ def spacing_of(chosen: Outline, mesh: Array, blocks: int, size: int) -> tuple[Ar
     edges = jnp.clip(chosen.edges, chosen.low, chosen.high)
     # Nor farther apart than a part of their distance from the bulk: about an infimum little mass would fall far.
     away = jnp.minimum(jnp.abs(chosen.edges[1:] - chosen.center), jnp.abs(chosen.edges[:-1] - chosen.center)) / AWAY
+    away = jnp.maximum(away, mesh * jnp.min(chosen.spacing))
     most = jnp.log2(jnp.minimum(chosen.longest / size, away) / mesh)
     most = jnp.clip(jnp.floor(most), 0, WIDEST).astype(jnp.int32)
     apart = jnp.minimum(chosen.spacing, jnp.asarray(POWERS_OF_TWO)[most - LEAST_EXPONENT])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxacct import by_work
 from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.programs import compiled
@@ -19,8 +20,14 @@ from jaxacct.programs import compiled
 CUTS = np.concatenate([[0.0], np.geomspace(0.05, 4.0, 12)])
 """Where losses may begin to count as infinite, beyond the last point kept, over the length of what is kept."""
 
-THIN = np.arange(1, 97) / 96
+THIN = np.arange(1, 100) / 99
 """Where the mass of the cells beyond may be too small for float64, over the length of what is kept."""
+
+AT_ONCE = 14
+"""Losses whose tails are asked for at once: those of CUTS, which begin with the last of THIN, and that tilted."""
+
+FLUSHED = 600.0
+"""Exponent up to which what float64 flushed to zero, tilted, is nothing beside the rest."""
 
 
 BALANCE = 52
@@ -99,10 +106,11 @@ def place_apart(
 ) -> Placed:
     """Returns the same of points that are ``spacing`` times ``h`` apart in their blocks.
 
-    What is known of the outermost bins is of use where points are next to each other there.
+    What is known of the outermost bins is of use where points are as near to each other there as anywhere.
     """
-    size = points // spacing.shape[0]
-    start, outermost, edges, inside = _laid(pair, low, h, size * jnp.sum(spacing))
+    size, least = points // spacing.shape[0], jnp.min(spacing)
+    start, outermost, edges, inside = _laid(pair, low, h * least, size * jnp.sum(spacing / least))
+    outermost = outermost * least
     positions = positions_of(spacing, points)
     last = jnp.minimum(jnp.sum(positions < jnp.ceil((high - start) / h) + 1), points - 1).astype(jnp.int32)
     top = jnp.sum(jnp.where(jnp.arange(points) == last, positions, 0.0))
@@ -110,7 +118,7 @@ def place_apart(
     index = jnp.sum(positions[None, :] < outermost[:, None], axis=1)
     sides = np.array([-1, 0, 1])
     near = index[:, None] + sides[None, :]
-    is_there = positions[jnp.clip(near, 0, points - 1)] == outermost[:, None] + sides[None, :]
+    is_there = positions[jnp.clip(near, 0, points - 1)] == outermost[:, None] + sides[None, :] * least
     is_fine = jnp.all(is_there | (near < 0) | (near >= points), axis=1)
     return tails._replace(
         last=last, outermost=index.astype(h.dtype), edges=edges, inside=inside & is_fine, spacing=spacing
@@ -124,9 +132,18 @@ def with_tails(pair: DominatingPair, start: Array, h: Array, last: Array, order:
     shift = pair.boundary_error(largest) + 4 * roundoff() * largest
     ends = top + (top - start) * jnp.asarray(CUTS)
     thin = start + (top - start) * jnp.asarray(THIN)
-    orders = jnp.concatenate([jnp.broadcast_to(order, thin.shape), jnp.zeros(len(CUTS))])
-    tails = jax.vmap(pair.log_tail)(orders, jnp.concatenate([thin, ends]) - shift)
-    log_thin, log_above = tails[: len(THIN)] + order * shift, tails[len(THIN) :]
+    # Those within are hardly ever of use; then they are not asked for.
+    losses = jnp.concatenate([ends, top[None], thin[:-1]]).reshape(-1, AT_ONCE) - shift
+    is_tilted = np.arange(losses.size).reshape(losses.shape) >= len(CUTS)
+    groups = jnp.where(order * (top - start) < FLUSHED, 1, losses.shape[0])
+
+    def ask(group: Array, found: Array) -> Array:
+        orders = jnp.where(jnp.asarray(is_tilted)[group], order, 0.0)
+        return found.at[group].set(jax.vmap(pair.log_tail)(orders, losses[group]))
+
+    asked = jnp.full_like(losses, jnp.inf)
+    tails = jax.lax.fori_loop(0, by_work.of_all_lanes(groups), ask, asked).reshape(-1)
+    log_above, log_thin = tails[: len(CUTS)], jnp.roll(tails[len(CUTS) :], -1) + order * shift
     return Placed(
         start=start, mesh=h, last=last.astype(jnp.int32), top=top, shift=shift,
         log_beyond=log_thin[-1], ends=ends, log_above=log_above, thin=thin, log_thin=log_thin,

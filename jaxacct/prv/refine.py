@@ -12,16 +12,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Parts
+from jaxacct.composition import Facts, Parts
 from jaxacct.precision import outside
-from jaxacct.prv import one_mesh
+from jaxacct.prv import chernoff, one_mesh
 from jaxacct.prv.coarse import without_composing
 from jaxacct.prv.compose import METHODS
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.kernel import answer_of, asked_of, bounds_of, composed
+from jaxacct.prv.outline import Outline
 from jaxacct.question import ForDelta, ForEpsilon, Question
 
 SIZES = tuple(sorted({2**i for i in range(10, 20)} | {3 * 2**i for i in range(9, 18)}))
@@ -171,6 +173,9 @@ def _size(least: float) -> int:
 LEAST_STEPS = 64
 """Fewer are too few for their spectrum to fall."""
 
+MOST_LOSSES = 4096
+"""More are composed one after the other: what is kept of each is 33 kB."""
+
 LOOKS = 4
 """Times that one mesh for all steps is made finer."""
 
@@ -187,36 +192,61 @@ class _OnOneMesh(_Found):
         is_epsilon = isinstance(question, ForEpsilon)
         wanted = (0.0, goal[not is_epsilon]) if isinstance(goal, tuple) else (goal, 0.0)
         cut = 1 / min(wanted[0] or question.tolerance, question.tolerance)
-        asked = asked_of(question, cut)
-        self.outlines = outside(one_mesh.outlines(directions, *asked[:2], tuple(map(np.float64, wanted)), asked[2]))
+        value, self.is_epsilon, self.cut = asked_of(question, cut)
+        self.value, self.wanted = np.float64(value), tuple(map(np.float64, wanted))
+        self.outlines: dict[int, tuple[Outline, Facts, Array]] = {}
 
-    def points_for(self, which: int, share: float = 1.0) -> float:
-        """Returns how many mesh points a step takes, for a share of the error aimed at."""
-        return one_mesh.SPARE * float(np.max(self.outlines[which][0].points)) / share**0.5 + one_mesh.MARGIN
+    def outline(self, which: int) -> tuple[Outline, Facts, Array]:
+        """Returns what is chosen for a direction, what is known of it, and whether it has atoms."""
+        if which not in self.outlines:
+            parts = self.directions[which]
+            self.outlines[which] = outside(one_mesh.outlined(parts, self.value, self.is_epsilon, self.wanted, self.cut))
+        return self.outlines[which]
+
+    def points_for(self, which: int) -> float:
+        """Returns how many mesh points a step takes."""
+        return one_mesh.SPARE * float(np.max(self.outline(which)[0].points)) + one_mesh.MARGIN
 
     def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
-        chosen, facts = self.outlines[which]
+        chosen, facts, _ = self.outline(which)
         return one_mesh.solved(points, self.directions[which], chosen, facts, self.question, self.values())
+
+    def dismiss(self, which: int, other: int) -> bool:
+        """Returns whether a direction is seen not to decide, because another one does."""
+        bounds, record = self.answers[other]
+        asked = self.value, self.is_epsilon, self.cut
+        order = self.outline(other)[0].saddle
+        most = np.asarray(chernoff.largest(self.directions[which], order, asked, self.question))[()]
+        if not most <= bounds.lower:
+            return False
+        least = Bounds(lower=0 * most, estimate=most, upper=most, converged=np.bool_(False))
+        # At a smaller epsilon, or delta, more is not asked of it; at a larger one the answer is no larger.
+        self.answers[which], self.beside[which] = (least, record), [least, least][: len(self.beside[other])]
+        return True
 
 
 def on_one_mesh(directions: list[Parts], question: Question, goal: Goal) -> Answer | None:
     """Returns the answer by the few frequencies of a sum (:mod:`.frequencies`), or None where it is not found so."""
-    if any(len(parts) > 1 or len(parts[0][1]) > 1 or parts[0][1][0] < LEAST_STEPS for parts in directions):
-        return None
-    if one_mesh.have_atoms(directions):
+    counts = [np.concatenate([steps for _, steps in parts]) for parts in directions]
+    if any(np.sum(steps) < LEAST_STEPS or len(steps) > MOST_LOSSES for steps in counts):
         return None
     if isinstance(question, ForDelta) and not isinstance(goal, tuple):
         goal = goal / SHARE_OF_DELTA
     found = _OnOneMesh(directions, question, goal)
-    order = sorted(range(len(directions)), key=lambda i: -float(found.outlines[i][0].epsilon))
-    points, gap = found.points_for(order[0]), float("inf")
-    for _ in range(LOOKS):
+    if found.outline(0)[2]:
+        return None
+    # The first direction mostly decides.
+    order, points, gap = range(len(directions)), found.points_for(0), float("inf")
+    for look in range(LOOKS):
         if not points <= one_mesh.SIZES[-1]:
             return None
         size = next(size for size in one_mesh.SIZES if size >= points)
         found.improve(order[:1], size)
+        rest = [i for i in order[1:] if look or not found.dismiss(i, 0)]
+        if any(found.outline(i)[2] for i in rest):
+            return None
         for rung in sorted({one_mesh.SIZES[0], size}):
-            found.improve(order[1:], rung)
+            found.improve(rest, rung)
         excess = found.excess()
         answer = found.largest()
         if isinstance(question, ForDelta) and not float(answer[0].lower) <= 0.5:

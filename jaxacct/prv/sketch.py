@@ -6,18 +6,22 @@ tilts and truncations of the sketch cost next to nothing. What is made of it no 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxacct import by_work
 from jaxacct.arithmetic import roughly
-from jaxacct.composition import Known, known_of
+from jaxacct.composition import Known, Part, known_of
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.programs import compiled
 from jaxacct.pytrees import of_each
+
+Tree = TypeVar("Tree")
 
 OCTAVE = 6
 """Cells of the sketch for each halving of the distance from the bulk."""
@@ -76,6 +80,36 @@ def sketched(pairs: DominatingPair, steps: Array, value: Array, is_epsilon: Arra
     # No bound depends on what the cells hold. Atoms are to lie on the mesh, to the last digit.
     cells = roughly(guessed)(pairs, steps, value, points)
     return Sketch(*cells, *of_each(lambda pair: (jnp.stack(pair.anchors()), known_of(pair)))(pairs))
+
+
+def sketches_of(part: Part, total: Array, value: Array, is_epsilon: Array, points: Array) -> Sketch:
+    """Returns the same of pairs that are run, ``total`` in all; of others nothing."""
+    pairs, steps = part
+
+    def one(pair: DominatingPair, given: tuple[Array, ...]) -> Sketch:
+        found = sketched(jax.tree.map(lambda leaf: leaf[None], pair), *given)
+        return jax.tree.map(lambda leaf: leaf[0], found)
+
+    return side_by_side(one, steps, pairs, (total, value, is_epsilon, points))
+
+
+SIDE_BY_SIDE = 16
+"""Losses that are worked on at once: what they take is to fit into a cache."""
+
+
+def side_by_side(function: Callable[[Any, Any], Tree], steps: Array, rows: Any, given: Any) -> Tree:
+    """Returns ``function(row, given)`` of rows (m,), as many as that at once; 0 beyond those that are run."""
+    together = min(len(steps) & -len(steps), SIDE_BY_SIDE)
+
+    def some(_: Any, rows: Any, given: Any) -> Tree:
+        return of_each(function, (0, None))(rows, given)
+
+    if len(steps) == together:
+        return some(None, rows, given)
+    groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), rows)
+    used = jnp.max(jnp.where(steps > 0, np.arange(len(steps)) // together + 1, 1))
+    found = by_work.map_rows(used, some, groups, given)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 
 def _cells(pair: DominatingPair, log_cut: Array) -> tuple[Array, Array, Array]:
