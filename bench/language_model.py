@@ -3,28 +3,24 @@
 Run: python -m bench.language_model steps --size 2M --json bench/results/language_model.json
      python -m bench.language_model compile --size 124M --devices 8
      python -m bench.language_model compile --size 1.3B --topology v5e:2x4 --remat
-     python -m bench.language_model fits --size 79M --only full
+     python -m bench.language_model steps --size 79M --only "full, float32" --batch 12 --microbatch 12 --most 0
      python -m bench.language_model learn --size 0.2M
 
 Not a test. ``steps`` times updates of one batch by adapters and in full, in float32, in bfloat16 and beside an int8
-base, in turns; memory is what the compiler asks for beside the arguments; ``--torch`` names an interpreter that times
-Opacus on a torch twin. ``fits`` makes a step by ghost and by vmap, each in a process that may have so much memory and
-no more. ``compile`` makes the program of a shape for a mesh of so many
-simulated devices, without weights, and says what each device holds. ``learn`` trains on the standard library's sources
-at (8, 1e-5), by rows and by users (a file is a user), without privacy, and not at all, and gives the perplexity per
-byte of files held out.
+base, in turns; memory is what the compiler asks for beside the arguments. What takes more than ``--most`` is compiled
+and not run; ``--torch`` names an interpreter that times Opacus on a torch twin. ``compile`` makes the program of a
+shape for a mesh of so many simulated devices, without weights, and says what each device holds. ``learn`` trains on the
+standard library's sources at (8, 1e-5), by rows and by users (a file is a user), without privacy, and not at all, and
+gives the perplexity per byte of files held out.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
 import math
-import multiprocessing
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import time
@@ -203,34 +199,6 @@ def twin(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
     return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
-def fitting(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields what becomes of a step of the whole batch at once, by ghost and by vmap."""
-    for name in (name for name in KINDS if arguments.only in name):
-        for way in ("ghost", "vmap"):
-            context = multiprocessing.get_context("spawn")
-            with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-                yield f"{name}, {way}", pool.submit(_tried, arguments, name, way).result()
-
-
-def _tried(arguments: argparse.Namespace, name: str, way: str) -> dict[str, Any]:
-    resource.setrlimit(resource.RLIMIT_AS, (int(arguments.most * 2**30),) * 2)
-    arguments.only = name
-    _, graph, params, given = next(kinds_of(arguments))
-    step = jax.jit(step_of(graph, way)).lower(*given).compile()
-    memory = step.memory_analysis()
-    assert memory is not None
-    found = {
-        "trained": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "bytes wanted": memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes,
-    }
-    start = clock()
-    try:
-        jax.block_until_ready(step(*given))
-    except (MemoryError, RuntimeError) as error:
-        return found | {"ends": str(error)[:200]}
-    return found | {"ends": "done", "processor seconds": clock() - start}
-
-
 def laid(tree: Any, shardings: Any) -> Any:
     def at(leaf: Any, place: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
@@ -327,7 +295,7 @@ def learned(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]
     yield "epsilon = inf", {"perplexity": perplexity(merged(graph, params, rest), held_out)}
 
 
-JOBS = {"steps": timed, "compile": compiled, "fits": fitting, "learn": learned}
+JOBS = {"steps": timed, "compile": compiled, "learn": learned}
 
 
 def main() -> int:

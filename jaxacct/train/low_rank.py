@@ -67,7 +67,7 @@ class LowRank(nnx.Module):
         if self.steps is None:
             return self.base
         graph, state = nnx.split(self.base)
-        kernel = state["kernel"]
+        kernel: Any = state["kernel"]
         state["kernel"] = kernel.replace(kernel[...] * self.steps[...])
         return nnx.merge(graph, state)
 

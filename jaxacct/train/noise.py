@@ -25,7 +25,7 @@ SMALL = 2**12
 """Entries of an array up to which padding costs less than a program of its own."""
 
 LEAST_CHUNK, MOST_CHUNK = 8, 14
-"""Of a mesh's noise: binary logarithms of how many values a device makes at a time."""
+"""Binary logarithms of how many values of a mesh's noise each device makes at a time."""
 
 TURNS, PARITY = ((13, 15, 26, 6), (17, 29, 16, 24)), 0x1BD11BDA
 """Threefry's: by how many bits words are turned in each round, four by four, and the third word of its schedule."""
@@ -202,8 +202,8 @@ def _on_mesh(
 ) -> list[Array]:
     """Returns ``(total + multiplier * norm * standard_normal) / size`` of each leaf, by each device of its own shards.
 
-    In one loop over chunks of all leaves: in pairs of float32 a value is thousands of operations, and a program that
-    had them for each leaf would take an hour to compile for a TPU.
+    In one loop over chunks of all leaves: in pairs of float32 a value is thousands of operations. A program that had
+    them for each of 32 leaves was not compiled for a TPU in nine minutes; this one is in 12 seconds.
     """
     shapes, parts = (
         [leaf.shape for leaf in total],
