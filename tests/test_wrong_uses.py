@@ -50,13 +50,6 @@ WRONG = {
         ValueError,
         r"sampling_rate = 0.0 .* \(0, 1\]",
     ),
-    "fewer than there are, in the place of their number": (
-        lambda: ja.train.PrivateGradients.planned(
-            sum, 100, epsilon=1.0, delta=1e-5, epochs=1, expected_batch_size=10, clip_norm=1.0, most_examples=90
-        ),
-        ValueError,
-        "most_examples = 90 is less than data has",
-    ),
     "batch larger than the data, in a picture": (
         lambda: ja.plot.least_noise(3.0, 1e-5, 100, epochs=[1.0], batch_sizes=[512]),
         ValueError,

@@ -146,7 +146,7 @@ def test_units_of_a_spec_are_those_that_all_parts_have():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"most_examples": 30}, "most_examples = 30 is less than data has"),
+        ({"most_examples": 30}, "most_examples = 30 is less than data has.* give a larger number"),
         ({"most_examples": 40.0}, "most_examples = 40.0"),
         (
             {"most_examples": 40, "sampler": PoissonSampler(31, 0.3, 32), "expected_batch_size": None},
