@@ -29,6 +29,7 @@ SHAPES = {
     "0.2M": Shape(256, 64, 3, 2),
     "2M": Shape(256, 192, 4, 6),
     "30M": Shape(8192, 512, 8, 8),
+    "79M": Shape(256, 2560, 1, 20),  # one layer, as wide as those of models of billions
     "124M": Shape(50257, 768, 12, 12),
     "1.3B": Shape(50257, 2048, 24, 32),
 }

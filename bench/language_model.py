@@ -3,22 +3,27 @@
 Run: python -m bench.language_model steps --size 2M --json bench/results/language_model.json
      python -m bench.language_model compile --size 124M --devices 8
      python -m bench.language_model compile --size 1.3B --topology v5e:2x4 --remat
+     python -m bench.language_model steps --size 79M --only "full, float32" --batch 12 --microbatch 12 --most 0
      python -m bench.language_model learn --size 0.2M
 
-Not a test. ``steps`` times updates of one batch by adapters and in full, in float32 and bfloat16, in turns; memory is
-what the compiler asks for beside the arguments. ``compile`` makes the program of a shape for a mesh of so many
-simulated devices, without weights, and says what each device holds. ``learn`` trains on the standard library's sources
-at (8, 1e-5), by rows and by users (a file is a user), without privacy, and not at all, and gives the perplexity per
-byte of files held out.
+Not a test. ``steps`` times updates of one batch by adapters and in full, in float32, in bfloat16 and beside an int8
+base, in turns; memory is what the compiler asks for beside the arguments. What takes more than ``--most`` is compiled
+and not run; ``--torch`` names an interpreter that times Opacus on a torch twin. ``compile`` makes the program of a
+shape for a mesh of so many simulated devices, without weights, and says what each device holds. ``learn`` trains on the
+standard library's sources at (8, 1e-5), by rows and by users (a file is a user), without privacy, and not at all, and
+gives the perplexity per byte of files held out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import pathlib
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -57,9 +62,12 @@ RULES = {
 """Of a mesh with both axes: what goes into a block's inner width is divided by columns, what comes out by rows."""
 
 
-def model_of(size: str, *, dtype: Any = jnp.float32, remat: bool = False, adapters: bool = False) -> nnx.Module:
+def model_of(
+    size: str, *, dtype: Any = jnp.float32, remat: bool = False, adapters: bool = False, base: Any = None
+) -> nnx.Module:
+    """Returns a decoder that computes in ``dtype``, its adapters beside a base that is held in ``base`` or the same."""
     model = Decoder(SHAPES[size], dtype=dtype, remat=remat, rngs=nnx.Rngs(0))
-    return lora(model, RANK, 2.0 * RANK, base_dtype=dtype) if adapters else model
+    return lora(model, RANK, 2.0 * RANK, base_dtype=base or dtype) if adapters else model
 
 
 def parts_of(size: str, **options: Any) -> tuple[Any, Any, Any]:
@@ -133,39 +141,62 @@ def jax_privacy_step(graph: Any, microbatch_size: int) -> Callable[..., Any] | N
     return step
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "adapters, float32": {"adapters": True},
+    "adapters, bfloat16": {"adapters": True, "dtype": jnp.bfloat16},
+    "adapters, bfloat16, int8 base": {"adapters": True, "dtype": jnp.bfloat16, "base": jnp.int8},
+    "in full, float32": {},
+    "in full, bfloat16": {"dtype": jnp.bfloat16},
+}
+
+
+def kinds_of(arguments: argparse.Namespace) -> Iterator[tuple[str, Any, Any, tuple[Any, ...]]]:
+    """Yields the name of each kind of training, its graph, what is trained, and the arguments of a step."""
+    tokens = jnp.asarray(text()[0][: arguments.batch])
+    for name, options in KINDS.items():
+        if arguments.only in name:
+            graph, params, rest = split_params(model_of(arguments.size, remat=arguments.remat, **options))
+            yield name, graph, params, (params, OPTIMIZER.init(params), rest, jax.random.key(1), tokens)
+
+
 def timed(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields, for each kind of training, seconds and bytes of a step of each way."""
-    tokens = jnp.asarray(text()[0][: arguments.batch])
-    for adapters in (True, False):
-        for dtype in (jnp.float32, jnp.bfloat16):
-            name = f"{'adapters' if adapters else 'in full'}, {np.dtype(dtype).name}"
-            if arguments.only not in name:
-                continue
-            graph, params, rest = split_params(
-                model_of(arguments.size, dtype=dtype, remat=arguments.remat, adapters=adapters)
-            )
-            given = (params, OPTIMIZER.init(params), rest, jax.random.key(1), tokens)
-            ways = {
-                "plain": step_of(graph, "plain"),
-                "plain by microbatches": step_of(graph, "plain", microbatch_size=arguments.microbatch),
-                "ghost": step_of(graph, "ghost", microbatch_size=arguments.microbatch),
-                "vmap": step_of(graph, "vmap"),
-                "jax-privacy": jax_privacy_step(graph, arguments.microbatch),
-            }
-            steps = {way: jax.jit(step).lower(*given).compile() for way, step in ways.items() if step is not None}
-            memory = {way: step.memory_analysis().temp_size_in_bytes for way, step in steps.items()}
-            taken: dict[str, list[float]] = {way: [] for way in steps}
-            for turn in range(arguments.turns + 1):
-                for way, step in steps.items():
-                    if memory[way] > arguments.most * 2**30:  # it would not fit
-                        continue
-                    start = clock()
-                    jax.block_until_ready(step(*given))
-                    if turn:
-                        taken[way].append(clock() - start)
-            seconds = {way: min(times) for way, times in taken.items() if times}
-            count = sum(leaf.size for leaf in jax.tree.leaves(params))
-            yield name, {"trained": count, "seconds": seconds, "temporaries": memory}
+    for name, graph, params, given in kinds_of(arguments):
+        ways = {
+            "plain": step_of(graph, "plain"),
+            "plain by microbatches": step_of(graph, "plain", microbatch_size=arguments.microbatch),
+            "ghost": step_of(graph, "ghost", microbatch_size=arguments.microbatch),
+            "vmap": step_of(graph, "vmap", microbatch_size=arguments.microbatch),
+            "jax-privacy": jax_privacy_step(graph, arguments.microbatch),
+        }
+        steps = {way: jax.jit(step).lower(*given).compile() for way, step in ways.items() if step is not None}
+        memory = {way: step.memory_analysis().temp_size_in_bytes for way, step in steps.items()}
+        taken: dict[str, list[float]] = {way: [] for way in steps}
+        for turn in range(arguments.turns + 1):
+            for way, step in steps.items():
+                if memory[way] > arguments.most * 2**30:  # it would not fit
+                    continue
+                start = clock()
+                jax.block_until_ready(step(*given))
+                if turn:
+                    taken[way].append(clock() - start)
+        found = {
+            "trained": sum(leaf.size for leaf in jax.tree.leaves(params)),
+            "parameters": sum(leaf.nbytes for leaf in jax.tree.leaves((params, given[2]))),
+            "seconds": {way: min(times) for way, times in taken.items() if times},
+            "temporaries": memory,
+        }
+        if arguments.torch and "adapters" in name and "int8" not in name:
+            found["torch"] = twin(arguments, name.split(", ")[1])
+        yield name, found
+
+
+def twin(arguments: argparse.Namespace, dtype: str) -> dict[str, Any]:
+    """Returns the same of Opacus, in an interpreter of its own."""
+    shape = SHAPES[arguments.size]._asdict() | {"batch": arguments.batch, "turns": arguments.turns}
+    command = [arguments.torch, str(pathlib.Path(__file__).parent / "torch_decoder.py"), "--dtype", dtype]
+    command += [word for name, value in shape.items() for word in (f"--{name}", str(value))]
+    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
 def laid(tree: Any, shardings: Any) -> Any:
@@ -205,7 +236,11 @@ def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any
         tokens = jax.ShapeDtypeStruct((arguments.batch, CONTEXT + 1), jnp.uint8, sharding=layout.everywhere)
         given = (laid(params, places), laid(opt_state, held), laid(rest, layout.of_variables(rest)), key, tokens)
         step = step_of(graph, "ghost", microbatch_size=arguments.microbatch, layout=layout)
-        found = jax.jit(step, out_shardings=(places, held), donate_argnums=(0, 1)).lower(*given).compile()
+        start = time.perf_counter()
+        lowered = jax.jit(step, out_shardings=(places, held), donate_argnums=(0, 1)).lower(*given)
+        middle = time.perf_counter()
+        found = lowered.compile()
+        end = time.perf_counter()
         memory, text_of = found.memory_analysis(), str(found.as_text())
         assert memory is not None
         whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(given[:3]))
@@ -217,6 +252,8 @@ def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any
                 "share": (memory.argument_size_in_bytes - arguments.batch * (CONTEXT + 1)) / whole,
                 "temporaries": memory.temp_size_in_bytes,
                 "reduce-scatters": text_of.count(" reduce-scatter("),
+                "lines before and after": (lowered.as_text().count("\n"), text_of.count("\n")),
+                "seconds of lowering and compiling": (middle - start, end - middle),
             },
         )
 
@@ -274,6 +311,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="of what is printed: names with these letters")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--most", type=float, default=12.0, help="GiB that a step may take to be run")
+    parser.add_argument("--torch", metavar="PYTHON", help="interpreter that has torch and opacus")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--most-of-user", type=int, default=4, help="rows of a file whose mean gradient is clipped")

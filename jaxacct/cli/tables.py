@@ -68,6 +68,11 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         raise ValueError("--data needs --label, the column of the classes, and --classes, all that there can be.")
     if arguments.test is not None and arguments.test_size is not None:
         raise ValueError("give one of --test and --test-size.")
+    if arguments.test_size is not None and arguments.most_examples is not None:
+        raise ValueError(
+            "--test-size holds out rows that are chosen by how many there are, which --most-examples protects: give "
+            "public rows as --test."
+        )
     rules, everywhere, drop = _rules(arguments)
     classes = (
         int(arguments.classes)
@@ -99,11 +104,12 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
     """Returns an MLP's settings and its epochs."""
     from jaxacct import calibrate
+    from jaxacct.train.groups import Batches
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
     from jaxacct.train.settings import steps_of
 
-    size = len(dataset.train_labels)
+    size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
     epochs = max(EPOCHS, LEAST_STEPS * batch / size) if arguments.epochs is None else arguments.epochs
     if not (0 < batch <= size and 0 < epochs < float("inf")):

@@ -58,6 +58,11 @@ def add_parser(commands: Any) -> None:
         "the least for the epochs, or about the recipe's)",
     )  # fmt: skip
     command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
+    command.add_argument(
+        "--most-examples", type=int, metavar="N",
+        help="a public number, chosen without looking, that the data has at most: how many examples there are is then "
+        "protected, too (default: it is public)",
+    )  # fmt: skip
     command.add_argument("--clip-norm", type=number, metavar="C", help="bound on each example's gradient norm")
     command.add_argument("--learning-rate", type=number, metavar="R", help="of the optimizer")
     command.add_argument(
@@ -224,8 +229,12 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     if given["epsilon"] is None and not costs_follow:
         given["epsilon"] = tables.EPSILON
     settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
-    optional = {name: given[name] for name in ("trainable", "microbatch_size", "ghost") if given[name] is not None}
-    policy = _policy(arguments, len(dataset.train_labels))
+    optional = {
+        name: given[name]
+        for name in ("trainable", "microbatch_size", "ghost", "most_examples")
+        if given[name] is not None
+    }
+    policy = _policy(arguments, arguments.most_examples or len(dataset.train_labels))
     trainer, steps = make_trainer(dataset, recipe=recipe, policy=policy, **settings, **optional)
     config = {
         "dataset": dataset.name,

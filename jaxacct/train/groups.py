@@ -123,7 +123,7 @@ class Batches:
             raise ValueError("most_examples and sampler are both given: give PoissonSampler(..., present=...).")
         if self.most_examples < present:
             raise ValueError(
-                f"most_examples = {self.most_examples} is less than data has: leave examples out, at random, or choose "
+                f"most_examples = {self.most_examples} is less than data has: leave examples out, at random, or give "
                 "a larger number without looking at the data."
             )
         return self.most_examples

@@ -25,9 +25,10 @@ class LowRank(nnx.Module):
     """``base(x) + alpha / rank * x A B``: a linear layer whose own parameters need not be trained.
 
     Attributes:
-        base: ``nnx.Linear``, or ``nnx.LinearGeneral`` over last axes.
+        base: ``nnx.Linear``, or ``nnx.LinearGeneral`` over last axes. Where ``steps`` is given, its kernel is int8.
         down, up: A (inputs, rank) and B (rank, outputs), of type ``nnx.LoRAParam``; B is zero at first.
         scale: alpha / rank.
+        steps: float32, for each output: what 1 of an int8 kernel stands for there; None where the kernel is a float's.
     """
 
     def __init__(self, base: Any, rank: int, alpha: float, *, rngs: nnx.Rngs) -> None:
@@ -37,20 +38,38 @@ class LowRank(nnx.Module):
         self.base, self.scale = base, alpha / rank
         self.down = nnx.LoRAParam(nnx.initializers.he_uniform()(rngs.params(), (inside, rank), dtype))
         self.up = nnx.LoRAParam(jnp.zeros((rank, outside), dtype))
+        self.steps: Any = nnx.data(None)
 
     def __call__(self, inputs: Array, **options: Any) -> Array:
-        out = self.base(inputs, **options)
+        out = self._base()(inputs, **options)
         flat = inputs.reshape(*inputs.shape[: inputs.ndim - _contracted(self.base)], -1)
         flat, down, up = self.base.promote_dtype((flat, self.down[...], self.up[...]), dtype=self.base.dtype)
         return out + (self.scale * (flat @ down @ up)).reshape(out.shape).astype(out.dtype)
 
     def merged(self) -> Any:
         """Returns the base with the adapter added to its kernel, rounded once to the kernel's dtype."""
-        kernel = self.base.kernel
+        base = self._base()
+        kernel = base.kernel
         with jax.default_matmul_precision("highest"):
             added = self.scale * (self.down[...] @ self.up[...])
-        self.base.kernel[...] = (kernel[...] + added.reshape(kernel.shape)).astype(kernel.dtype)
-        return self.base
+        base.kernel[...] = (kernel[...] + added.reshape(kernel.shape)).astype(kernel.dtype)
+        return base
+
+    def round_base(self) -> None:
+        """Holds the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
+        kernel = self.base.kernel[...].astype(jnp.float32)
+        steps = jnp.abs(kernel).max(axis=tuple(range(_contracted(self.base))), keepdims=True) / 127
+        whole = jnp.round(kernel / jnp.where(steps == 0, 1, steps)).astype(jnp.int8)
+        self.base.kernel, self.steps = self.base.kernel.replace(whole), nnx.Param(steps)
+
+    def _base(self) -> Any:
+        """Returns the base with a kernel of floats: where it is int8, a copy."""
+        if self.steps is None:
+            return self.base
+        graph, state = nnx.split(self.base)
+        kernel: Any = state["kernel"]
+        state["kernel"] = kernel.replace(kernel[...] * self.steps[...])
+        return nnx.merge(graph, state)
 
 
 def lora(
@@ -74,14 +93,18 @@ def lora(
         alpha: an adapter's output is multiplied by alpha / rank; None: by 1.
         targets: regular expressions, searched in the layers' paths such as ``blocks/0/attention/query``: of
             ``nnx.Linear``, and of ``nnx.LinearGeneral`` over last axes, as attention has. "": all of them.
-        base_dtype: of the base's parameters, such as ``jnp.bfloat16``: half the memory. None: as they are.
+        base_dtype: of what is not trained, where it takes too much memory. ``jnp.bfloat16``: half of float32's.
+            ``jnp.int8``: the targets' kernels take a quarter, each entry rounded to a multiple of 1/127 of the largest
+            that adds to the same output; all else is bfloat16. None: as it is. The guarantee is the same: what is
+            clipped, summed and noised are the adapters' gradients. Merged kernels of int8 are float32.
         rngs: for A; None: ``nnx.Rngs(0)``. What is drawn is public.
 
-    Raises ValueError where the rank is no whole number of at least 1, alpha is not above 0, nothing is a target, or a
-    target is a stack of layers or shares its kernel with another.
+    Raises ValueError where the rank is no whole number of at least 1, alpha is not above 0, base_dtype is another
+    integer, nothing is a target, or a target is a stack of layers or shares its kernel with another.
 
     Source: Hu et al. (2022), "LoRA: low-rank adaptation of large language models"; under differential privacy, Yu et
-    al. (2022), "Differentially private fine-tuning of language models".
+    al. (2022), "Differentially private fine-tuning of language models"; for int8, Dettmers et al. (2022), "LLM.int8():
+    8-bit matrix multiplication for transformers at scale", section 2.1.
 
     >>> model = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), nnx.Linear(3, 2, rngs=nnx.Rngs(1)))
     >>> adapted = lora(model, 2, targets="layers/1")
@@ -98,8 +121,10 @@ def lora(
     linear: list[str] = []
     fitted: set[str] = set()
 
-    if base_dtype is not None and not jnp.issubdtype(base_dtype, jnp.floating):
-        raise ValueError(f"base_dtype = {base_dtype} would cut the base's parameters to whole numbers: give a float's.")
+    if base_dtype is not None and not (jnp.issubdtype(base_dtype, jnp.floating) or jnp.dtype(base_dtype) == jnp.int8):
+        raise ValueError(
+            f"base_dtype = {base_dtype} is not supported: give jnp.int8, or a float's, such as jnp.bfloat16."
+        )
     owners = _owners_of_kernels(model)
 
     def adapt(path: Any, node: Any) -> Any:
@@ -116,7 +141,9 @@ def lora(
             raise ValueError(f"{linear[-1]} shares its kernel with another layer, whose output would change: untie it.")
         return LowRank(node, int(rank), alpha, rngs=rngs) if fits else node
 
-    adapted = nnx.recursive_map(adapt, _copied(model, base_dtype))
+    adapted = nnx.recursive_map(adapt, _copied(model))
+    if base_dtype is not None:
+        _narrow(adapted, base_dtype)
     if lost := [pattern for pattern in wanted if pattern not in fitted]:
         raise ValueError(f"targets = {lost[0]!r} fits no linear layer: the model has {', '.join(linear) or 'none'}.")
     return adapted
@@ -148,20 +175,29 @@ def merge_lora(model: nnx.Module) -> nnx.Module:
         found.append(node)
         return node.merged()
 
-    merged = nnx.recursive_map(merge, _copied(model, None))
+    merged = nnx.recursive_map(merge, _copied(model))
     if not found:
         raise ValueError("model has no adapters of jaxacct.train.lora: there is nothing to merge.")
     return merged
 
 
-def _copied(model: nnx.Module, dtype: Any) -> nnx.Module:
-    """Returns a copy, with parameters of that dtype where one is given."""
-    graph, params, rest = nnx.split(model, nnx.Param, ...)  # type: ignore[misc]
-    if dtype is not None:
-        params = jax.tree.map(
-            lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, params
-        )
-    return nnx.merge(graph, owned(params), owned(rest))
+def _copied(model: nnx.Module) -> nnx.Module:
+    graph, state = nnx.split(model)
+    return nnx.merge(graph, owned(state))
+
+
+def _narrow(model: nnx.Module, dtype: Any) -> None:
+    """Writes a module's parameters, but for adapters, in that dtype; of int8 the kernels beside adapters."""
+    nodes = [node for _, node in nnx.iter_graph(model)]
+    adapted = [node for node in nodes if isinstance(node, LowRank)] if jnp.dtype(dtype) == jnp.int8 else []
+    apart = {id(node.base.kernel) for node in adapted}
+    for leaf in nodes:
+        if not isinstance(leaf, nnx.Param) or isinstance(leaf, nnx.LoRAParam) or id(leaf) in apart:
+            continue
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            leaf.set_value(leaf[...].astype(jnp.bfloat16 if adapted else dtype))
+    for node in adapted:
+        node.round_base()
 
 
 def _contracted(layer: Any) -> int:

@@ -102,12 +102,13 @@ class PrivateGradients:
         clipping: ClippingRule | None = None,
         microbatch_size: int | None = None,
         ghost: bool = True,
+        most_examples: int | None = None,
     ) -> PrivateGradients:
         """Returns the gradients with the least noise that the certified accountant allows for so many epochs.
 
         Args:
             loss: ``loss(params, *example)``.
-            num_examples: size of the data set, public.
+            num_examples: size of the data set; public without ``most_examples``.
             epsilon: of all gradients together.
             delta: likewise; what batches cut at capacity cost is paid from it.
             epochs: expected passes over the data; steps are whole.
@@ -116,12 +117,16 @@ class PrivateGradients:
             clipping: a rule of :mod:`jaxacct.train.clipping`.
             microbatch_size: examples whose gradients are held in memory at a time; None: all.
             ghost: whether norms are taken without gradients where that is possible.
+            most_examples: a public number, chosen without looking, that the data has at most: it protects
+                ``num_examples``, as :class:`.Batches` says. Indices are then below ``num_examples``, and all else that
+                is made of it speaks of ``most_examples``.
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
         rule = rule_of(clip_norm, clipping)
         budget = Budget(epsilon, delta, epochs=epochs)
-        made = spending(budget, None, None, Batches(expected_batch_size=expected_batch_size), num_examples).plan
+        batches = Batches(expected_batch_size=expected_batch_size, most_examples=most_examples)
+        made = spending(budget, None, None, batches, num_examples).plan
         assert made is not None
         return cls(loss, made, rule, microbatch_size, ghost)
 

@@ -8,6 +8,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, PyTree
 
+from jaxacct.train.groups import Batches
 from jaxacct.train.sources import source_of
 from jaxacct.train.trainer import DPTrainer
 
@@ -26,6 +27,7 @@ def make_private(
     *,
     clip_norm: float = 1.0,
     expected_batch_size: float | None = None,
+    most_examples: int | None = None,
 ) -> DPTrainer:
     """Returns a trainer that spends (epsilon, delta) on so many passes over the data, with the least noise for that.
 
@@ -43,6 +45,8 @@ def make_private(
         clip_norm: bound on the L2 norm of each example's gradient.
         expected_batch_size: of the Poisson sampled batches. None: a hundredth of the data, but at least 256 examples,
             or all. Larger ones mostly do better, for more work.
+        most_examples: a public number, chosen without looking, that the data has at most: how many there are is then
+            protected, too (:class:`.Batches`). None: it is taken as public.
 
     Formal guarantee: that of :class:`.DPTrainer`.
 
@@ -54,10 +58,10 @@ def make_private(
     (4, True)
     """
     source = source_of(data)
-    size = len(source)
+    size = Batches(most_examples=most_examples).size_for(len(source))
     if expected_batch_size is None:
         expected_batch_size = min(size, max(LEAST_BATCH, LEAST_RATE * size))
     return DPTrainer(
         model, loss, optimizer, source, epsilon=epsilon, delta=delta, epochs=epochs, clip_norm=clip_norm,
-        expected_batch_size=expected_batch_size,
+        expected_batch_size=expected_batch_size, most_examples=most_examples,
     )  # fmt: skip

@@ -131,6 +131,7 @@ def make_trainer(
     epochs: float | None = None,
     seed: int | None = None,
     policy: Callable[[float, float, int], Policy] | None = None,
+    most_examples: int | None = None,
     **options: Any,
 ) -> tuple[DPTrainer, int]:
     """Returns a trainer by a recipe, and for how many steps to fit it.
@@ -152,6 +153,7 @@ def make_trainer(
         seed: None for the operating system's entropy; a number makes the run repeatable, and its noise known.
         policy: makes a policy from the noise multiplier, the sampling rate and the planned number of steps. None: these
             throughout.
+        most_examples: a public number that the data set has at most, in the place of its size (:class:`.Batches`).
         options: more of :class:`~jaxacct.train.trainer.DPTrainer`'s arguments.
 
     Raises ValueError where an argument is out of range, a recipe is unknown or for another data set, or neither the
@@ -163,7 +165,7 @@ def make_trainer(
     (0, 14)
     """
     recipe = _recipe_for(dataset, recipe)
-    size = len(dataset.train_labels)
+    size = Batches(most_examples=most_examples).size_for(len(dataset.train_labels))
     if delta is None or (epsilon is None and epochs is None):
         raise ValueError(f"epsilon = {epsilon}, delta = {delta}, epochs = {epochs}. Give delta, and epsilon or epochs.")
     clip_norm = recipe.clip_norm if clip_norm is None else clip_norm
@@ -193,6 +195,7 @@ def make_trainer(
         recipe.optimizer(learning_rate, steps),
         (dataset.train_inputs, dataset.train_labels),
         delta=delta,
+        most_examples=most_examples,
         seed=DerivedKey(training_key, describe_seed(seed)),
         **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | spent | options),
     )

@@ -83,6 +83,31 @@ def test_ghost_norms_are_exact_and_only_adapters_have_them(dtype):
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
 
 
+def test_a_step_beside_an_int8_base_is_that_beside_the_floats_that_it_stands_for():
+    model, targets = Attentive(), ("again", "attention/(query|out)")
+    rounded = spread(lora(model, 2, targets=targets, base_dtype=jnp.int8))
+    kernel, steps = rounded.again.base.kernel[...], rounded.again.steps[...]
+    assert (kernel.dtype, steps.dtype, rounded.norm.scale.dtype) == (jnp.int8, jnp.float32, jnp.bfloat16)
+    assert np.abs(model.first.kernel[...] - kernel * steps).max() <= steps.max() * 0.501
+    assert kernel.max(axis=0).max() == 127 or kernel.min(axis=0).min() == -127
+    with_zeros = lora(model, 2, targets=targets, base_dtype=jnp.int8)
+    plain = merge_lora(with_zeros)
+    assert plain.first.kernel.dtype == jnp.float32
+    np.testing.assert_array_equal(plain.first.kernel[...], kernel * steps)
+    floats = spread(lora(plain, 2, targets=targets))
+
+    def summed(adapted):
+        graph, params, rest = split_params(adapted)
+        one = lambda params, x: loss(merged(graph, params, rest), x)  # noqa: E731
+        mask = jnp.ones(len(X), bool)
+        run = jax.jit(lambda params: clip_and_sum(one, params, X, mask, rule=Flat(0.5), ghost=True)[0])
+        return jax.tree.leaves(run(params))
+
+    for found, expected in zip(summed(rounded), summed(floats), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
+    np.testing.assert_allclose(call(merge_lora(rounded), X[0]), call(rounded, X[0]), rtol=1e-5, atol=1e-5)
+
+
 def trainer_of(model):
     return sharing(DPTrainer(
         lora(model, 2, targets="again"), loss, ADAM, (X,), epsilon=2.0, delta=1e-2, noise_multiplier=4.0,
@@ -115,6 +140,7 @@ def test_a_trainer_trains_and_saves_adapters_alone(tmp_path):
     [
         ({"rank": 0}, "rank = 0"),
         ({"alpha": -1.0}, "alpha = -1.0"),
+        ({"base_dtype": jnp.int32}, "int32.* is not supported"),
         ({"targets": ("again", "atention")}, "'atention' fits no linear layer"),
     ],
 )

@@ -1,5 +1,7 @@
 """Whose privacy a run's guarantee is for, and how many there are as a secret of its own."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from shared import SGD, sharing
 
 import jaxacct as ja
 from jaxacct import strategies, train
+from jaxacct.cli import build_parser, tables, training
 from jaxacct.specs.spec import unit_of
 from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.sampling import PoissonSampler
@@ -54,6 +57,54 @@ def test_what_is_written_beside_the_weights_does_not_tell_how_many_there_are():
     assert repr(plans[0]) == repr(plans[1])
 
 
+def test_gradients_of_a_loop_of_ones_own_do_not_tell_it_either():
+    private, fewer = (
+        train.PrivateGradients.planned(
+            lambda w, x: jnp.sum((w - x) ** 2), count, epsilon=2.0, delta=1e-4, epochs=1, expected_batch_size=10,
+            clip_norm=1.0, most_examples=40,
+        )
+        for count in (31, 30)
+    )  # fmt: skip
+    assert repr(private.plan) == repr(fewer.plan)
+    state = private.start(5)
+    (indices, mask), (others, lower) = private.batch(state), fewer.batch(state)
+    np.testing.assert_array_equal(indices[mask & (indices < 30)], others[lower])
+    # What is made of a batch is the same program: nothing in it knows how many there are.
+    given = jnp.zeros(3), state, (jnp.zeros((len(mask), 3)),), mask
+    jaxprs = [re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(one.gradient)(*given))) for one in (private, fewer)]
+    assert jaxprs[0] == jaxprs[1]
+
+
+def test_the_short_form_takes_it_and_makes_its_batches_of_it():
+    made, fewer = (
+        train.make_private(
+            nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, SGD, (x[:count], weights[:count]), 2.0, 1e-4, 2, most_examples=40
+        )
+        for count in (31, 30)
+    )
+    assert made.sampler.expected_batch_size == 40
+    assert fingerprint(made) == fingerprint(fewer)
+    assert "protected, too: at most 40" in train.guarantee(made)
+
+
+def test_what_the_command_makes_of_a_table_does_not_tell_it(tmp_path):
+    def of_table(count, *options):
+        np.savez(tmp_path / "rows.npz", x=x[:count], y=np.arange(count) % 2)
+        arguments = build_parser().parse_args([
+            "train", "--data", str(tmp_path / "rows.npz"), "--label", "y", "--classes", "2", "--bounds=-4:4",
+            "--batch-size", "10", "--most-examples", "40", *options,
+        ])  # fmt: skip
+        dataset, described = tables.load(arguments)
+        made, steps, config = training._trainer(arguments, dataset)
+        return steps, config | described, repr(made.plan), repr(made.policy), fingerprint(made)
+
+    assert of_table(31) == of_table(30)
+    adaptive = "--policy", "adaptive-batch", "--noise-multiplier", "2", "--ledger", "filter"
+    assert of_table(31, *adaptive) == of_table(30, *adaptive)
+    with pytest.raises(ValueError, match="--test-size holds out rows"):
+        of_table(31, "--test-size", "5")
+
+
 def test_only_those_present_are_drawn_and_as_often():
     whole, part = (PoissonSampler(40, 0.25, 41, present=present) for present in (None, 31))
     draws = jax.jit(lambda key: (whole.draw(key), part.draw(key), *part.sample(key), *part.sample_at(key, 0, 0.25)))
@@ -95,7 +146,7 @@ def test_units_of_a_spec_are_those_that_all_parts_have():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"most_examples": 30}, "most_examples = 30 is less than data has"),
+        ({"most_examples": 30}, "most_examples = 30 is less than data has.* give a larger number"),
         ({"most_examples": 40.0}, "most_examples = 40.0"),
         (
             {"most_examples": 40, "sampler": PoissonSampler(31, 0.3, 32), "expected_batch_size": None},
