@@ -22,7 +22,7 @@ USUAL = [1.0, 0.01]
 ORDERS = [*(1 + x / 10 for x in range(1, 100)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0]
 """dp-accounting's default Rényi orders."""
 
-POINTS = tuple(sorted({2**i for i in range(8, 18)} | {3 * 2**i for i in range(8, 16)}))
+TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 INTERVALS = tuple(3e-2 / 1.5**i for i in range(18))
 FINE_INTERVALS = tuple(h for h in INTERVALS if 1e-4 < h < 5e-3)
 """For 10^7 steps: wider ones are slower there, up to a minute, and their errors several per cent and more."""
@@ -90,7 +90,7 @@ def accuracy(quick: bool) -> Case:
     """The time that an error takes: prv-accountant's bound on its own failure probability is set below any error."""
     run = {"mechanisms": [[*USUAL, 10_000]], "delta": DELTA}
     options = {
-        "jaxacct, mesh": ("points", POINTS[2:4] if quick else POINTS),
+        "jaxacct, mesh": ("tolerance", TOLERANCES[2:4] if quick else TOLERANCES),
         "dp-accounting": ("interval", INTERVALS[7:9] if quick else INTERVALS),
         "dp-accounting, optimistic": ("interval", INTERVALS[7:9] if quick else INTERVALS[7::3]),
         "prv-accountant": ("eps_error", EPS_ERRORS[:1] if quick else EPS_ERRORS),
@@ -102,7 +102,7 @@ def accuracy(quick: bool) -> Case:
 def long_run(quick: bool) -> Case:
     run = {"mechanisms": [[*USUAL, 10**7]], "delta": DELTA}
     options = {
-        "jaxacct, mesh": ("points", POINTS[4:6] if quick else POINTS[:-2]),
+        "jaxacct, mesh": ("tolerance", TOLERANCES[2:4] if quick else TOLERANCES),
         "dp-accounting": ("interval", FINE_INTERVALS[3:4] if quick else FINE_INTERVALS),
     }
     contenders = _at_any_price(run, options)
@@ -151,6 +151,7 @@ def batch(quick: bool) -> Case:
         *([] if quick else [Contender("jaxacct, float32 estimates", "jaxacct", [ours | {"precision": "float32"}])]),
         Contender("dp-accounting", "dp-accounting", [peer | {"interval": 1e-3 if quick else 1e-4}]),
         *([] if quick else [Contender("prv-accountant", "prv-accountant", [peer | {"eps_error": 0.1}])]),
+        *([] if quick else [Contender("C, estimates", "yardstick", [ours])]),
     ]
     title = f"epsilon of {count:,} random settings; peers, and everyone's errors, on the first {sampled}"
     return Case(title, "batch", contenders, "rows")
@@ -210,7 +211,7 @@ def heterogeneous(quick: bool) -> Case:
     run = {"mechanisms": rows, "delta": DELTA}
     names = ("prv-accountant", "PLD_accounting", "autodp, Rényi", "riskcal", "gdpnum", "opacus, PRV")
     options = {
-        "jaxacct, mesh": ("tolerance", (1e-2,) if quick else (3e-2, 1e-2, 2e-3, 2e-4, 1.5e-5)),
+        "jaxacct, mesh": ("tolerance", TOLERANCES[2:3] if quick else TOLERANCES[1:9]),
         "dp-accounting": ("interval", (1e-3,) if quick else (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)),
     }
     contenders = _at_any_price(run, options) + ([] if quick else _only(_everyone([run], quick), *names))

@@ -35,4 +35,5 @@ LIBRARIES = {
     "gdpnum": Library("gdpnum", "gdpnum_peer"),
     "opacus": Library("opacus", "opacus_peer"),
     "jax-privacy": Library("jax_privacy", "jax_privacy_peer"),
+    "yardstick": Library("bench.suite.libraries.yardstick", "yardstick"),
 }
