@@ -11,6 +11,7 @@ True
 """
 
 import importlib as _importlib
+import sys as _sys
 import typing as _typing
 from importlib.util import find_spec as _find_spec
 
@@ -173,3 +174,8 @@ def __getattr__(name: str) -> _typing.Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+if "jax" in _sys.modules:
+    # What tells JAX's traces apart has to be known before one begins: else its program would be compiled twice.
+    _importlib.import_module("jaxacct.arithmetic")

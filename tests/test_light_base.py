@@ -44,6 +44,19 @@ def test_what_is_imported_and_what_is_refused_without_the_extras():
         assert f'pip install "jaxacct[{"verify" if name == "verify" else "train"}]"' in message
 
 
+def test_a_program_in_which_all_is_first_imported_is_traced_once():
+    script = (
+        "import jax, jaxacct as ja\n"
+        "@jax.jit\n"
+        "def curve(noise):\n"
+        "    print('traced')\n"
+        "    return ja.rdp.curve(ja.Gaussian(noise), (2.0,))\n"
+        "curve(1.0), curve(2.0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["traced"]
+
+
 def test_a_command_says_what_to_install():
     script = (
         "import sys; sys.modules['flax'] = None; from jaxacct.cli import main; print(main(['train']), main(['audit']))"
