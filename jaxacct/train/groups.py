@@ -126,7 +126,7 @@ class Batches:
                 f"most_examples = {self.most_examples} is less than data has: leave examples out, at random, or give "
                 "a larger number without looking at the data."
             )
-        return self.most_examples
+        return int(self.most_examples)
 
 
 @dataclass(frozen=True)

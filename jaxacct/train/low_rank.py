@@ -118,6 +118,8 @@ def lora(
     validation.check_positive(alpha, "alpha")
     rngs = nnx.Rngs(0) if rngs is None else rngs
     wanted = (targets,) if isinstance(targets, str) else tuple(targets)
+    if not wanted:
+        raise ValueError(f"targets = {targets!r} leaves the model without adapters: give '' for all layers.")
     linear: list[str] = []
     fitted: set[str] = set()
 

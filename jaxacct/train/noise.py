@@ -246,7 +246,9 @@ def _on_mesh(
         on_each, mesh=places[0].mesh, in_specs=(PartitionSpec(), PartitionSpec(), *specs), out_specs=specs,
         check_vma=False,
     )  # fmt: skip
-    return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *total)
+    # A mesh of explicit axes, as jax.make_mesh makes it, takes nothing that lies otherwise.
+    given = [jax.device_put(leaf, place) for leaf, place in zip(total, places, strict=True)]
+    return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *given)
 
 
 @in_float64(safe=as_it_is)
@@ -357,9 +359,11 @@ def _transformed(words: Sequence[Array], is_sine: Array) -> Array:
     angle = ((rest * 2.0**32 + words[3].astype(jnp.float64)) * 2.0**-62 - 0.5) * (jnp.pi / 2)
     square = angle * angle
     cosine, sine = _polynomial(COSINE, square), angle * _polynomial(SINE, square)
-    odd, radius = (axis & 1) == 1, jnp.where(axis >= 2, -radius, radius)
     # Chosen entry by entry: two arrays joined would be a branch for each, which no vector instruction takes.
-    return radius * jnp.where(odd ^ is_sine, jnp.where(is_sine, sine, -sine), cosine)
+    value = radius * jnp.where(((axis & 1) == 1) ^ is_sine, jnp.where(is_sine, sine, -sine), cosine)
+    # The sign comes last: a compiler that sees a sum of this product would leave out its rounding, on one device and
+    # not on a mesh, where the values come from a loop.
+    return jnp.where(axis >= 2, -value, value)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:

@@ -20,6 +20,7 @@ from jaxacct.train.planned import Plan
 from jaxacct.train.planned_ledger import PlannedLedger
 from jaxacct.train.sampling import Correlated
 from jaxacct.train.sampling.packing import Batch
+from jaxacct.train.sampling.sampler import check_num_examples
 from jaxacct.train.settings import rule_of
 from jaxacct.train.spending import spending
 from jaxacct.train.step import NOISE, RULE, SAMPLE, strongly_typed
@@ -123,6 +124,7 @@ class PrivateGradients:
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
+        check_num_examples(num_examples)
         rule = rule_of(clip_norm, clipping)
         budget = Budget(epsilon, delta, epochs=epochs)
         batches = Batches(expected_batch_size=expected_batch_size, most_examples=most_examples)

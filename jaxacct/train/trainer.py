@@ -93,8 +93,8 @@ class DPTrainer(Loop):
     others from their ledger, both at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
     certified epsilon of the steps made holds as well, and is smaller
-    (:func:`~jaxacct.train.claims.certified_epsilon`). The size of the data set is taken as public. ``evaluate``
-    must not see ``data``.
+    (:func:`~jaxacct.train.claims.certified_epsilon`). The size of the data set is taken as public, but with
+    ``most_examples``. ``evaluate`` must not see ``data``.
 
     The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper
     (:class:`~jaxacct.train.checkpoints.Checkpoints`) it is on disk before.

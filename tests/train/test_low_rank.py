@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax import export
 from shared import ADAM, sharing
 
-from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, load_model, lora, merge_lora
+from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model, lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.modules import merged, split_params
 
@@ -108,9 +109,9 @@ def test_a_step_beside_an_int8_base_is_that_beside_the_floats_that_it_stands_for
     np.testing.assert_allclose(call(merge_lora(rounded), X[0]), call(rounded, X[0]), rtol=1e-5, atol=1e-5)
 
 
-def trainer_of(model):
+def trainer_of(model, **options):
     return sharing(DPTrainer(
-        lora(model, 2, targets="again"), loss, ADAM, (X,), epsilon=2.0, delta=1e-2, noise_multiplier=4.0,
+        lora(model, 2, targets="again", **options), loss, ADAM, (X,), epsilon=2.0, delta=1e-2, noise_multiplier=4.0,
         clip_norm=1.0, seed=0, sampler=PoissonSampler(6, 0.5, 7),
     ))  # fmt: skip
 
@@ -135,12 +136,34 @@ def test_a_trainer_trains_and_saves_adapters_alone(tmp_path):
     np.testing.assert_array_equal(call(loaded, X[0]), call(trainer.model, X[0]))
 
 
+def test_a_run_beside_an_int8_base_is_taken_up_saved_and_exported(tmp_path):
+    def made(dtype=jnp.int8):
+        return trainer_of(Attentive(), base_dtype=dtype)
+
+    trainer, keeper = made(), Checkpoints(tmp_path / "run", every=1, keep=1)
+    trainer.fit(1, keeper=keeper)
+    keeper.close()
+    with pytest.raises(ValueError, match="frozen again/base/kernel: int8"):
+        Checkpoints(tmp_path / "run", every=1).resume(made(jnp.bfloat16))
+    again = made()
+    Checkpoints(tmp_path / "run", every=1).resume(again)
+    trainer.save(tmp_path / "adapted")
+    loaded = load_model(tmp_path / "adapted", lora(Attentive(), 2, targets="again", base_dtype=jnp.int8))
+    assert loaded.again.base.kernel.dtype == jnp.int8
+    expected = call(trainer.model, X[0])
+    for model in (again.model, loaded):
+        np.testing.assert_array_equal(call(model, X[0]), expected)
+    inferred = export.deserialize(bytearray(export_inference(loaded, X[0]))).call(X)
+    np.testing.assert_allclose(inferred[0], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"rank": 0}, "rank = 0"),
         ({"alpha": -1.0}, "alpha = -1.0"),
         ({"base_dtype": jnp.int32}, "int32.* is not supported"),
+        ({"targets": ()}, "leaves the model without adapters"),
         ({"targets": ("again", "atention")}, "'atention' fits no linear layer"),
     ],
 )

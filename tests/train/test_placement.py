@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxacct.precision import scope
 from jaxacct.train import Checkpoints, DPTrainer, IndexedSource, averaging
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.noise import privatize
+from jaxacct.train.noise import privatize, privatized, start
 from jaxacct.strategies import square_root
 from jaxacct.train.sampling import CyclicPoissonSampler
 
@@ -65,6 +65,23 @@ answer = {"releases": {"one": release(None, True)}}
 sizes = {"8": (8,), "4, 2": (4, 2), "2, 4 by vmap": (2, 4)}
 for name in MESHES:
     answer["releases"][name] = release(mesh_of(*sizes[name]), "vmap" not in name)
+
+# A sum that lies on one device, on a mesh of the axes that JAX makes; and the third row of correlated noise.
+def rows(mesh, strategy):
+    spec = P("data", None)
+    place = None if mesh is None else NamedSharding(mesh, spec)
+    total = jnp.ones((64, 5))
+    step = jax.jit(lambda key, state: privatized(key, total, strategy, state, noise_multiplier=1.3, clip_norm=0.7,
+                                                 expected_batch_size=13.0, shardings=place))
+    with scope():
+        state = None if strategy is None else start(strategy, total)
+        for key in jax.random.split(jax.random.key(6), 1 if strategy is None else 3):
+            row, state = step(key, state)
+        return np.asarray(row).tobytes().hex()
+
+made = jax.make_mesh((4, 2), ("data", "model"))
+answer["rows"] = [[rows(mesh, strategy) for mesh in meshes] for meshes, strategy in
+                  [((None, made), None), ((None, mesh_of(4, 2)), square_root(3))]]
 
 x = rng.normal(size=(203, 8)).astype(np.float32)
 
@@ -203,6 +220,11 @@ def test_sums_and_clip_are_those_of_one_device(answer, mesh):
 @pytest.mark.parametrize("mesh", MESHES)
 def test_noise_is_the_same_to_the_bit(answer, mesh):
     assert answer["releases"][mesh]["noise"] == answer["releases"]["one"]["noise"]
+
+
+def test_so_it_is_for_sums_that_lie_elsewhere_and_for_correlated_rows(answer):
+    for one, many in answer["rows"]:
+        assert many == one
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -163,6 +163,15 @@ def test_messages(changes, message):
         trainer(31, **changes)
 
 
-def test_more_are_present_than_there_may_be():
-    with pytest.raises(ValueError, match="present = 41 examples of at most num_examples = 40"):
-        PoissonSampler(40, 0.25, 41, present=41)
+@pytest.mark.parametrize("present", [41, 30.5])
+def test_more_are_present_than_there_may_be_or_no_whole_number(present):
+    with pytest.raises(ValueError, match=f"present = {present} examples of at most num_examples = 40"):
+        PoissonSampler(40, 0.25, 41, present=present)
+
+
+def test_numbers_of_examples_are_whole_and_may_be_numpys():
+    assert type(train.Batches(most_examples=np.int64(40)).size_for(31)) is int
+    with pytest.raises(ValueError, match="num_examples = 0 is not a size"):
+        train.PrivateGradients.planned(
+            loss, 0, epsilon=2.0, delta=1e-4, epochs=1, expected_batch_size=10, most_examples=40
+        )

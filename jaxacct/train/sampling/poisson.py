@@ -88,9 +88,10 @@ class PoissonSampler:
 
     def __post_init__(self) -> None:
         check_num_examples(self.num_examples)
-        if self.present is not None and not 0 < self.present <= self.num_examples:
+        present = self.present
+        if present is not None and not (isinstance(present, int) and 0 < present <= self.num_examples):
             raise ValueError(
-                f"present = {self.present} examples of at most num_examples = {self.num_examples}: give there a "
+                f"present = {present} examples of at most num_examples = {self.num_examples}: give there a "
                 "public number that was chosen without looking, large enough."
             )
         object.__setattr__(self, "sampling_rate", drawn_rate(self.sampling_rate))
