@@ -80,7 +80,7 @@ def operations_before(text: str) -> int:
     return total
 
 
-def told_of(name: str, topology: str, effort: float) -> dict[str, Any]:
+def told_of(name: str, topology: str) -> dict[str, Any]:
     """Returns what is to be said of one function; in the process that compiles it."""
     from jax.experimental import topologies
 
@@ -91,7 +91,7 @@ def told_of(name: str, topology: str, effort: float) -> dict[str, Any]:
     times = [time.monotonic(), time.process_time()]
     lowered = jax.jit(FUNCTIONS[name]).lower(*given)
     times += [time.monotonic(), time.process_time()]
-    compiled = lowered.compile({"exec_time_optimization_effort": effort})
+    compiled = lowered.compile()
     times += [time.monotonic(), time.process_time()]
     lowering, lowering_cpu, compiling, compiling_cpu = np.subtract(times[2:], times[:-2]).tolist()
     text = compiled.as_text()
@@ -113,21 +113,21 @@ def told_of(name: str, topology: str, effort: float) -> dict[str, Any]:
     }
 
 
-def _work(name: str, topology: str, effort: float, pipe: Any) -> None:
+def _work(name: str, topology: str, pipe: Any) -> None:
     # No chip is looked for, nor kept from others.
     for variable in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         os.environ.setdefault(variable, "1")
     try:
-        pipe.send(told_of(name, topology, effort))
+        pipe.send(told_of(name, topology))
     except Exception as error:
         pipe.send({"error": f"{type(error).__name__}: {error}"[:400]})
 
 
-def in_time(name: str, topology: str, effort: float, seconds: float) -> dict[str, Any]:
+def in_time(name: str, topology: str, seconds: float) -> dict[str, Any]:
     """Returns the same from a process of its own, which is stopped after so many seconds."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(name, topology, effort, its))
+    process = context.Process(target=_work, args=(name, topology, its))
     process.start()
     its.close()
     try:
@@ -144,14 +144,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", default=list(FUNCTIONS), help=", ".join(FUNCTIONS))
     parser.add_argument("--chip", choices=CHIPS, default="v5e")
     parser.add_argument("--minutes", type=float, default=10.0, help="for each function")
-    parser.add_argument("--effort", type=float, default=0.0, help="-1 to 1: jax_exec_time_optimization_effort")
     arguments = parser.parse_args()
     console, path = Console(width=140), arguments.json
     earlier = json.loads(path.read_text()) if path and path.exists() else {}
     records = earlier.get("functions", {}) if earlier.get("chip") == arguments.chip else {}
     for name in arguments.names:
-        records[name] = in_time(name, CHIPS[arguments.chip], arguments.effort, 60 * arguments.minutes)
-        records[name]["effort"] = arguments.effort
+        records[name] = in_time(name, CHIPS[arguments.chip], 60 * arguments.minutes)
         console.print(name, records[name])
         report.write(path, {"chip": arguments.chip, "wanted seconds": LIMIT, "functions": records})
 
