@@ -98,9 +98,9 @@ class Law(ABC):
         """
 
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
-        """Returns a bound on the quadrature's error of a cumulant's slope, where ``value`` is it; inf where none is known.
+        """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
 
-        For the scan's nodes, and for those of pieces that are no farther than ``step`` apart.
+        It holds for the scan's nodes, and for those of pieces that are no farther than ``step`` apart.
         """
         return jnp.full_like(order, jnp.inf)
 
@@ -204,12 +204,11 @@ def moments(nodes: Nodes, order: Array) -> Moments:
 
 
 def moments_and_errors(nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
-    """Returns the moments, and bounds on what rounding does to their value and slope; inf where they are taken directly.
+    """Returns the moments, and bounds on what rounding does to value and slope; inf where they are taken directly.
 
-    The other form adds terms of one sign. Each is a mass times a function of t Y or of Y, phi or e^x - 1 or a product
-    of that with Y, whose relative error is at most that of its argument times |x| + 2. With logs, orders times losses,
-    and losses off by sixteen units of themselves, as in :func:`cumulant_above`, a term is so by 16 (|log p| + |t Y| +
-    |Y| + 3) and eight of its own and of the sum.
+    The other form adds terms of one sign. Each is a mass times phi(x), or times Y (e^x - 1), x being t Y or -Y: they
+    err relatively by what x does, times at most |x| + 2. With logs, orders times losses and losses off by sixteen units
+    of themselves, as in :func:`cumulant_above`, a term is by 16 (|log p| + |t Y| + |Y| + 3), and by eight of its own.
     """
     y, limit = nodes.losses, arithmetic().largest_exponent
     p, power = jnp.exp(nodes.log_p), order * y
@@ -235,7 +234,7 @@ def moments_and_errors(nodes: Nodes, order: Array) -> tuple[Moments, Array, Arra
     slope = jnp.where(near, rise / (1 + jnp.where(near, excess, 0.0)), jnp.sum(weights * y))
 
     def error(terms: Array, atoms: Array) -> Array:
-        """A sum's error, and by how much it is larger in the logarithm's value or slope: moments are above 0.77."""
+        """Of a sum, over a moment that is above 0.77."""
         units = arithmetic().of_sum(y.shape[0]) + 8 + 16 * (3 + jnp.abs(nodes.log_p) + jnp.abs(power) + jnp.abs(y))
         off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0)) + 8 * atoms
         return jnp.where(near, 1.3 * arithmetic().roundoff * off, jnp.inf)
