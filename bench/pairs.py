@@ -104,7 +104,7 @@ def compiled(ask: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
 
 
 def as_counted(ask: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
-    """Returns what a function of numbers makes of rows in float64, with its own roundings counted, and with a pair's."""
+    """Returns what a function of numbers makes of rows in float64, counting its own roundings, and a pair's."""
     found = []
     for counted in (contextlib.nullcontext(), in_pairs()):
         with jax.enable_x64(True), counted:

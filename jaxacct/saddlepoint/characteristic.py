@@ -50,10 +50,11 @@ CENTRED = 24.0
 """Units by which the same errs in pairs where its linear part is taken out: 19, and 5 for that part and the difference.
 
 With exact weights w and the loss X less its mean, E_t[e^(iwX) - 1] = sum of w g(wX), g(a) = e^(ia) - 1 - ia, of modulus
-at most a^2/2 and 2|a|, and of slope at most |a| and 2. Weights that err by some share, and angles, move this sum by as
-much of min(a^2, 2|a|): in the second order. What the linear part iw X comes to with weights as computed is subtracted
-as it is; its true value is w times the error of the mean, a sum of terms of one sign. Without this the errors of
-weights count as a shift of the mean of all steps, by a share of the steps' spreads.
+at most a^2/2 and 2|a|, and of slope at most |a| and 2. Weights that err by 130 units, and angles that err by two of
+themselves and six of the loss's, move this sum by 150 of min(a^2/2, 2|a|), a tenth of the loss counted in: in the
+second order. What the linear part iw X comes to with weights as computed is subtracted as it is; its true value is w
+times the error of the mean, a sum of terms of one sign. Without this the errors of weights count as a shift of the mean
+of all steps, by a share of the steps' spreads.
 """
 
 Sums = tuple[Array, ...]
@@ -175,7 +176,7 @@ def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
     if arithmetic() == PAIR:
         spread, square, mean, doubt = spread
         off = (NODE_ROUNDING + IN_PAIRS) * u * w * spread
-        centred = w * (u * (CENTRED * spread + NODE_ROUNDING * jnp.minimum(2 * spread, w * square)) + doubt)
+        centred = w * (u * (CENTRED * spread + NODE_ROUNDING * jnp.minimum(2 * spread, w * square / 2)) + doubt)
         y = jnp.where(centred < off, y - w / spacing * mean, y)
         off = jnp.fmin(off, centred)
     else:
