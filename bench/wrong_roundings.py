@@ -5,7 +5,7 @@ Run: taskset -c 1 python -m bench.wrong_roundings --seeds 3
 A certificate is traced for pairs, and its program is run in float64, operation by operation, each result off by the
 whole of what :data:`jaxacct.arithmetic.PAIR` allows, to a side that a hash of its bits chooses. What pairs keep exact
 is left as it is: whole numbers, powers of two, sums with 0. Pairs themselves are far better: a bracket that misses
-rests on more than they promise. Sums are off by a unit for every term, of the sum of sizes. The truth is float64's own
+rests on more than they promise. Sums are off by what pairs promise of theirs, of the sum of sizes. The truth is float64's own
 bracket.
 """
 
@@ -60,7 +60,7 @@ def _error(equation: Any, given: list[Any], out: Any) -> Any:
         return 8 * (1 + jnp.minimum(given[0] ** 2, 1e4)) * size
     if name == "reduce_sum":
         terms = jnp.sum(given[0] != 0, axis=params["axes"])
-        return jnp.where(terms > 1, terms * jnp.sum(jnp.abs(given[0]), axis=params["axes"]), 0.0)
+        return jnp.where(terms > 1, PAIR.of_sum(terms) * jnp.sum(jnp.abs(given[0]), axis=params["axes"]), 0.0)
     if name == "cumsum":
         return given[0].shape[params["axis"]] * size
     if name == "dot_general":
