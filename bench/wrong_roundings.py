@@ -60,7 +60,8 @@ def _error(equation: Any, given: list[Any], out: Any) -> Any:
         return 8 * (1 + jnp.minimum(given[0] ** 2, 1e4)) * size
     if name == "reduce_sum":
         terms = jnp.sum(given[0] != 0, axis=params["axes"])
-        return jnp.where(terms > 1, PAIR.of_sum(terms) * jnp.sum(jnp.abs(given[0]), axis=params["axes"]), 0.0)
+        size = jnp.sum(jnp.abs(given[0]), axis=params["axes"])
+        return jnp.where(terms > 1, PAIR.of_sum(terms) * size, 0.0)
     if name == "cumsum":
         return given[0].shape[params["axis"]] * size
     if name == "dot_general":
