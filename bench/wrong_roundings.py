@@ -5,8 +5,8 @@ Run: taskset -c 1 python -m bench.wrong_roundings --seeds 3
 A certificate is traced for pairs, and its program is run in float64, operation by operation, each result off by the
 whole of what :data:`jaxacct.arithmetic.PAIR` allows, to a side that a hash of its bits chooses. What pairs keep exact
 is left as it is: whole numbers, powers of two, sums with 0. Pairs themselves are far better: a bracket that misses
-rests on more than they promise. Sums are off by what pairs promise of theirs, of the sum of sizes. The truth is float64's own
-bracket.
+rests on more than they promise. Sums are off by what pairs promise of theirs, of the sum of sizes. The truth is
+float64's own bracket.
 """
 
 from __future__ import annotations
