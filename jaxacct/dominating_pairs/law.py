@@ -79,6 +79,12 @@ class Law(ABC):
     every frequency, and nothing is known of how the characteristic function fades: a sum of atoms.
     """
 
+    is_close: ClassVar[bool] = False
+    """Whether logs of masses and losses are right to sixteen units of themselves, as :func:`moments_and_errors` asks.
+
+    Not where a loss is the difference of two logarithms that may be far larger.
+    """
+
     @abstractmethod
     def largest_order(self) -> Array:
         """Returns the largest order for which :meth:`scan` gives moments."""
@@ -208,7 +214,8 @@ def moments_and_errors(nodes: Nodes, order: Array) -> tuple[Moments, Array, Arra
 
     The other form adds terms of one sign. Each is a mass times phi(x), or times Y (e^x - 1), x being t Y or -Y: they
     err relatively by what x does, times at most |x| + 2. With logs, orders times losses and losses off by sixteen units
-    of themselves, as in :func:`cumulant_above`, a term is by 16 (|log p| + |t Y| + |Y| + 3), and by eight of its own.
+    of themselves, as in :func:`cumulant_above`, a term is by 16 (|log p| + |t Y| + |Y| + 3), and by 64 of its own: e^x
+    by four units, which e^x - 1 - x makes 45 from x = 1/2 on, and what moves the places of nodes.
     """
     y, limit = nodes.losses, arithmetic().largest_exponent
     p, power = jnp.exp(nodes.log_p), order * y
@@ -235,7 +242,7 @@ def moments_and_errors(nodes: Nodes, order: Array) -> tuple[Moments, Array, Arra
 
     def error(terms: Array, atoms: Array) -> Array:
         """Of a sum, over a moment that is above 0.77."""
-        units = arithmetic().of_sum(y.shape[0]) + 8 + 16 * (3 + jnp.abs(nodes.log_p) + jnp.abs(power) + jnp.abs(y))
+        units = arithmetic().of_sum(y.shape[0]) + 64 + 16 * (3 + jnp.abs(nodes.log_p) + jnp.abs(power) + jnp.abs(y))
         off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0)) + 8 * atoms
         return jnp.where(near, 1.3 * arithmetic().roundoff * off, jnp.inf)
 

@@ -109,7 +109,9 @@ def _row(run: tuple[DominatingPair, Nodes, Row, Array], order: Array, spacing: A
     if arithmetic() == PAIR:
         apart = jnp.maximum(step, scan.places[1] - scan.places[0])
         doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
-        spread = jnp.append(spread, doubt)
+        # Each piece after the first is added to the sums, and to the mean.
+        added = 2 * arithmetic().roundoff * (pieces - 1) * spread[0]
+        spread = jnp.append(spread, doubt + added)
     return by_work.map_rows(blocks_of(tiles), _to_the_steps, rows, (spacing, spread, missed, steps))
 
 

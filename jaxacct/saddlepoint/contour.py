@@ -281,8 +281,8 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     u, size = arithmetic().roundoff, jnp.abs(epsilon)
     at_zero = 1 / (line.order * (1 + line.order))
     mass, of_nodes, lever = map(jnp.sum, line.integrand[2:])
-    # A term errs by four units, and so does what is added: in pairs product and cosine by 50 of 16 to a unit.
-    rounding = u * (8 * at_zero + 4 * arithmetic().of_sum(BLOCK * line.blocks) * (at_zero + 2 * mass))
+    # A term errs by four units. Blocks are summed, then what they come to, and one half of the line is added to 0.
+    rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)

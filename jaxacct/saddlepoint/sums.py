@@ -44,7 +44,7 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     """
     of_rows, each = [], []
     for (pairs, _), rows in zip(parts, nodes, strict=True):
-        found, value_error, slope_error = of_each(moments_and_errors, (0, None))(rows, order)
+        found, value_error, slope_error = of_each(_moments_and_errors, (0, 0, None))(pairs, rows, order)
         missed = of_each(log_moment_error, (0, 0, None))(pairs, rows, order)
         of_rows.append(Row(found, slope_error))
         error = VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value)
@@ -52,6 +52,13 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
             error = jnp.fmin(error, value_error)
         each.append((found, error + jnp.exp(missed)))
     return *summed(parts, each), of_rows
+
+
+def _moments_and_errors(pair: DominatingPair, nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
+    """Returns the moments of a row, and bounds on what rounding does to value and slope; inf if nodes are not close."""
+    found, *errors = moments_and_errors(nodes, order)
+    of_value, of_slope = (error if law_of(pair).is_close else jnp.full_like(error, jnp.inf) for error in errors)
+    return found, of_value, of_slope
 
 
 def summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
