@@ -172,8 +172,9 @@ class TrapezoidLaw(Law):
         r = jnp.minimum(0.25 * order, self.largest_order() - order)
         largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
         error = jnp.exp(self.log_quadrature_error(order + r, r, step))
-        # In the slope of the logarithm the moment's own error counts besides.
-        return 2 * error * largest * (1 / r + 4 * jnp.max(jnp.abs(scan.losses)))
+        # In the slope of the logarithm the moment's own error counts besides, and that of P's and Q's masses, which
+        # :func:`moments` takes for whole.
+        return 2 * error * largest * (2 + 1 / r + 4 * jnp.max(jnp.abs(scan.losses)))
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         step = self.step(window, pieces)
