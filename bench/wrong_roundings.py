@@ -88,11 +88,14 @@ class Wrong:
         bits = (bits ^ (bits >> 29)) * jnp.uint64(0xBF58476D1CE4E5B9)
         return jnp.where(jnp.isfinite(error), out + jnp.where(bits >> 63 == 1, error, -error), out)
 
-    def turned_sums(self, sums: list[Any], weights: Any, angles: Any) -> list[Any]:
-        """Returns sums of turns (lanes, frequencies), off by 19 units of their terms' angles."""
+    def turned_sums(self, sums: list[Any], weights: Any, angles: Any, before: list[Any]) -> list[Any]:
+        """Returns sums of turns (lanes, frequencies), off by 19 units of their terms' angles, and one where added."""
         frequencies = 1 + jnp.arange(sums[0].shape[1])
         error = 19 * frequencies * jnp.sum(weights * jnp.abs(angles), axis=1, keepdims=True) * PAIR.roundoff
-        return [self.off_by(part, error / np.sqrt(2)) for part in sums]
+        return [
+            self.off_by(part, error / np.sqrt(2) + jnp.where(old != 0, jnp.abs(part), 0.0) * PAIR.roundoff)
+            for part, old in zip(sums, before, strict=True)
+        ]
 
     def run(self, program: Any, *given: Any) -> list[Any]:
         """Returns the results of a closed program, the programs within it likewise."""
@@ -111,7 +114,7 @@ class Wrong:
         """Returns the results of one equation."""
         name, params = equation.primitive.name, equation.params
         if params.get("name") == "turned_sums":
-            return self.turned_sums(jaxpr_as_fun(params["jaxpr"])(*given), *given[:2])
+            return self.turned_sums(jaxpr_as_fun(params["jaxpr"])(*given), *given[:2], given[4:6])
         inner = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vmap_call": "call"}
         if name in inner:
             return self.run(params[inner[name]], *given)
