@@ -8,12 +8,16 @@ overlap, and the known value be within both: how many do not is counted, and non
 settings on which float64 has converged; wanted are 1e-9 for 95 % of those, from the exact accountant, and for the mesh
 a gap of 1e-3 for 99 %. Deltas go down to 1e-40.
 
+``--counted`` asks about widths alone, of as many settings as are wanted: certificates that count a pair's roundings, of
+programs that float64 runs, in milliseconds each.
+
 What is written is complete after each batch, beside what an earlier run left there; ``--minutes`` stops before the
 next. A batch takes as long as its slowest setting, a small one about as long as one of hundreds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -29,6 +33,7 @@ from rich.console import Console
 
 import jaxacct as ja
 from bench import report
+from jaxacct.arithmetic import in_pairs
 from jaxacct.elementary import FAST
 from jaxacct.float_pairs.interpret import as_pairs
 
@@ -38,6 +43,9 @@ RANGES = np.log([[0.5, 8.0], [1e-3, 0.2], [100, 1e5]])
 """Noise, rate, steps: logs of the least and the most."""
 
 DELTAS = np.log([1e-40, 1e-2])
+
+USUAL, USUAL_DELTAS = np.log([[0.5, 8.0], [1e-3, 0.1], [1e3, 1e5]]), np.log([1e-12, 1e-5])
+"""What widths are asked about."""
 
 NARROW, GAP = 1e-9, 1e-3
 
@@ -55,11 +63,11 @@ KINDS: dict[str, tuple[Callable[..., Any], int]] = {
 Rows = tuple[np.ndarray, ...]
 
 
-def settings(count: int, seed: int) -> Rows:
+def settings(count: int, seed: int, ranges: np.ndarray = RANGES, deltas: np.ndarray = DELTAS) -> Rows:
     """Returns noise, rate, whole steps and delta of random settings."""
     random = np.random.default_rng(seed)
-    noise, rate, steps = np.exp(random.uniform(RANGES[:, 0], RANGES[:, 1], (count, 3))).T
-    return noise, rate, np.round(steps), np.exp(random.uniform(*DELTAS, count))
+    noise, rate, steps = np.exp(random.uniform(ranges[:, 0], ranges[:, 1], (count, 3))).T
+    return noise, rate, np.round(steps), np.exp(random.uniform(*deltas, count))
 
 
 def side_by_side(function: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
@@ -95,6 +103,15 @@ def compiled(ask: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
     return jax.tree.map(np.asarray, found[0]), jax.tree.map(np.asarray, found[1])
 
 
+def as_counted(ask: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
+    """Returns what a function of numbers makes of rows in float64, counting its own roundings, and a pair's."""
+    found = []
+    for counted in (contextlib.nullcontext(), in_pairs()):
+        with jax.enable_x64(True), counted:
+            found.append(jax.jit(lambda *columns: jax.lax.map(lambda row: ask(*row), columns))(*rows))
+    return jax.tree.map(np.asarray, found[0]), jax.tree.map(np.asarray, found[1])
+
+
 class Job(NamedTuple):
     """Questions of one form: ``ask`` of rows."""
 
@@ -126,6 +143,13 @@ def _asking(verb: Callable[..., ja.Bounds], make: Callable[..., Any], relation: 
     return ask
 
 
+def _at_their_epsilons(make: Callable[..., Any], relation: Any, rows: Rows) -> Rows:
+    """Returns the rows with the epsilons of their deltas, for questions of delta."""
+    with jax.enable_x64(True):
+        there = jax.jit(jax.vmap(_asking(ja.saddlepoint.epsilon, make, relation)))(*rows)
+    return (*rows[:3], np.where(there.converged, np.asarray(there.estimate), 1.0))
+
+
 def exact_ones(count: int, batch: int) -> Iterator[Job]:
     """Yields random questions of the exact accountant: epsilons, and deltas at epsilons of random deltas."""
     done, seed = 0, 0
@@ -141,9 +165,7 @@ def exact_ones(count: int, batch: int) -> Iterator[Job]:
             if not size:
                 return
             if verb is delta:
-                with jax.enable_x64(True):
-                    there = jax.jit(jax.vmap(_asking(epsilon, make, relation)))(*rows)
-                rows = (*rows[:3], np.where(there.converged, np.asarray(there.estimate), 1.0))
+                rows = _at_their_epsilons(make, relation, rows)
             done += size
             yield Job(f"{name}, {verb.__name__}, {relation}", _asking(verb, make, relation), rows)
 
@@ -163,6 +185,21 @@ def narrow_one(points: int) -> Iterator[Job]:
     usual = tuple(np.array([value]) for value in (1.0, 0.01, 1e4, 1e-5))
     ask = _asking(ja.prv.epsilon, KINDS["poisson gaussian"][0], "add_or_remove", points=points)
     yield Job(f"mesh, {points} points, narrow", ask, usual, None, 1e-6, compiled)
+
+
+def counted_ones(count: int, points: int) -> Iterator[Job]:
+    """Yields usual questions of which the widths are asked."""
+    make, rows = KINDS["poisson gaussian"][0], settings(count, 0, USUAL, USUAL_DELTAS)
+    epsilon, delta, mesh = (
+        ja.saddlepoint.epsilon,
+        ja.saddlepoint.delta,
+        functools.partial(ja.prv.epsilon, points=points),
+    )
+    yield Job("epsilon as counted", _asking(epsilon, make, "remove"), rows, run=as_counted)
+    yield Job(
+        "delta as counted", _asking(delta, make, "remove"), _at_their_epsilons(make, "remove", rows), run=as_counted
+    )
+    yield Job(f"mesh, {points} points, as counted", _asking(mesh, make, "remove"), rows, None, GAP, as_counted)
 
 
 def judged(job: Job, exact: Any, found: Any) -> dict[str, Any]:
@@ -196,6 +233,7 @@ def main() -> None:
     parser.add_argument("--mesh", type=int, default=100)
     parser.add_argument("--points", type=int, default=8192, help="of the mesh")
     parser.add_argument("--narrow", type=int, default=0, help="points of the mesh whose gap is to be 1e-6")
+    parser.add_argument("--counted", type=int, default=0, help="usual settings whose widths are asked about")
     parser.add_argument("--batch", type=int, default=256, help="settings at once")
     parser.add_argument("--minutes", type=float, default=60.0)
     arguments = parser.parse_args()
@@ -204,7 +242,8 @@ def main() -> None:
     exact = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch)) if arguments.settings else ()
     mesh = mesh_ones(arguments.mesh, 1, arguments.points) if arguments.mesh else ()
     narrow = narrow_one(arguments.narrow) if arguments.narrow else ()
-    for job in itertools.chain(*exact, mesh, narrow):
+    counted = counted_ones(arguments.counted, arguments.points) if arguments.counted else ()
+    for job in itertools.chain(counted, *exact, mesh, narrow):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
         begun = time.process_time()

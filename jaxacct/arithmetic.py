@@ -59,6 +59,13 @@ class Arithmetic:
         """
         return 8 * self.roundoff
 
+    def of_sum(self, count: Any) -> Any:
+        """Units of roundoff by which a sum of so many terms errs, over the sum of their sizes.
+
+        Pairs are summed in whole numbers: n by n 2^-52, n/256 units (:mod:`jaxacct.float_pairs.sums`).
+        """
+        return 1 + count / 256 if self.name == "pair" else count
+
 
 FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0)
 """IEEE 754's double, and functions as :mod:`jaxacct.elementary` asks for them: four units in the last place."""

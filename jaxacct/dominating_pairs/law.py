@@ -79,6 +79,12 @@ class Law(ABC):
     every frequency, and nothing is known of how the characteristic function fades: a sum of atoms.
     """
 
+    is_close: ClassVar[bool] = False
+    """Whether logs of masses and losses are right to sixteen units of themselves, as :func:`moments_and_errors` asks.
+
+    Not where a loss is the difference of two logarithms that may be far larger.
+    """
+
     @abstractmethod
     def largest_order(self) -> Array:
         """Returns the largest order for which :meth:`scan` gives moments."""
@@ -96,6 +102,13 @@ class Law(ABC):
 
         For nodes that are ``step`` apart.
         """
+
+    def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
+        """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
+
+        It holds for the scan's nodes, and for those of pieces that are no farther than ``step`` apart.
+        """
+        return jnp.full_like(order, jnp.inf)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         """Returns an upper bound, for all frequencies from w on, of ``log |E_t[e^(iwY)]|``; 0 where none is known."""
@@ -151,6 +164,18 @@ class TrapezoidLaw(Law):
         needed = jnp.ceil((window[1] - window[0]) / (self.widest_step(order, w) * RULE))
         return jnp.clip(needed, 1, self.most_pieces).astype(jnp.int32)
 
+    def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
+        # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most what it
+        # is within r of t over r, and there it is at most that of order t + r and frequency r: it grows with the order,
+        # as moments do, or they are at most 1. What the nodes leave out counts with the losses there, not far beyond
+        # the scan's.
+        r = jnp.minimum(0.25 * order, self.largest_order() - order)
+        largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
+        error = jnp.exp(self.log_quadrature_error(order + r, r, step))
+        # In the slope of the logarithm the moment's own error counts besides, and that of P's and Q's masses, which
+        # :func:`moments` takes for whole.
+        return 2 * error * largest * (2 + 1 / r + 4 * jnp.max(jnp.abs(scan.losses)))
+
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         step = self.step(window, pieces)
         return self.nodes(window[0] + step * RULE * index, step)
@@ -182,6 +207,17 @@ def moments(nodes: Nodes, order: Array) -> Moments:
     phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
     For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
     """
+    return moments_and_errors(nodes, order)[0]
+
+
+def moments_and_errors(nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
+    """Returns the moments, and bounds on what rounding does to value and slope; inf where they are taken directly.
+
+    The other form adds terms of one sign. Each is a mass times phi(x), or times Y (e^x - 1), x being t Y or -Y: they
+    err relatively by what x does, times at most |x| + 2. With logs, orders times losses and losses off by sixteen units
+    of themselves, as in :func:`cumulant_above`, a term is by 16 (|log p| + |t Y| + |Y| + 3), and by 64 of its own: e^x
+    by four units, which e^x - 1 - x makes 45 from x = 1/2 on, and what moves the places of nodes.
+    """
     y, limit = nodes.losses, arithmetic().largest_exponent
     p, power = jnp.exp(nodes.log_p), order * y
     logs = nodes.log_p + power
@@ -204,7 +240,17 @@ def moments(nodes: Nodes, order: Array) -> Moments:
     rise = jnp.sum(y * lean + back) + nodes.missing - nodes.infinite
     value = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
     slope = jnp.where(near, rise / (1 + jnp.where(near, excess, 0.0)), jnp.sum(weights * y))
-    return Moments(value, slope, jnp.sum(weights * (y - slope) ** 2))
+
+    def error(terms: Array, atoms: Array) -> Array:
+        """Of a sum, over a moment that is above 0.77."""
+        units = arithmetic().of_sum(y.shape[0]) + 64 + 16 * (3 + jnp.abs(nodes.log_p) + jnp.abs(power) + jnp.abs(y))
+        off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0)) + 8 * atoms
+        return jnp.where(near, 1.3 * arithmetic().roundoff * off, jnp.inf)
+
+    atoms = nodes.missing + nodes.infinite
+    off_value = error(up + order * back, (order + 1) * atoms)
+    off_slope = error(y * lean + back, atoms) + 1.3 * jnp.abs(slope) * off_value
+    return Moments(value, slope, jnp.sum(weights * (y - slope) ** 2)), off_value, off_slope
 
 
 def cumulant_above(nodes: Nodes, order: Array) -> Array:

@@ -238,6 +238,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     pair: SubsampledGaussianPair
 
     most_pieces = 12
+    is_close = True
 
     def _room(self) -> tuple[Array, Array]:
         """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.

@@ -22,6 +22,7 @@ from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Moments, Nodes, law_of
 from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import log_complement
+from jaxacct.saddlepoint.sums import Row
 
 FREQUENCIES = 2048
 """Most nodes on one half of the line."""
@@ -45,6 +46,17 @@ which two are put together, err by up to six units of themselves (:mod:`.turns`)
 IN_PAIRS = 12.0
 """Units more in pairs: all but the weights is right to 19 there (:mod:`jaxacct.float_pairs.tiles`), not to 8."""
 
+CENTRED = 24.0
+"""Units by which the same errs in pairs where its linear part is taken out: 19, and 5 for that part and the difference.
+
+With exact weights w and the loss X less its mean, E_t[e^(iwX) - 1] = sum of w g(wX), g(a) = e^(ia) - 1 - ia, of modulus
+at most a^2/2 and 2|a|, and of slope at most |a| and 2. Weights that err by 130 units, and angles that err by two of
+themselves and six of the loss's, move this sum by 150 of min(a^2/2, 2|a|), a tenth of the loss counted in: in the
+second order. What the linear part iw X comes to with weights as computed is subtracted as it is; its true value is w
+times the error of the mean, a sum of terms of one sign. Without this the errors of weights count as a shift of the mean
+of all steps, by a share of the steps' spreads.
+"""
+
 Sums = tuple[Array, ...]
 
 
@@ -59,7 +71,7 @@ def blocks_of(tiles: Array) -> Array:
 
 
 def log_characteristic(
-    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
+    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Row], order: Array, spacing: Array, tiles: Array
 ) -> Sums:
     """Returns log modulus and phase of E_t[e^(iw(S - E_t S))] at (1 ... FREQUENCIES) spacing, in rows of BLOCK.
 
@@ -79,9 +91,9 @@ def log_characteristic(
     return tuple(functools.reduce(jnp.add, each) for each in zip(*sums, strict=True))
 
 
-def _row(run: tuple[DominatingPair, Nodes, Moments, Array], order: Array, spacing: Array, tiles: Array) -> Sums:
+def _row(run: tuple[DominatingPair, Nodes, Row, Array], order: Array, spacing: Array, tiles: Array) -> Sums:
     """Returns the sums of one loss, times steps."""
-    pair, scan, known, steps = run
+    pair, scan, (known, slope_error), steps = run
     law = law_of(pair)
     window = law.window(order, scan)
     end = spacing * TILE * tiles
@@ -91,8 +103,15 @@ def _row(run: tuple[DominatingPair, Nodes, Moments, Array], order: Array, spacin
     taken = jnp.where(steps > 0, pieces, 0)
     given = pair, window, pieces, known, order, spacing, tiles
     real, imaginary, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
-    missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
+    step = law.step(window, pieces)
+    missed = 2 * jnp.exp(law.log_quadrature_error(order, end, step))
     rows = tuple(values.reshape(-1, BLOCK) for values in (real, imaginary))
+    if arithmetic() == PAIR:
+        apart = jnp.maximum(step, scan.places[1] - scan.places[0])
+        doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
+        # Each piece after the first is added to the sums, and to the mean.
+        added = 2 * arithmetic().roundoff * (pieces - 1) * spread[0]
+        spread = jnp.append(spread, doubt + added)
     return by_work.map_rows(blocks_of(tiles), _to_the_steps, rows, (spacing, spread, missed, steps))
 
 
@@ -129,30 +148,46 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how:
         weights, angles, more = _of_piece(i, *rest)
         return i + 1, *add(weights, angles, first, tiles, real, imaginary), spread + more
 
-    start: Sums = (jnp.zeros_like(taken), nothing, nothing, jnp.zeros_like(order))
+    none = jnp.zeros(3 if arithmetic() == PAIR else (), order.dtype)
+    start: Sums = (jnp.zeros_like(taken), nothing, nothing, none)
     return by_work.while_loop(lambda sums, given: sums[0] < given[-1], piece, start, given, **how)[1:]
 
 
 def _of_piece(
     i: Array, pair: DominatingPair, window: Any, pieces: Array, known: Moments, order: Array, spacing: Array
 ) -> Sums:
-    """Returns the weights of one piece of the nodes, their angles at the first frequency, and their spread."""
+    """Returns the weights of one piece of the nodes, their angles at the first frequency, and their spread.
+
+    In pairs also the spread's square, and the mean of the angles.
+    """
     nodes = law_of(pair).piece(window, i, pieces)
     weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
     deviations = nodes.losses - known.slope
-    spread = jnp.sum(weights * (jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)))
-    return weights, spacing * deviations, spread
+    angles = spacing * deviations
+    sizes = jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)
+    spread = jnp.sum(weights * sizes)
+    if arithmetic() == PAIR:
+        spread = jnp.stack([spread, jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)])
+    return weights, angles, spread
 
 
 def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
     (x, y), (spacing, spread, missed, steps), u = sums, given, arithmetic().roundoff
+    w = frequencies(spacing, i)
+    if arithmetic() == PAIR:
+        spread, square, mean, doubt = spread
+        off = (NODE_ROUNDING + IN_PAIRS) * u * w * spread
+        centred = w * (u * (CENTRED * spread + NODE_ROUNDING * jnp.minimum(2 * spread, w * square / 2)) + doubt)
+        y = jnp.where(centred < off, y - w / spacing * mean, y)
+        off = jnp.fmin(off, centred)
+    else:
+        off = NODE_ROUNDING * u * w * spread
     # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
     excess, square = 2 * x + x**2 + y**2, jnp.maximum((1 + x) ** 2 + y**2, u**2)
     log_modulus = 0.5 * jnp.where(excess > -0.5, log_complement(-jnp.maximum(excess, -0.5)), jnp.log(square))
     # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
-    units = NODE_ROUNDING + (IN_PAIRS if arithmetic() == PAIR else 0.0)
-    error = jnp.log1p((units * u * frequencies(spacing, i) * spread + missed) * jnp.exp(-log_modulus))
+    error = jnp.log1p((off + missed) * jnp.exp(-log_modulus))
     once = log_modulus, jnp.arctan2(y, 1 + x), error
     return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in once)
 

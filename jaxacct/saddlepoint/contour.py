@@ -20,14 +20,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic, roughly
+from jaxacct.arithmetic import PAIR, arithmetic, roughly
 from jaxacct.composition import Part
-from jaxacct.dominating_pairs.law import Moments, Nodes, law_of
+from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
 from jaxacct.pytrees import of_each
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
-from jaxacct.saddlepoint.sums import cumulants_above, largest_order, log_factor, summed, total_and_error
+from jaxacct.saddlepoint.sums import Row, cumulants_above, largest_order, log_factor, summed, total_and_error
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
@@ -41,6 +41,9 @@ line leaves them out and needs far fewer nodes.
 
 PENALTY = 6.0
 """Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
+
+LONGER = 4.0
+"""In pairs, by how much a line that loses fewer digits may be longer than the shortest."""
 
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound says that it is far enough."""
@@ -108,6 +111,10 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:LINES]
     penalty = heights - jnp.min(heights)
     cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
+    if arithmetic() == PAIR:
+        # Digits are few: the most that so many times the nodes can buy.
+        shortest = jnp.min(jnp.where(penalty < PENALTY, lengths, jnp.inf))
+        cost = jnp.where(lengths <= LONGER * shortest, penalty, jnp.inf)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), LINES - 1)
     return best, lengths[best]
 
@@ -225,7 +232,7 @@ def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
 
 
 def integrand(
-    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Moments], order: Array, spacing: Array, tiles: Array
+    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Row], order: Array, spacing: Array, tiles: Array
 ) -> Integrand:
     """Returns the integrand at the nodes of so many tiles; beyond it is zero.
 
@@ -274,7 +281,8 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     u, size = arithmetic().roundoff, jnp.abs(epsilon)
     at_zero = 1 / (line.order * (1 + line.order))
     mass, of_nodes, lever = map(jnp.sum, line.integrand[2:])
-    rounding = u * (8 * at_zero + 4 * BLOCK * line.blocks * (at_zero + 2 * mass))
+    # A term errs by four units. Blocks are summed, then what they come to, and one half of the line is added to 0.
+    rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)

@@ -300,7 +300,9 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
         off, gap = jnp.maximum(below, above), jnp.abs(value - target)
         # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
         newton = at - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
-        width = 2 * (off + gap) / -slope + 8 * u * (1 + jnp.abs(at))
+        # So near log delta is as good as linear; from afar it, and what it is off by, may not be.
+        spare = jnp.minimum(1.05 + 1000 * (off + gap), 2.0)
+        width = (spare * (off + gap) + 16 * u * jnp.abs(value)) / -slope + 8 * u * (1 + jnp.abs(at))
         seen = jnp.where(jnp.arange(3)[:, None] == rows, jnp.stack([at, value, slope, below, above]), seen)
         is_met = (steps >= NEWTON) | (gap <= 0.01 * off)
         return _Looks(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic
+from jaxacct.arithmetic import PAIR, arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments
+from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
 from jaxacct.pytrees import of_each
 
 VALUE_ROUNDING = 700.0
@@ -30,18 +30,35 @@ def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
     return summed(parts, [of_each(moments, (0, None))(rows, order) for rows in nodes])
 
 
-def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Moments]]:
+class Row(NamedTuple):
+    """Moments of a row, and how far rounding may have moved the slope."""
+
+    moments: Moments
+    slope_error: Array
+
+
+def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Row]]:
     """Returns the moments of the sum, a bound on the error of its K(order), and the moments of each row.
 
     The error is that of rounding and quadrature.
     """
     of_rows, each = [], []
     for (pairs, _), rows in zip(parts, nodes, strict=True):
-        found = of_each(moments, (0, None))(rows, order)
+        found, value_error, slope_error = of_each(_moments_and_errors, (0, 0, None))(pairs, rows, order)
         missed = of_each(log_moment_error, (0, 0, None))(pairs, rows, order)
-        of_rows.append(found)
-        each.append((found, VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value) + jnp.exp(missed)))
+        of_rows.append(Row(found, slope_error))
+        error = VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value)
+        if arithmetic() == PAIR:
+            error = jnp.fmin(error, value_error)
+        each.append((found, error + jnp.exp(missed)))
     return *summed(parts, each), of_rows
+
+
+def _moments_and_errors(pair: DominatingPair, nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
+    """Returns the moments of a row, and bounds on what rounding does to value and slope; inf if nodes are not close."""
+    found, *errors = moments_and_errors(nodes, order)
+    of_value, of_slope = (error if law_of(pair).is_close else jnp.full_like(error, jnp.inf) for error in errors)
+    return found, of_value, of_slope
 
 
 def summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
