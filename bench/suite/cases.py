@@ -246,7 +246,7 @@ def mu(quick: bool) -> Case:
 
 def step(model: str, quick: bool) -> Case:
     setting = {"model": model, "batch": 256, "seconds": 2.0 if quick else 20.0}
-    kinds = {"jaxacct, ghost": "ghost", "jaxacct, ghost by 64": "ghost by 64", "jaxacct, per example": "vmap"}
+    kinds = {"jaxacct, ghost": "ghost", "jaxacct, ghost by 32": "ghost by 32", "jaxacct, per example": "vmap"}
     kinds |= {"jax-privacy": "jax-privacy", "jax-privacy by 16": "jax-privacy by 16"}
     contenders = [
         Contender(name, "jaxacct" if "jaxacct" in name else "jax-privacy", [setting | {"kind": kind}])

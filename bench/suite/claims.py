@@ -127,10 +127,13 @@ def _wrong(rows: Rows) -> float | None:
 
 
 OUT_OF_REACH = "one of the two did not get there"
-FIRST_CALLS = "a hundred first discretizations are what the mesh costs there; `ja.epsilon` takes the exact route"
+FIRST_CALLS = (
+    "a hundred discretizations are what it costs, and evolving meshes where one for each says nothing; "
+    "`ja.epsilon` takes the exact route"
+)
 EACH_INTEGRAL = "a characteristic function for each mechanism, 34 ms in all, whatever the error"
 STEPS_OF_MESHES = "meshes come in sizes of 4 to 3 and 3 to 2: the one taken is finer than was asked for"
-PLANNING = "sketches and plans of two directions take 3 ms of our 5, at any mesh; `ja.epsilon` takes less than 2"
+PLANNING = "sketch, outline and Chernoff's bound take 2 ms of our 3, at any mesh; `ja.epsilon` takes less than 1"
 CERTIFICATES = "beside the arithmetic of an estimate, errors are bounded, and small operations are started one by one"
 FEW_POINTS = "their coarsest intervals take few points at 10^7 steps"
 
