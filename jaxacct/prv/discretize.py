@@ -125,7 +125,8 @@ def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Ar
     upward = (value + error * (1 + 16 * roundoff())) / -jnp.expm1(-h) * (1 + 16 * roundoff())
     # Where e^y Q is 0 times infinity nothing is known of the split: all of it moves up.
     upward = jnp.clip(jnp.where(jnp.isnan(upward), mass, upward), 0.0, mass)
-    stays = jnp.concatenate([mass - upward, jnp.zeros(1)])
+    # A compiler may leave the product's rounding out of this difference alone: it is not to be below 0.
+    stays = jnp.concatenate([jnp.maximum(mass - upward, 0.0), jnp.zeros(1)])
     return stays + jnp.concatenate([(cells.p[0] + cells.p_error[0])[None], upward])
 
 
