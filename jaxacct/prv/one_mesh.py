@@ -46,8 +46,8 @@ def answers(
     return _read(points, every, steps, mesh, chosen.order, chosen.log_tail, facts, questions)
 
 
-def _rows(chosen: Outline, which: Any) -> Outline:
-    """Returns what is chosen for some of the losses, or for one."""
+def _rows(chosen: Outline, which: slice) -> Outline:
+    """Returns what is chosen for some of the losses."""
     return Outline(*(leaf[which] if np.ndim(leaf) else leaf for leaf in chosen))
 
 

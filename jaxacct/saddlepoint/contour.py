@@ -110,11 +110,12 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:LINES]
     penalty = heights - jnp.min(heights)
-    cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
     if arithmetic() == PAIR:
         # Digits are few: the most that so many times the nodes can buy.
         shortest = jnp.min(jnp.where(penalty < PENALTY, lengths, jnp.inf))
         cost = jnp.where(lengths <= LONGER * shortest, penalty, jnp.inf)
+    else:
+        cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), LINES - 1)
     return best, lengths[best]
 
