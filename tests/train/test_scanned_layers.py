@@ -1,0 +1,127 @@
+"""Are layers of a scan over stacked parameters held each by itself, with the norms and sums of the same layers unrolled?"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxacct.precision import in_float64
+from jaxacct.train.clipping import Flat, clip_and_sum, routes
+from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
+from jaxacct.train.clipping.ghost import GhostLoss
+from jaxacct.train.clipping.query import StoredLoss
+
+BATCH, WIDTH = 3, 24
+ROWS = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 4, WIDTH)), jnp.float32)
+WORDS = jnp.asarray([[1, 2, 1, 6], [0, 0, 0, 0], [3, 4, 250, 6]], jnp.int32)
+
+
+def drawn(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) / np.sqrt(shape[-2]), jnp.float32)
+
+
+def decoder(params, words):
+    """Words read and written by one table, layers turned before the scan and cast inside, one matrix that all share."""
+    def layer(held, own):
+        kernel, bias = own
+
+        @jax.checkpoint
+        def run(kernel, held):
+            return jnp.tanh(held @ kernel.astype(jnp.float32).T + bias) @ params["shared"]
+
+        return held + run(kernel, held), None
+
+    held = params["table"][words]
+    held, _ = jax.lax.scan(layer, held, (params["kernel"].transpose(2, 0, 1), params["bias"]), reverse=True)
+    return jnp.sum(jnp.tanh(held @ params["table"].T) ** 2)
+
+
+def nested(params, rows):
+    """Layers of layers; a copy that an inner scan hands to all its steps; one stack that two scans slice."""
+    def inner(held, own):
+        return jnp.tanh(held @ own), None
+
+    def outer(held, own):
+        deep, fixed = own
+        held, _ = jax.lax.scan(inner, held, deep)
+        return jax.lax.fori_loop(0, 2, lambda _, held: jnp.tanh(held @ fixed), held), None
+
+    held, _ = jax.lax.scan(outer, rows[0], (params["deep"], params["fixed"]))
+    for flip in (False, True):
+        held, _ = jax.lax.scan(inner, held, params["twice"].reshape(2, WIDTH, WIDTH), reverse=flip)
+    return jnp.sum(held**2)
+
+
+def kinds(params, rows):
+    """Layers that look up rows, convolve, and are a vector for one position."""
+    def layer(held, own):
+        table, kernel, vector = own
+        image = jax.lax.conv(held[None, None], kernel, (1, 1), "SAME")[0, 0]
+        return jnp.tanh(image + table[jnp.int32(jnp.abs(held[:, 0]) * 3)]) * (held[0] @ vector).sum(), held.sum()
+
+    held, sums = jax.lax.scan(layer, rows, (params["table"], params["image"], params["vector"]))
+    return jnp.sum(held**2) + sums.sum()
+
+
+def not_understood(params, rows):
+    """A stack that is used as a whole as well; one turned end for end; one that the scan carries."""
+    def layer(held, own):
+        held, carried = held
+        whole, turned = own
+        return (jnp.tanh(held @ whole @ turned @ carried[0]), carried), None
+
+    stacks = params["whole"], params["turned"][::-1]
+    (held, _), _ = jax.lax.scan(layer, (rows[0], params["carried"]), stacks)
+    return jnp.sum(held**2) + jnp.sum(jnp.tanh(jnp.einsum("k,lkn->ln", held, params["whole"])))
+
+
+CASES = {
+    "decoder": (
+        decoder,
+        {
+            "table": drawn(0, 300, WIDTH), "kernel": drawn(1, 80, WIDTH, 2).astype(jnp.float16), "bias": drawn(2, 2, 80),
+            "shared": drawn(3, 80, WIDTH),
+        },
+        WORDS, {"table": Tied, "kernel": Stored, "bias": Stored, "shared": Stored},
+    ),
+    "nested": (
+        nested,
+        {"deep": drawn(1, 3, 2, WIDTH, WIDTH), "fixed": drawn(2, 3, WIDTH, WIDTH), "twice": drawn(3, WIDTH, 2 * WIDTH)},
+        ROWS, {"deep": Outer, "fixed": Summed, "twice": Summed},
+    ),
+    "kinds": (
+        kinds,
+        {"table": drawn(1, 2, 7, WIDTH), "image": drawn(2, 2, 1, 1, 3, 3), "vector": drawn(3, 2, WIDTH, 30)},
+        ROWS, {"table": Looked, "image": Stored, "vector": Outer},
+    ),
+    "not understood": (
+        not_understood,
+        {"whole": drawn(1, 2, WIDTH, WIDTH), "turned": drawn(2, 2, WIDTH, WIDTH), "carried": drawn(3, 1, WIDTH, WIDTH)},
+        ROWS, {"whole": Stored, "turned": Stored, "carried": Stored},
+    ),
+}  # fmt: skip
+
+
+@in_float64
+def squares_of(parts):
+    return [part.squares() for part in parts]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_norms_and_sums_are_those_of_vmap(name):
+    loss, params, examples, forms = CASES[name]
+    print(routes(loss, params, examples[0]))
+
+    @jax.jit
+    def both(params, examples, mask):
+        ways = GhostLoss(loss, params, examples[0]), StoredLoss(loss)
+        norms = [squares_of(way.contributions(params, examples)) for way in ways]
+        sums = [clip_and_sum(loss, params, examples, mask, rule=Flat(0.7), ghost=ghost)[0] for ghost in (True, False)]
+        return norms, list(map(jax.tree.leaves, sums))
+
+    norms, sums = both(params, examples, jnp.arange(BATCH) != 1)
+    for ours, theirs in zip(*norms, strict=True):
+        np.testing.assert_allclose(np.sqrt(ours), np.sqrt(theirs), rtol=1e-4)
+    for ours, theirs in zip(*sums, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
+    assert {route.parameter: route.form for route in routes(loss, params, examples[0])} == forms
