@@ -1,4 +1,4 @@
-"""Are layers of a scan over stacked parameters held each by itself, with the norms and sums of the same layers unrolled?"""
+"""Are layers that a scan takes off stacked parameters each held by itself, and the same as layers one by one?"""
 
 import re
 from collections import Counter
@@ -7,12 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxacct.precision import in_float64
+from jaxacct.train import lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
 from jaxacct.train.clipping.ghost import GhostLoss
 from jaxacct.train.clipping.query import StoredLoss
+from jaxacct.train.modules import merged, split_params
 
 BATCH, WIDTH = 5, 24
 ROWS = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 4, WIDTH)), jnp.float32)
@@ -25,6 +28,7 @@ def drawn(seed, *shape):
 
 def decoder(params, words):
     """Words read and written by one table, layers turned before the scan and cast inside, one matrix that all share."""
+
     def layer(held, own):
         kernel, down, bias = own
 
@@ -34,13 +38,14 @@ def decoder(params, words):
 
         return held + run(kernel, held) + jnp.tile(jnp.sin(held @ down), 2), None
 
-    held = params["table"][words]
-    held, _ = jax.lax.scan(layer, held, (params["kernel"].transpose(2, 0, 1), params["down"], params["bias"]), reverse=True)
+    stacks = params["kernel"].transpose(2, 0, 1), params["down"], params["bias"]
+    held, _ = jax.lax.scan(layer, params["table"][words], stacks, reverse=True)
     return jnp.sum(jnp.tanh(held @ params["table"].T) ** 2)
 
 
 def nested(params, rows):
     """Layers of layers; a copy that an inner scan hands to all its steps; one stack that two scans slice."""
+
     def inner(held, own):
         return jnp.tanh(held @ own), None
 
@@ -57,6 +62,7 @@ def nested(params, rows):
 
 def kinds(params, rows):
     """Layers that look up rows, convolve, and are a vector for one position."""
+
     def layer(held, own):
         table, kernel, vector = own
         image = jax.lax.conv(held[None, None], kernel, (1, 1), "SAME")[0, 0]
@@ -68,6 +74,7 @@ def kinds(params, rows):
 
 def not_understood(params, rows):
     """A stack that is used as a whole as well; one turned end for end; one that the scan carries."""
+
     def layer(held, own):
         held, carried = held
         whole, turned = own
@@ -82,8 +89,8 @@ CASES = {
     "decoder": (
         decoder,
         {
-            "table": drawn(0, 300, WIDTH), "kernel": drawn(1, 80, WIDTH, 2).astype(jnp.float16), "bias": drawn(2, 2, 80),
-            "shared": drawn(3, 80, WIDTH), "down": drawn(4, 2, WIDTH, 12),
+            "table": drawn(0, 300, WIDTH), "kernel": drawn(1, 80, WIDTH, 2).astype(jnp.float16),
+            "bias": drawn(2, 2, 80), "shared": drawn(3, 80, WIDTH), "down": drawn(4, 2, WIDTH, 12),
         },
         WORDS, {"table": Tied, "kernel": Summed, "bias": None, "shared": Summed, "down": Stored},
     ),
@@ -136,3 +143,56 @@ def test_norms_and_sums_are_those_of_vmap(name):
         if form in (Outer, Summed, Tied):
             gradient = Counter((BATCH, *sorted(params[leaf].shape)[-2:]))
             assert not [shape for shape in shapes if shape >= gradient], leaf
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.LayerNorm(8, rngs=rngs)
+        self.up, self.down = nnx.Linear(8, 40, rngs=rngs), nnx.LinearGeneral((4, 10), 8, axis=(-2, -1), rngs=rngs)
+
+    @nnx.remat
+    def __call__(self, held):
+        return held + self.down(nnx.gelu(self.up(self.norm(held))).reshape(-1, 4, 10))
+
+
+class Layers(nnx.Module):
+    """Blocks of a list, or one of stacked parameters."""
+
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    def __call__(self, held):
+        if isinstance(self.blocks, Block):
+            return nnx.scan(Block.__call__, in_axes=(0, nnx.Carry), out_axes=nnx.Carry)(self.blocks, held)
+        for block in self.blocks:
+            held = block(held)
+        return held
+
+
+@pytest.mark.parametrize("base_dtype", [None, jnp.int8], ids=["in full", "adapters"])
+def test_a_scanned_module_is_clipped_as_its_layers_one_by_one(base_dtype):
+    model = Layers(nnx.vmap(Block)(nnx.Rngs(0).split(3)))
+    if base_dtype is not None:
+        model = lora(model, 2, base_dtype=base_dtype)
+        state = nnx.state(model, nnx.LoRAParam)
+        nnx.update(model, jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape) / 4, state))
+    graph, stack = nnx.split(model.blocks)
+    layers = [nnx.merge(graph, jax.tree.map(lambda rows, i=i: rows[i], stack)) for i in range(3)]
+    scanned, unrolled = split_params(model), split_params(Layers(nnx.List(layers)))
+
+    @jax.jit
+    def summed(examples):
+        totals = []
+        for (graph, params, rest), ghost in ((scanned, True), (scanned, False), (unrolled, True)):
+            loss = lambda params, x, graph=graph, rest=rest: jnp.sum(merged(graph, params, rest)(x) ** 2)  # noqa: E731
+            mask = jnp.ones(BATCH, bool)
+            totals.append(clip_and_sum(loss, params, examples, mask, rule=Flat(0.5), ghost=ghost)[0])
+        return totals, [merged(*parts)(examples[0]) for parts in (scanned, without)]
+
+    without = scanned if base_dtype is None else split_params(merge_lora(model))
+    (ghost, stored, apart), outputs = summed(ROWS[:, :, :8])
+    blocks = [apart["blocks"][i] for i in range(3)]
+    for ours, theirs, *others in zip(*map(jax.tree.leaves, (ghost["blocks"], stored["blocks"], *blocks)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(ours, np.stack(others), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-4)

@@ -126,7 +126,8 @@ class Convolution:
         as those of microbatches and of many steps are. The derivative as JAX makes it has the kernel's two feature axes
         exchanged, and is several times slower there; here the kernel itself is turned.
         """
-        convolve = jax.custom_vjp(forward)  # The weight is kept: inside of a scan it is gone when derivatives are taken.
+        # The weight is kept: that of a scan's step is gone when the derivative is taken.
+        convolve = jax.custom_vjp(forward)
         convolve.defvjp(
             lambda image, weight: (forward(image, weight), weight),
             lambda weight, cotangent: (self._backward(cotangent, image, weight), None),

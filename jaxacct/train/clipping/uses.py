@@ -2,9 +2,9 @@
 
 A use is told by its path: the places of the operations on the way to it, from the outermost in. Those inside of ``jit``
 and ``remat`` are uses like others. A use inside of a ``scan`` is one use a step: what is added, and what went into the
-map, get an axis of steps in front. A scan hands a parameter to all of its steps, which then share it, or slices it along
-its first axis, so that each step has a copy of its own: row i of what the scan takes belongs to row i of all that it
-stacks, whichever end it starts from. All other uses lose a parameter.
+map, get an axis of steps in front. A scan hands a parameter to all of its steps, which then share it, or slices it
+along its first axis, so that each step has a copy of its own: row i of what the scan takes belongs to row i of all that
+it stacks, whichever end it starts from. All other uses lose a parameter.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Use:
     def sides(self) -> tuple[Any, Any]:
         """What of the parameter are the rows and the columns of the map's matrix: the same for the same matrix."""
         first = len(self.own)
-        rows, columns = (self._origin([first + axis for axis in axes]) for axes in (self.layer.rows, self.layer.columns))
-        return rows, columns
+        rows, columns = ([first + axis for axis in axes] for axes in (self.layer.rows, self.layer.columns))
+        return self._origin(rows), self._origin(columns)
 
     @property
     def stack(self) -> Any:
