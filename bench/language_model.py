@@ -60,9 +60,15 @@ RULES = {
     "wpe": PartitionSpec("rows", "tensors"),
     "wte": PartitionSpec(None, ("rows", "tensors")),  # GPT-2's words are divided by 29 and 1733 alone
 }
-OF_NO_BLOCK = ("wpe", "wte")
-"""Of a mesh with both axes: what goes into a block's inner width is divided by columns, what comes out by rows. The
-first axis of a stack stays whole: a scan takes one of it after another."""
+"""Of a mesh with both axes: what goes into a block's inner width is divided by columns, what comes out by rows."""
+
+STACKED_RULES = {
+    **{name: spec if name in ("wpe", "wte") else PartitionSpec(None, *spec) for name, spec in RULES.items()},
+    "down": PartitionSpec(None, "rows", "tensors"),
+    "up": PartitionSpec(None, "tensors", "rows"),
+}
+"""The same where blocks are scanned: the axis of layers stays whole, as a scan takes one of it after another. Adapters,
+of a rank below the number of layers, would be divided along it, and each layer's gradients gathered."""
 
 
 def model_of(
@@ -220,15 +226,14 @@ def described(topology: str) -> Sequence[Any]:
 def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields, for meshes of all devices, the bytes that a device holds, of what one device would."""
     devices = np.array(described(arguments.topology) if arguments.topology else jax.devices())
-    meshes = {(len(devices),): None, (len(devices) // 2, 2): RULES} if len(devices) > 1 else {}
+    of_both = STACKED_RULES if arguments.scanned else RULES
+    meshes = {(len(devices),): None, (len(devices) // 2, 2): of_both} if len(devices) > 1 else {}
     kinds = [(sizes, rules, adapters) for sizes, rules in meshes.items() for adapters in (True, False)]
     for sizes, rules, adapters in kinds:
         name = f"{sizes}, {'adapters' if adapters else 'in full'}"
         if arguments.only not in name:
             continue
         mesh = Mesh(devices.reshape(sizes), ("rows", "tensors")[: len(sizes)])
-        if rules and arguments.scanned:
-            rules = {name: spec if name in OF_NO_BLOCK else PartitionSpec(None, *spec) for name, spec in rules.items()}
         layout = Layout(mesh, ("rows",), rules)
         graph, params, rest = parts_of(
             arguments.size, dtype=jnp.dtype(arguments.dtype), remat=arguments.remat, scanned=arguments.scanned,
