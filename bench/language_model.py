@@ -66,9 +66,10 @@ STACKED_RULES = {
     **{name: spec if name in ("wpe", "wte") else PartitionSpec(None, *spec) for name, spec in RULES.items()},
     "down": PartitionSpec(None, "rows", "tensors"),
     "up": PartitionSpec(None, "tensors", "rows"),
+    "ln_[12]|proj/bias": PartitionSpec(None, ("rows", "tensors")),
 }
-"""The same where blocks are scanned: the axis of layers stays whole, as a scan takes one of it after another. Adapters,
-of a rank below the number of layers, would be divided along it, and each layer's gradients gathered."""
+"""The same where blocks are scanned: the axis of layers stays whole, as a scan takes one of it after another. What no
+rule is for may be divided along it, and then each layer's gradients are gathered."""
 
 
 def model_of(

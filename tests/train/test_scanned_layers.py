@@ -44,7 +44,8 @@ def decoder(params, words):
 
 
 def nested(params, rows):
-    """Layers of layers; a copy that an inner scan hands to all its steps; one stack that two scans slice."""
+    """Layers of layers; a copy that an inner scan hands to all its steps; a stack sliced in and out of a scan."""
+    twice = params["twice"].reshape(2, WIDTH, WIDTH)
 
     def inner(held, own):
         return jnp.tanh(held @ own), None
@@ -52,12 +53,11 @@ def nested(params, rows):
     def outer(held, own):
         deep, fixed = own
         held, _ = jax.lax.scan(inner, held, deep)
-        return jax.lax.fori_loop(0, 2, lambda _, held: jnp.tanh(held @ fixed), held), None
+        held = jax.lax.fori_loop(0, 2, lambda _, held: jnp.tanh(held @ fixed), held)
+        return jax.lax.scan(inner, held, twice)[0], None
 
     held, _ = jax.lax.scan(outer, rows[0], (params["deep"], params["fixed"]))
-    for flip in (False, True):
-        held, _ = jax.lax.scan(inner, held, params["twice"].reshape(2, WIDTH, WIDTH), reverse=flip)
-    return jnp.sum(held**2)
+    return jnp.sum(jax.lax.scan(inner, held, twice, reverse=True)[0] ** 2)
 
 
 def kinds(params, rows):
@@ -137,12 +137,16 @@ def test_norms_and_sums_are_those_of_vmap(name):
     for ours, theirs in zip(*sums, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
 
-    text = str(jax.make_jaxpr(lambda *given: squares_of(ghost.contributions(*given)))(params, examples))
-    shapes = [Counter(map(int, shape.split(","))) for shape in re.findall(r"f\d+\[([\d,]+)\]", text)]
     for leaf, form in forms.items():
         if form in (Outer, Summed, Tied):
             gradient = Counter((BATCH, *sorted(params[leaf].shape)[-2:]))
-            assert not [shape for shape in shapes if shape >= gradient], leaf
+            found = [any(shape >= gradient for shape in shapes_in(way, params, examples)) for way in (ghost, stored)]
+            assert found == [False, True], leaf
+
+
+def shapes_in(way, params, examples):
+    text = str(jax.make_jaxpr(lambda *given: squares_of(way.contributions(*given)))(params, examples))
+    return [Counter(map(int, shape.split(","))) for shape in re.findall(r"f\d+\[([\d,]+)\]", text)]
 
 
 class Block(nnx.Module):
@@ -183,16 +187,21 @@ def test_a_scanned_module_is_clipped_as_its_layers_one_by_one(base_dtype):
     @jax.jit
     def summed(examples):
         totals = []
-        for (graph, params, rest), ghost in ((scanned, True), (scanned, False), (unrolled, True)):
+        for (graph, params, rest), ghost in ((scanned, True), (unrolled, False)):
             loss = lambda params, x, graph=graph, rest=rest: jnp.sum(merged(graph, params, rest)(x) ** 2)  # noqa: E731
             mask = jnp.ones(BATCH, bool)
             totals.append(clip_and_sum(loss, params, examples, mask, rule=Flat(0.5), ghost=ghost)[0])
         return totals, [merged(*parts)(examples[0]) for parts in (scanned, without)]
 
     without = scanned if base_dtype is None else split_params(merge_lora(model))
-    (ghost, stored, apart), outputs = summed(ROWS[:, :, :8])
+    (together, apart), outputs = summed(ROWS[:, :, :8])
     blocks = [apart["blocks"][i] for i in range(3)]
-    for ours, theirs, *others in zip(*map(jax.tree.leaves, (ghost["blocks"], stored["blocks"], *blocks)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(ours, np.stack(others), rtol=1e-3, atol=1e-5)
+    for ours, *theirs in zip(*map(jax.tree.leaves, (together["blocks"], *blocks)), strict=True):
+        np.testing.assert_allclose(ours, np.stack(theirs), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-4)
+
+
+def test_adapters_are_for_stacks_along_first_axes():
+    stack = nnx.vmap(lambda rngs: nnx.Linear(4, 5, rngs=rngs), out_axes=1)(nnx.Rngs(0).split(3))
+    with pytest.raises(ValueError, match="kernels \\(4, 3, 5\\): stack them along first axes"):
+        lora(stack, 2)
