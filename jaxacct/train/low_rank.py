@@ -33,8 +33,8 @@ class LowRank(nnx.Module):
     """
 
     def __init__(self, base: Any, rank: int, alpha: float, *, rngs: nnx.Rngs) -> None:
-        stack, shape = _split_kernel(base)
-        inside, outside = (math.prod(sizes) for sizes in (shape[: _contracted(base)], shape[_contracted(base) :]))
+        stack, shape, contracted = _stack(base), _of_one(base), _contracted(base)
+        inside, outside = math.prod(shape[:contracted]), math.prod(shape[contracted:])
         dtype = jnp.promote_types(base.kernel.dtype, jnp.float32)
         self.base, self.scale = base, alpha / rank
         drawn = nnx.initializers.he_uniform(batch_axis=tuple(range(len(stack))))
@@ -60,7 +60,7 @@ class LowRank(nnx.Module):
     def round_base(self) -> None:
         """Holds the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
         kernel = self.base.kernel[...].astype(jnp.float32)
-        first = len(_split_kernel(self.base)[0])
+        first = len(_stack(self.base))
         steps = jnp.abs(kernel).max(axis=tuple(range(first, first + _contracted(self.base))), keepdims=True) / 127
         whole = jnp.round(kernel / jnp.where(steps == 0, 1, steps)).astype(jnp.int8)
         self.base.kernel, self.steps = self.base.kernel.replace(whole), nnx.Param(steps)
@@ -103,8 +103,8 @@ def lora(
         rngs: for A; None: ``nnx.Rngs(0)``. What is drawn is public.
 
     Raises ValueError where the rank is no whole number of at least 1, alpha is not above 0, base_dtype is another
-    integer, nothing is a target, or a target is a stack of layers by another axis than the first or shares its kernel
-    with another.
+    integer, nothing is a target, or a target shares its kernel with another or is a stack of layers along other axes
+    than the first.
 
     Source: Hu et al. (2022), "LoRA: low-rank adaptation of large language models"; under differential privacy, Yu et
     al. (2022), "Differentially private fine-tuning of language models"; for int8, Dettmers et al. (2022), "LLM.int8():
@@ -141,7 +141,7 @@ def lora(
         linear.append("/".join(map(str, path)))
         fits = [pattern for pattern in wanted if re.search(pattern, linear[-1])]
         fitted.update(fits)
-        if fits and not _stacked_in_front(node):
+        if fits and node.kernel.shape != (*_stack(node), *_of_one(node)):
             raise ValueError(
                 f"{linear[-1]} is a stack of layers, of kernels {node.kernel.shape}: stack them along first axes."
             )
@@ -208,18 +208,16 @@ def _narrow(model: nnx.Module, dtype: Any) -> None:
         node.round_base()
 
 
-def _split_kernel(layer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the axes of a stack of linear layers, () of one, and the shape of one's kernel."""
-    sizes = (layer.in_features, layer.out_features)
-    own = sum(len(size) if isinstance(size, tuple) else 1 for size in sizes)
-    shape = layer.kernel.shape
-    return shape[: len(shape) - own], shape[len(shape) - own :]
-
-
-def _stacked_in_front(layer: Any) -> bool:
-    """Returns whether the last axes of a linear layer's kernel are those of one layer."""
+def _of_one(layer: Any) -> tuple[int, ...]:
+    """Returns the shape of one layer's kernel, of a linear layer or of a stack of them."""
     inside, outside = (size if isinstance(size, tuple) else (size,) for size in (layer.in_features, layer.out_features))
-    return _split_kernel(layer)[1] == (*inside, *outside)
+    return (*inside, *outside)
+
+
+def _stack(layer: Any) -> tuple[int, ...]:
+    """Returns the sizes of a stack of linear layers along first axes, () of a layer."""
+    shape = layer.kernel.shape
+    return shape[: len(shape) - len(_of_one(layer))]
 
 
 def _contracted(layer: Any) -> int:

@@ -5,7 +5,8 @@ The loss of one example is traced. A parameter that is used by linear maps alone
 example, and the loss's derivative by that zero is the cotangent b there. With the activation a that went in, both norm
 and sum follow, from one forward and one backward pass, which leave the map's own gradient out. Several uses of one
 parameter, and those of the steps of a loop, add up: the gradient is the sum over all their positions of a_t b_t^T, and
-one such sum has the norm and the bounds of any other. All other parameters (biases, scales) get gradients for each
+one such sum has the norm and the bounds of any other. Steps that have copies of their own, as layers that a scan takes
+off stacked parameters, have such a sum each. All other parameters (biases, scales) get gradients for each
 example, as ``vmap`` forms them: right whatever the use is, and cheap where they are small.
 
 Source: Li et al. (2022), "Large language models can be strong differentially private learners", section 4, for the
@@ -202,7 +203,8 @@ class GhostLoss:
             return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
         rows, columns = matrix_shape(dense[0].layer)
         form = matrix_form(positions, rows, columns)
-        # A loop would add up gradients of its own step by step, which pays where they are small.
+        # A loop would add up gradients of its own step by step, which pays where they are small. Where steps have
+        # copies, it would hold what goes in and out beside what it holds for the derivative: twice the memory.
         if form is Stored and (len(uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
             return Stored, f"{size}: fewer than go in and out of its maps there", ()
         plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
