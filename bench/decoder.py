@@ -63,19 +63,31 @@ class Decoder(nnx.Module):
         shape: sizes.
         dtype: that layers compute in.
         remat: whether each block is computed again for its derivative.
+        scanned: whether blocks are one, of stacked parameters, that a scan runs: a program of one block, whatever their
+            number. Weights of a file are for blocks that are not.
     """
 
-    def __init__(self, shape: Shape, *, dtype: Any = jnp.float32, remat: bool = False, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, shape: Shape, *, dtype: Any = jnp.float32, remat: bool = False, scanned: bool = False, rngs: nnx.Rngs
+    ) -> None:
         small = nnx.initializers.normal(0.02)
         self.wte = nnx.Embed(shape.words, shape.width, embedding_init=small, dtype=dtype, rngs=rngs)
         self.wpe = nnx.Embed(CONTEXT, shape.width, embedding_init=small, dtype=dtype, rngs=rngs)
-        self.h = nnx.List(Block(shape, dtype=dtype, rngs=rngs) for _ in range(shape.layers))
+        if scanned:
+            stack = nnx.vmap(lambda rngs: Block(shape, dtype=dtype, rngs=rngs))
+            self.h: Any = stack(rngs.split(shape.layers))
+        else:
+            self.h = nnx.List(Block(shape, dtype=dtype, rngs=rngs) for _ in range(shape.layers))
         self.ln_f, self.remat = nnx.LayerNorm(shape.width, epsilon=1e-5, rngs=rngs), remat
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         held = self.wte(tokens) + self.wpe(jnp.arange(len(tokens)))
-        for block in self.h:
-            held = nnx.remat(Block.__call__)(block, held) if self.remat else block(held)
+        run = nnx.remat(Block.__call__) if self.remat else Block.__call__
+        if isinstance(self.h, Block):
+            held = nnx.scan(run, in_axes=(0, nnx.Carry), out_axes=nnx.Carry)(self.h, held)
+        else:
+            for block in self.h:
+                held = run(block, held)
         return self.wte.attend(self.ln_f(held)).astype(jnp.float32)
 
 

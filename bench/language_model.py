@@ -3,6 +3,7 @@
 Run: python -m bench.language_model steps --size 2M --json bench/results/language_model.json
      python -m bench.language_model compile --size 124M --devices 8
      python -m bench.language_model compile --size 1.3B --topology v5e:2x4 --remat
+     python -m bench.language_model compile --size 124M --devices 8 --scanned
      python -m bench.language_model steps --size 79M --only "full, float32" --batch 12 --microbatch 12 --most 0
      python -m bench.language_model learn --size 0.2M
 
@@ -61,12 +62,21 @@ RULES = {
 }
 """Of a mesh with both axes: what goes into a block's inner width is divided by columns, what comes out by rows."""
 
+STACKED_RULES = {
+    **{name: spec if name in ("wpe", "wte") else PartitionSpec(None, *spec) for name, spec in RULES.items()},
+    "down": PartitionSpec(None, "rows", "tensors"),
+    "up": PartitionSpec(None, "tensors", "rows"),
+    "ln_[12]|proj/bias": PartitionSpec(None, ("rows", "tensors")),
+}
+"""The same where blocks are scanned: the axis of layers stays whole, as a scan takes one of it after another. What no
+rule is for may be divided along it, and then each layer's gradients are gathered."""
+
 
 def model_of(
-    size: str, *, dtype: Any = jnp.float32, remat: bool = False, adapters: bool = False, base: Any = None
+    size: str, *, adapters: bool = False, base: Any = None, dtype: Any = jnp.float32, **options: Any
 ) -> nnx.Module:
     """Returns a decoder that computes in ``dtype``, its adapters beside a base that is held in ``base`` or the same."""
-    model = Decoder(SHAPES[size], dtype=dtype, remat=remat, rngs=nnx.Rngs(0))
+    model = Decoder(SHAPES[size], dtype=dtype, rngs=nnx.Rngs(0), **options)
     return lora(model, RANK, 2.0 * RANK, base_dtype=base or dtype) if adapters else model
 
 
@@ -155,7 +165,8 @@ def kinds_of(arguments: argparse.Namespace) -> Iterator[tuple[str, Any, Any, tup
     tokens = jnp.asarray(text()[0][: arguments.batch])
     for name, options in KINDS.items():
         if arguments.only in name:
-            graph, params, rest = split_params(model_of(arguments.size, remat=arguments.remat, **options))
+            made = model_of(arguments.size, remat=arguments.remat, scanned=arguments.scanned, **options)
+            graph, params, rest = split_params(made)
             yield name, graph, params, (params, OPTIMIZER.init(params), rest, jax.random.key(1), tokens)
 
 
@@ -216,7 +227,8 @@ def described(topology: str) -> Sequence[Any]:
 def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields, for meshes of all devices, the bytes that a device holds, of what one device would."""
     devices = np.array(described(arguments.topology) if arguments.topology else jax.devices())
-    meshes = {(len(devices),): None, (len(devices) // 2, 2): RULES} if len(devices) > 1 else {}
+    of_both = STACKED_RULES if arguments.scanned else RULES
+    meshes = {(len(devices),): None, (len(devices) // 2, 2): of_both} if len(devices) > 1 else {}
     kinds = [(sizes, rules, adapters) for sizes, rules in meshes.items() for adapters in (True, False)]
     for sizes, rules, adapters in kinds:
         name = f"{sizes}, {'adapters' if adapters else 'in full'}"
@@ -225,8 +237,9 @@ def compiled(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any
         mesh = Mesh(devices.reshape(sizes), ("rows", "tensors")[: len(sizes)])
         layout = Layout(mesh, ("rows",), rules)
         graph, params, rest = parts_of(
-            arguments.size, dtype=jnp.dtype(arguments.dtype), remat=arguments.remat, adapters=adapters
-        )
+            arguments.size, dtype=jnp.dtype(arguments.dtype), remat=arguments.remat, scanned=arguments.scanned,
+            adapters=adapters,
+        )  # fmt: skip
         places = layout.of_variables(params)
         moments = (places, places)
         opt_state = jax.eval_shape(OPTIMIZER.init, params)
@@ -308,6 +321,7 @@ def main() -> int:
     parser.add_argument("--microbatch", type=int, default=4, help="on each device")
     parser.add_argument("--dtype", default="float32", help="of what is compiled")
     parser.add_argument("--remat", action="store_true", help="compute each block again for its derivative")
+    parser.add_argument("--scanned", action="store_true", help="stack blocks and scan over them, not in learn")
     parser.add_argument("--only", default="", help="of what is printed: names with these letters")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--most", type=float, default=12.0, help="GiB that a step may take to be run")

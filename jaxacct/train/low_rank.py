@@ -26,18 +26,20 @@ class LowRank(nnx.Module):
 
     Attributes:
         base: ``nnx.Linear``, or ``nnx.LinearGeneral`` over last axes. Where ``steps`` is given, its kernel is int8.
-        down, up: A (inputs, rank) and B (rank, outputs), of type ``nnx.LoRAParam``; B is zero at first.
+        down, up: A (inputs, rank) and B (rank, outputs), of type ``nnx.LoRAParam``; B is zero at first. Of a stack of
+            layers, as ``nnx.vmap`` makes it and ``nnx.scan`` runs it, all have its axes in front.
         scale: alpha / rank.
         steps: float32, for each output: what 1 of an int8 kernel stands for there; None where the kernel is a float's.
     """
 
     def __init__(self, base: Any, rank: int, alpha: float, *, rngs: nnx.Rngs) -> None:
-        shape, contracted = base.kernel.shape, _contracted(base)
+        stack, shape, contracted = _stack(base), _of_one(base), _contracted(base)
         inside, outside = math.prod(shape[:contracted]), math.prod(shape[contracted:])
         dtype = jnp.promote_types(base.kernel.dtype, jnp.float32)
         self.base, self.scale = base, alpha / rank
-        self.down = nnx.LoRAParam(nnx.initializers.he_uniform()(rngs.params(), (inside, rank), dtype))
-        self.up = nnx.LoRAParam(jnp.zeros((rank, outside), dtype))
+        drawn = nnx.initializers.he_uniform(batch_axis=tuple(range(len(stack))))
+        self.down = nnx.LoRAParam(drawn(rngs.params(), (*stack, inside, rank), dtype))
+        self.up = nnx.LoRAParam(jnp.zeros((*stack, rank, outside), dtype))
         self.steps: Any = nnx.data(None)
 
     def __call__(self, inputs: Array, **options: Any) -> Array:
@@ -58,7 +60,8 @@ class LowRank(nnx.Module):
     def round_base(self) -> None:
         """Holds the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
         kernel = self.base.kernel[...].astype(jnp.float32)
-        steps = jnp.abs(kernel).max(axis=tuple(range(_contracted(self.base))), keepdims=True) / 127
+        first = len(_stack(self.base))
+        steps = jnp.abs(kernel).max(axis=tuple(range(first, first + _contracted(self.base))), keepdims=True) / 127
         whole = jnp.round(kernel / jnp.where(steps == 0, 1, steps)).astype(jnp.int8)
         self.base.kernel, self.steps = self.base.kernel.replace(whole), nnx.Param(steps)
 
@@ -100,7 +103,8 @@ def lora(
         rngs: for A; None: ``nnx.Rngs(0)``. What is drawn is public.
 
     Raises ValueError where the rank is no whole number of at least 1, alpha is not above 0, base_dtype is another
-    integer, nothing is a target, or a target is a stack of layers or shares its kernel with another.
+    integer, nothing is a target, or a target shares its kernel with another or is a stack of layers along other axes
+    than the first.
 
     Source: Hu et al. (2022), "LoRA: low-rank adaptation of large language models"; under differential privacy, Yu et
     al. (2022), "Differentially private fine-tuning of language models"; for int8, Dettmers et al. (2022), "LLM.int8():
@@ -137,8 +141,10 @@ def lora(
         linear.append("/".join(map(str, path)))
         fits = [pattern for pattern in wanted if re.search(pattern, linear[-1])]
         fitted.update(fits)
-        if fits and isinstance(node, nnx.Linear) and len(node.kernel.shape) != 2:
-            raise ValueError(f"{linear[-1]} is a stack of layers, of kernels {node.kernel.shape}: adapt single ones.")
+        if fits and node.kernel.shape != (*_stack(node), *_of_one(node)):
+            raise ValueError(
+                f"{linear[-1]} is a stack of layers, of kernels {node.kernel.shape}: stack them along first axes."
+            )
         if fits and owners[linear[-1]] > 1:
             raise ValueError(f"{linear[-1]} shares its kernel with another layer, whose output would change: untie it.")
         return LowRank(node, int(rank), alpha, rngs=rngs) if fits else node
@@ -200,6 +206,18 @@ def _narrow(model: nnx.Module, dtype: Any) -> None:
             leaf.set_value(leaf[...].astype(jnp.bfloat16 if adapted else dtype))
     for node in adapted:
         node.round_base()
+
+
+def _of_one(layer: Any) -> tuple[int, ...]:
+    """Returns the shape of one layer's kernel, of a linear layer or of a stack of them."""
+    inside, outside = (size if isinstance(size, tuple) else (size,) for size in (layer.in_features, layer.out_features))
+    return (*inside, *outside)
+
+
+def _stack(layer: Any) -> tuple[int, ...]:
+    """Returns the sizes of a stack of linear layers along first axes, () of a layer."""
+    shape = layer.kernel.shape
+    return shape[: len(shape) - len(_of_one(layer))]
 
 
 def _contracted(layer: Any) -> int:

@@ -29,6 +29,7 @@ the few rows of a table that were looked up.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self
 
 import jax
@@ -262,6 +263,45 @@ class Tied(NamedTuple):
 
     def margin(self, rows: int) -> float:
         return double_margin(rows * (self.looked.shape[1] + self.left.shape[1]), rows) / math.sqrt(CANCELLING)
+
+
+class Stacked(NamedTuple):
+    """Gradients by copies of a matrix, of which each step of a loop has its own: worked off one copy after another.
+
+    Norms are of all copies together, |g_i|^2 = sum_l |g_il|^2. Let the sum over i of what belongs to copy l be off by
+    at most m sum_i f_i |g_il|. Then all are off by at most m sum_i f_i |g_i|, by the triangle inequality: the margin is
+    that of one copy.
+
+    Attributes:
+        copies: their contributions, whose arrays have an axis of copies in front.
+    """
+
+    copies: Contributions
+
+    def squares(self) -> Float64[Array, " batch"]:
+        return self._of_each(lambda copy: copy.squares()).sum(axis=0)
+
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
+        return self._of_each(lambda copy: copy.sum(kept, factor, rows))
+
+    def margin(self, rows: int) -> float:
+        parts, rebuilt = self._parts()
+        return rebuilt([part[0] for part in parts]).margin(rows)
+
+    def _of_each(self, run: Callable[[Contributions], Array]) -> Array:
+        parts, rebuilt = self._parts()
+        return jax.lax.map(lambda parts: run(rebuilt(parts)), parts)
+
+    def _parts(self) -> tuple[list[Array], Callable[[list[Array]], Contributions]]:
+        """Returns the arrays, and what makes contributions of others in their place."""
+        leaves, structure = jax.tree.flatten(self.copies)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+        def rebuilt(parts: list[Array]) -> Contributions:
+            replaced = dict(zip(places, parts, strict=True))
+            return jax.tree.unflatten(structure, [replaced.get(place, leaf) for place, leaf in enumerate(leaves)])
+
+        return [leaves[place] for place in places], rebuilt
 
 
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:

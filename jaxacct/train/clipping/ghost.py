@@ -5,7 +5,8 @@ The loss of one example is traced. A parameter that is used by linear maps alone
 example, and the loss's derivative by that zero is the cotangent b there. With the activation a that went in, both norm
 and sum follow, from one forward and one backward pass, which leave the map's own gradient out. Several uses of one
 parameter, and those of the steps of a loop, add up: the gradient is the sum over all their positions of a_t b_t^T, and
-one such sum has the norm and the bounds of any other. All other parameters (biases, scales) get gradients for each
+one such sum has the norm and the bounds of any other. Steps that have copies of their own, as layers that a scan takes
+off stacked parameters, have such a sum each. All other parameters (biases, scales) get gradients for each
 example, as ``vmap`` forms them: right whatever the use is, and cheap where they are small.
 
 Source: Li et al. (2022), "Large language models can be strong differentially private learners", section 4, for the
@@ -15,6 +16,7 @@ second backward pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -24,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, PyTree
 
-from jaxacct.train.clipping.contributions import Contributions, Looked, Outer, Stored, Summed, Tied
+from jaxacct.train.clipping.contributions import Contributions, Looked, Outer, Stacked, Stored, Summed, Tied
 from jaxacct.train.clipping.layers import (
     Dense,
     Table,
@@ -65,15 +67,23 @@ class Tap:
         self, activations: dict[Path, Array], cotangents: dict[Path, Array], spec: PartitionSpec
     ) -> Contributions:
         """Returns the batch's gradients of the first use's matrix, of a parameter that lies as ``spec`` says."""
+        found = self._of_each_copy(activations, cotangents, spec)
+        return Stacked(found) if self.uses[0][1].own else found
+
+    def _of_each_copy(
+        self, activations: dict[Path, Array], cotangents: dict[Path, Array], spec: PartitionSpec
+    ) -> Contributions:
+        """Returns the same of a parameter of which there are copies: an axis of them is in front of all arrays."""
         parts, matrix = [], self._lying(spec)
         for path, use in self.uses:
             left, right = use.factors(activations[path], cotangents[path])
             parts.append((left, right) if use.sides == self.uses[0][1].sides else (right, left))
         lookups = sum(isinstance(use.layer, Table) for _, use in self.uses)
-        left, right = _joined(parts[lookups:])
+        axis = 1 + bool(self.uses[0][1].own)
+        left, right = _joined(parts[lookups:], axis)
         if not lookups:
             return matrix_contributions(left, right, matrix)
-        indices, gradients = _joined(parts[:lookups])
+        indices, gradients = _joined(parts[:lookups], axis)
         if left is None:
             return looked_up(indices, gradients, self.uses[0][1].layer.weight_shape[0])
         return Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
@@ -81,9 +91,8 @@ class Tap:
     def _lying(self, spec: PartitionSpec) -> PartitionSpec:
         """Returns how the first use's matrix lies: by rows and columns."""
         use = self.uses[0][1]
-        shape = use.moves[0][0] if use.moves else use.layer.weight_shape
         plain = all(isinstance(axis, int) for axes in use.sides for axis in axes)  # not reshaped
-        return PartitionSpec(*(side(spec, axes, shape) for axes in use.sides)) if plain else WHOLE
+        return PartitionSpec(*(side(spec, axes, use.shape) for axes in use.sides)) if plain else WHOLE
 
     def restored(self, gradient: Array) -> Array:
         """Returns a sum of contributions in the parameter's own shape."""
@@ -178,24 +187,28 @@ class GhostLoss:
             return Stored, f"of dtype {shape.dtype}", ()
         sides = {use.sides for _, use in uses}
         tables, dense = ([use for _, use in uses if isinstance(use.layer, Table) is kind] for kind in (True, False))
-        if not sides <= {uses[0][1].sides, uses[0][1].sides[::-1]} or len({use.sides for use in tables}) > 1:
+        same = sides <= {uses[0][1].sides, uses[0][1].sides[::-1]} and len({use.sides for use in tables}) < 2
+        if not same or len({use.stack for _, use in uses}) > 1:
             return Stored, "used by maps of different matrices", ()
-        positions = sum(use.positions for _, use in uses)
-        size = f"{shape.size:,} entries, used at {positions:,} position{'s' * (positions > 1)}"
+        positions, copies = sum(use.positions for _, use in uses), math.prod(uses[0][1].copies)
+        entries = shape.size // copies
+        size = f"{copies} copies of " * (copies > 1) + f"{entries:,} entries"
+        size += f", used at {positions:,} position{'s' * (positions > 1)}"
         if not dense:
             return Looked, f"{size}: rows that are looked up", tuple(uses)
         if tables:
             written = sum(use.positions for use in dense)
             cost = written * sum(matrix_shape(dense[0].layer)) * (AFFORDED if written >= MANY else 1)
-            form: type[Contributions] = Tied if shape.size > cost else Stored
+            form: type[Contributions] = Tied if entries > cost else Stored
             return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
         rows, columns = matrix_shape(dense[0].layer)
         form = matrix_form(positions, rows, columns)
-        # A loop would add up gradients of its own step by step, which pays where they are small.
-        if form is Stored and (len(uses) > 1 or dense[0].steps) and shape.size <= positions * (rows + columns):
+        # A loop would add up gradients of its own step by step, which pays where they are small. Where steps have
+        # copies, it would hold what goes in and out beside what it holds for the derivative: twice the memory.
+        if form is Stored and (len(uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
             return Stored, f"{size}: fewer than go in and out of its maps there", ()
-        plain = all(isinstance(use.layer, Dense) and not use.steps for use in dense)
-        if form is Summed and plain and positions >= MANY and shape.size <= AFFORDED * positions * (rows + columns):
+        plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
+        if form is Summed and plain and positions >= MANY and entries <= AFFORDED * positions * (rows + columns):
             return Stored, f"{size}: cheaper than their sum in float64", ()
         return form, f"{size}: {WHY[form]}", tuple(uses)
 
@@ -229,8 +242,8 @@ class GhostLoss:
         return [self.taps[leaf].restored(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
 
 
-def _joined(parts: list[tuple[Array, Array]]) -> Any:
-    """Returns the factors of several uses with their positions one after another; None of none."""
+def _joined(parts: list[tuple[Array, Array]], axis: int) -> Any:
+    """Returns the factors of several uses with their positions, along ``axis``, one after another; None of none."""
     if len(parts) < 2:
         return parts[0] if parts else (None, None)
-    return tuple(jnp.concatenate(column, axis=1) for column in zip(*parts, strict=True))
+    return tuple(jnp.concatenate(column, axis=axis) for column in zip(*parts, strict=True))

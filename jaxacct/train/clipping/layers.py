@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float32
 
 from jaxacct.train.clipping.contributions import HIGHEST, Contributions, Looked, Outer, Stored, Summed
-from jaxacct.train.clipping.shards import WHOLE
+from jaxacct.train.clipping.shards import WHOLE, laid
 
 Shape = tuple[int, ...]
 
@@ -119,18 +119,20 @@ class Convolution:
     weight_shape: Shape
     precision: Any
 
-    def applied(self, forward: Callable[[Array], Array], image: Array, weight: Array) -> Array:
-        """Returns ``forward(image)``, the convolution by ``weight``, whose derivative by the image is written out.
+    def applied(self, forward: Callable[[Array, Array], Array], image: Array, weight: Array) -> Array:
+        """Returns ``forward(image, weight)``, the convolution, whose derivative by the image is written out.
 
         XLA's CPU compiler brings convolutions into the form that it has fast code for, but not those inside of a loop,
         as those of microbatches and of many steps are. The derivative as JAX makes it has the kernel's two feature axes
         exchanged, and is several times slower there; here the kernel itself is turned.
         """
+        # The weight is kept: that of a scan's step is gone when the derivative is taken.
         convolve = jax.custom_vjp(forward)
         convolve.defvjp(
-            lambda image: (forward(image), None), lambda _, cotangent: (self._backward(cotangent, image, weight),)
+            lambda image, weight: (forward(image, weight), weight),
+            lambda weight, cotangent: (self._backward(cotangent, image, weight), None),
         )
-        return convolve(image)
+        return convolve(image, weight)
 
     def _backward(self, cotangent: Array, image: Array, weight: Array) -> Array:
         outputs, inputs, *space = self.weight_axes
@@ -221,9 +223,14 @@ class Table:
 
 
 def looked_up(indices: Array, gradients: Array, size: int) -> Looked:
-    """Returns the gradients of a table of ``size`` rows of which some were looked up, each example's rows merged."""
-    rows, gradients = jax.vmap(_merge_rows)(indices, gradients.astype(jnp.float32))
-    return Looked(rows, gradients, size)
+    """Returns the gradients of a table of ``size`` rows of which some were looked up, each example's rows merged.
+
+    (batch, positions) and (batch, positions, width), or with an axis of copies in front of both.
+    """
+    merge = _merge_rows
+    for _ in indices.shape[:-1]:
+        merge = jax.vmap(merge)
+    return Looked(*merge(indices, gradients.astype(jnp.float32)), size)
 
 
 def matrix_form(positions: int, inside: int, outside: int) -> type[Outer] | type[Stored] | type[Summed]:
@@ -242,20 +249,23 @@ def matrix_form(positions: int, inside: int, outside: int) -> type[Outer] | type
 
 
 def matrix_contributions(
-    activations: Float32[Array, "batch positions k"],
-    cotangents: Float32[Array, "batch positions n"],
+    activations: Float32[Array, "*copies batch positions k"],
+    cotangents: Float32[Array, "*copies batch positions n"],
     spec: PartitionSpec = WHOLE,
 ) -> Contributions:
     """Returns the gradients ``sum_t a_t b_t^T`` in the form that :func:`matrix_form` says, laid as ``spec`` says."""
     activations, cotangents = activations.astype(jnp.float32), cotangents.astype(jnp.float32)
-    _, positions, inside = activations.shape
-    form = matrix_form(positions, inside, cotangents.shape[2])
+    *first, positions, inside = activations.shape
+    form = matrix_form(positions, inside, cotangents.shape[-1])
     if form is Outer:
-        return Outer(activations[:, 0], cotangents[:, 0])
+        return Outer(activations[..., 0, :], cotangents[..., 0, :])
     if form is Stored:
+        axis, batches = len(first), tuple(range(len(first)))
         # The cotangents first: that order is twice as fast on a CPU.
-        product = jax.lax.dot_general(cotangents, activations, (((1,), (1,)), ((0,), (0,))), precision=HIGHEST)
-        return Stored.of(product, PartitionSpec(*reversed(spec)), swapped=True)
+        numbers = (((axis,), (axis,)), (batches, batches))
+        product = jax.lax.dot_general(cotangents, activations, numbers, precision=HIGHEST)
+        turned = PartitionSpec(*reversed(spec))
+        return Stored(laid(product, PartitionSpec(*[None] * (axis - 1), *turned)), True, turned)
     return Summed(activations, cotangents)
 
 

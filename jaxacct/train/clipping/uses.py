@@ -1,15 +1,18 @@
 """Where a traced loss uses its parameters by linear maps: found once, and then evaluated with a zero added at each.
 
 A use is told by its path: the places of the operations on the way to it, from the outermost in. Those inside of ``jit``
-and ``remat`` are uses like others. A use inside of a ``scan`` that hands the parameter to each of its steps is one use
-a step: what is added, and what went into the map, get an axis of steps in front. All other uses lose a parameter.
+and ``remat`` are uses like others. A use inside of a ``scan`` is one use a step: what is added, and what went into the
+map, get an axis of steps in front. A scan hands a parameter to all of its steps, which then share it, or slices it
+along its first axis, so that each step has a copy of its own: row i of what the scan takes belongs to row i of all that
+it stacks, whichever end it starts from. All other uses lose a parameter.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -37,16 +40,31 @@ Move = tuple[Shape, Shape | None]
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter on its way to the map that uses it: which one, its entries, and how they were moved about."""
+    """A parameter on its way to the map that uses it.
+
+    Attributes:
+        leaf: which one.
+        value: its entries; inside of scans that slice it, those of one copy.
+        moves: how they were moved about. To move each copy is to move all of them, with the axes of copies in front.
+        own, copies: which scans around, the outermost 0, slice it, and their lengths.
+    """
 
     leaf: int
     value: Array
     moves: tuple[Move, ...] = ()
+    own: tuple[int, ...] = ()
+    copies: Shape = ()
 
     def moved(self, step: core.JaxprEqn, value: Array) -> Weight:
         """Returns the weight after an operation that keeps its entries, and gives ``value``."""
-        order = tuple(step.params["permutation"]) if step.primitive.name == "transpose" else None
-        return Weight(self.leaf, value, (*self.moves, (self.value.shape, order)))
+        order, first = None, len(self.copies)
+        if step.primitive.name == "transpose":
+            order = (*range(first), *(first + axis for axis in step.params["permutation"]))
+        return replace(self, value=value, moves=(*self.moves, ((*self.copies, *self.value.shape), order)))
+
+    def sliced(self, value: Array, scan: int, length: int) -> Weight:
+        """Returns the weight in a step of that scan, whose copy is ``value``."""
+        return replace(self, value=value, own=(*self.own, scan), copies=(*self.copies, length))
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,7 @@ class Use:
         moves: what moved the parameter's entries before.
         activation, output: shapes and dtypes of what goes into the map besides, and of what comes out, once.
         steps: how often, for each ``scan`` around it, the outermost first.
+        own: which of ``steps`` have copies of their own; the others share them.
     """
 
     leaf: int
@@ -67,6 +86,17 @@ class Use:
     activation: jax.ShapeDtypeStruct
     output: jax.ShapeDtypeStruct
     steps: Shape = ()
+    own: tuple[int, ...] = ()
+
+    @property
+    def copies(self) -> Shape:
+        """The parameter's axes of copies, once it was moved."""
+        return tuple(self.steps[scan] for scan in self.own)
+
+    @property
+    def shape(self) -> Shape:
+        """The parameter's."""
+        return self.moves[0][0] if self.moves else (*self.copies, *self.layer.weight_shape)
 
     @property
     def shift(self) -> Array:
@@ -75,34 +105,52 @@ class Use:
 
     @property
     def positions(self) -> int:
-        """How often the map is applied to one example."""
-        return math.prod(self.steps) * self.layer.positions(self.output.shape)
+        """How often the map is applied to one example, by each copy of the parameter."""
+        return math.prod(self.steps) // math.prod(self.copies) * self.layer.positions(self.output.shape)
 
     @property
     def sides(self) -> tuple[Any, Any]:
         """What of the parameter are the rows and the columns of the map's matrix: the same for the same matrix."""
-        axes = list(range(len(self.moves[0][0] if self.moves else self.layer.weight_shape)))
-        shapes = [*(shape for shape, _ in self.moves), self.layer.weight_shape]
+        first = len(self.own)
+        rows, columns = ([first + axis for axis in axes] for axes in (self.layer.rows, self.layer.columns))
+        return self._origin(rows), self._origin(columns)
+
+    @property
+    def stack(self) -> Any:
+        """What of the parameter are the copies."""
+        return self._origin(range(len(self.own)))
+
+    def _origin(self, axes: Sequence[int]) -> Any:
+        """Returns which of the parameter's axes those of what was moved are; in other words where it was reshaped."""
+        found = list(range(len(self.shape)))
+        shapes = [*(shape for shape, _ in self.moves), (*self.copies, *self.layer.weight_shape)]
         for (shape, order), result in zip(self.moves, shapes[1:], strict=True):
             if order is not None:
-                axes = [axes[axis] for axis in order]
-            elif shape != result:  # reshaped: the same only where all moves are
-                return (self.moves, self.layer.rows), (self.moves, self.layer.columns)
-        return tuple(axes[axis] for axis in self.layer.rows), tuple(axes[axis] for axis in self.layer.columns)
+                found = [found[axis] for axis in order]
+            elif shape != result:  # the same only where all moves are
+                return self.moves, tuple(axes)
+        return tuple(found[axis] for axis in axes)
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
-        """Returns :meth:`Layer.factors` of all examples, whose positions are those of all steps together."""
+        """Returns :meth:`Layer.factors` of all examples, whose positions are those of all steps together.
+
+        Where steps have copies of their own, an axis of all copies comes first.
+        """
         folded = [
-            value.reshape(-1, *shape.shape)
+            jnp.moveaxis(value, [1 + scan for scan in self.own], range(len(self.own))).reshape(-1, *shape.shape)
             for value, shape in ((activation, self.activation), (cotangent, self.output))
         ]
+        first = (*((math.prod(self.copies),) if self.own else ()), len(activation), self.positions)
         return tuple(  # type: ignore[return-value]
-            part.reshape(len(activation), self.positions, *part.shape[2:]) for part in self.layer.factors(*folded)
+            part.reshape(*first, *part.shape[2:]) for part in self.layer.factors(*folded)
         )
 
     def restored(self, gradient: Array) -> Array:
-        """Returns a gradient by the map's matrix in the parameter's own shape."""
-        gradient = weight_shaped(self.layer, gradient)
+        """Returns a gradient by the map's matrix, or by that of each copy, in the parameter's own shape."""
+        shaped = functools.partial(weight_shaped, self.layer)
+        if self.own:
+            shaped = jax.vmap(shaped)
+        gradient = shaped(gradient).reshape(*self.copies, *self.layer.weight_shape)
         for shape, order in reversed(self.moves):
             if order is not None:
                 gradient = gradient.transpose(tuple(int(axis) for axis in np.argsort(order)))
@@ -162,7 +210,7 @@ class Uses:
             return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
         if places and name in REMATERIALIZED:
             return self._rematerialized(step, given, shifts, path, steps)
-        if name == "scan" and any(place < scan_counts(step.params)[0] for place in places):
+        if places and name == "scan":
             return self._scanned(step, given, shifts, path, steps)
         plain = [value.value if isinstance(value, Weight) else value for value in given]
         results = _run(jaxpr, step, plain)
@@ -174,12 +222,11 @@ class Uses:
             if layer is not None:
                 weight, activation, output = given[place], plain[1 - place], results[0]
                 inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
-                self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps)
+                self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps, weight.own)
                 if path not in shifts:
                     return [output], {}
                 if isinstance(layer, Convolution):
-                    run = functools.partial(_convolved, jaxpr, step, weight.value)
-                    output = layer.applied(run, activation, weight.value)
+                    output = layer.applied(functools.partial(_convolved, jaxpr, step), activation, weight.value)
                 return [output + shifts[path]], {path: activation}
         self._opened(given, name)
         return results, {}
@@ -202,18 +249,22 @@ class Uses:
         inner, length = step.params["jaxpr"], step.params["length"]
         first, carried = scan_counts(step.params)
         last = first + carried
-        fixed, moving = given[:first], self._opened(given[first:], "scan over its steps")
+        fixed, start, stacks = given[:first], self._opened(given[first:last], "scan, as it is carried"), given[last:]
 
         def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
             own, slices = rows
-            inputs = [*fixed, *carry, *slices]
+            parts = [
+                stack.sliced(part, len(steps), length) if isinstance(stack, Weight) else part
+                for stack, part in zip(stacks, slices, strict=True)
+            ]
+            inputs = [*fixed, *carry, *parts]
             results, seen = self._evaluate(inner.jaxpr, inner.consts, inputs, own, path, (*steps, length))
             results = self._opened(results, "scan")
             return results[: last - first], (results[last - first :], seen)
 
-        rows = _below(shifts, path), moving[last - first :]
+        rows = _below(shifts, path), [stack.value if isinstance(stack, Weight) else stack for stack in stacks]
         options = {"length": length, "reverse": step.params["reverse"], "unroll": step.params["unroll"]}
-        carry, (stacked, seen) = jax.lax.scan(body, moving[: last - first], rows, **options)
+        carry, (stacked, seen) = jax.lax.scan(body, start, rows, **options)
         return [*carry, *stacked], seen
 
     def _opened(self, values: list[Any], name: str) -> list[Any]:
@@ -246,7 +297,7 @@ def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
     return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
 
 
-def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, kernel: Array, image: Array) -> Array:
+def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Array) -> Array:
     return _run(jaxpr, step, [image, kernel])[0]
 
 
