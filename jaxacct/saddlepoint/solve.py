@@ -159,7 +159,7 @@ def _worked_off(directions: tuple[Parts, ...], first: int, state: State, questio
         return _read(opened(parts, state.wanted, state.direction < end), question, state)
 
     return by_work.while_loop(
-        lambda state, _: state.direction < end, a_line, state, (directions, question), share=by_work.OF_QUEUES
+        lambda state, _: (state.direction < end) & (state.lines < LINES), a_line, state, (directions, question), share=by_work.OF_QUEUES
     )
 
 
