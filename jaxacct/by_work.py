@@ -268,7 +268,8 @@ def _queued(
     first = jax.tree.map(lambda leaf: leaf[lane], state)
     carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
     found: Tree
-    *_, found, worked = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), go, carry)
+    # Until as many are done as have begun. By the slots that are busy, XLA would look for a count in all of the step.
+    *_, found, worked = jax.lax.while_loop(lambda carry: carry[2] < slots + last, go, carry)
     _report(step, *worked)
     return found
 

@@ -22,6 +22,7 @@ from jaxacct.float_pairs import checked, conversions, rough, wide
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex
 from jaxacct.float_pairs.rough import ROUGH
 from jaxacct.float_pairs.schedule import (
+    CHEAP,
     SMALL,
     Known,
     Plan,
@@ -161,7 +162,8 @@ class _Interpreter:
                 self.at_once(kind[0], steps, values)
                 continue
             found = self.of_step(steps[0], read)
-            values.update(zip(steps[0].outputs, found if kind is None else _once(found), strict=True))
+            is_dear = kind is not None and kind[0] not in CHEAP
+            values.update(zip(steps[0].outputs, _once(found) if is_dear else found, strict=True))
 
     def of_step(self, step: Step, read: Callable[[Any], Any]) -> list[Any]:
         """Returns what a step comes to."""

@@ -36,11 +36,14 @@ FOLDED: dict[str, Callable[..., Any]] = {
 """Of single numbers of the host, right to a unit of float64."""
 
 COSTS = {
-    "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280, "expm1": 290, "exp_remainder": 360,
-    "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680, "erf": 810, "erfc": 820,
-    "lower_tail": 820,
+    "mul": 54, "add": 57, "sub": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280,
+    "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680,
+    "erf": 810, "erfc": 820, "lower_tail": 820,
 }  # fmt: skip
-"""What is done to many at once, and how many operations it takes, about. Sums and products cost no more than moving."""
+"""What is done to many at once, and how many operations it takes, about."""
+
+CHEAP = ("mul", "add", "sub")
+"""Of these what costs no more than moving many numbers: only few are done at once."""
 
 SMALL = 64
 """Numbers up to which shapes do not matter: what is longer is done at once with what has its shape."""
@@ -244,7 +247,7 @@ def kind_of(step: Step) -> Any:
     if name not in COSTS or any(getattr(operand, "dtype", None) != FLOAT64 for operand in step.operands):
         return None
     size = math.prod(shape)
-    if not size or constant_of(step) is not None:
+    if not size or constant_of(step) is not None or (name in CHEAP and size > SMALL):
         return None
     of_calls = "" if step.equation.primitive.name in CALLS else str(step.equation.params)
     return name, of_calls, () if size <= SMALL else shape
