@@ -18,6 +18,8 @@ gives the perplexity per byte of files held out.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -332,17 +334,18 @@ def main() -> int:
     parser.add_argument("--weights", type=pathlib.Path, help="GPT-2's, a safetensors file")
     arguments = parser.parse_args()
     shown = {name: value for name, value in vars(arguments).items() if name not in ("json", "weights")}
+    found_peer = arguments.job == "steps" and importlib.util.find_spec("jax_privacy")
+    peers = {"jax-privacy": importlib.metadata.version("jax-privacy")} if found_peer else {}
     numbers: dict[str, Any] = {}
     for name, found in JOBS[arguments.job](arguments):
         numbers[name] = found
         print(name, {key: value for key, value in found.items() if not isinstance(value, dict)}, flush=True)
         for kind in ("seconds", "temporaries"):
             if isinstance(ways := found.get(kind), dict):
-                base = ways.get("plain", math.nan)
-                print(
-                    f"  {kind}: " + ", ".join(f"{way} {value:.4g} ({value / base:.2f})" for way, value in ways.items())
-                )
-        report.write(arguments.json, {"setting": shown, "wanted": WANTED, "found": numbers})
+                whole, blocks = (ways.get(way, math.nan) for way in ("plain", "plain by microbatches"))
+                told = (f"{way} {value:.4g} ({value / whole:.2f}, {value / blocks:.2f})" for way, value in ways.items())
+                print(f"  {kind} (over plain, and by microbatches): " + ", ".join(told), flush=True)
+        report.write(arguments.json, {"setting": shown, "wanted": WANTED, "found": numbers}, peers)
     return 0
 
 
