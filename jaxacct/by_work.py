@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
@@ -53,7 +54,14 @@ def while_loop(
     """
 
     def alone(state: Tree, given: Any, _: Any) -> Tree:
-        return jax.lax.while_loop(lambda state: condition(state, given), lambda state: step(state, given), state)
+        def goes_on(counted: tuple[Array, Tree]) -> Array:
+            # By a condition on one number alone XLA would look for a count in all of the step, and often.
+            return condition(counted[1], given) & (counted[0] < np.iinfo(np.int32).max)
+
+        def next_one(counted: tuple[Array, Tree]) -> tuple[Array, Tree]:
+            return counted[0] + 1, step(counted[1], given)
+
+        return jax.lax.while_loop(goes_on, next_one, (jnp.int32(0), state))[1]
 
     together = functools.partial(_queued, condition, step, share or SHARE)
     return _in_lanes(alone, together)(state, given, jnp.asarray(longest_first))
@@ -268,7 +276,7 @@ def _queued(
     first = jax.tree.map(lambda leaf: leaf[lane], state)
     carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
     found: Tree
-    # Until as many are done as have begun. By the slots that are busy, XLA would look for a count in all of the step.
+    # Until as many are done as there are: not by the busy slots alone, as above.
     *_, found, worked = jax.lax.while_loop(lambda carry: carry[2] < slots + last, go, carry)
     _report(step, *worked)
     return found

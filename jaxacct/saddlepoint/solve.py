@@ -158,13 +158,8 @@ def _worked_off(directions: tuple[Parts, ...], first: int, state: State, questio
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
         return _read(opened(parts, state.wanted, state.direction < end), question, state)
 
-    # Lines are fewer, always. By a condition on one number XLA looks for a count in all of the body, and often.
     return by_work.while_loop(
-        lambda state, _: (state.direction < end) & (state.lines < LINES),
-        a_line,
-        state,
-        (directions, question),
-        share=by_work.OF_QUEUES,
+        lambda state, _: state.direction < end, a_line, state, (directions, question), share=by_work.OF_QUEUES
     )
 
 

@@ -91,7 +91,7 @@ def lora(
     what ``model`` does.
 
     Args:
-        model: not modified.
+        model: not modified. Stacks of layers have their axes in front; where sizes are equal, others look the same.
         rank: of each adapter. Raise it where adapters cannot learn the task; noise grows with its root.
         alpha: an adapter's output is multiplied by alpha / rank; None: by 1.
         targets: regular expressions, searched in the layers' paths such as ``blocks/0/attention/query``: of

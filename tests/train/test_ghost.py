@@ -304,6 +304,21 @@ def test_memory_grows_by_activations_not_by_gradients():
     assert bytes_of(96, False) - bytes_of(32, False) >= 64 * gradient
 
 
+@pytest.mark.parametrize("ghost", [True, False])
+def test_the_sum_is_carried_through_microbatches_in_one_copy(ghost):
+    """Beside it there are the float32 gradients of a block of two rows, as large together: a second copy were three."""
+    x, wide = jnp.ones((4, 64, 256)), jnp.ones((256, 256))
+
+    def run(params):
+        def loss(params, x):
+            return jnp.sum(jnp.tanh(x @ params.T) ** 2)
+
+        total = clipped_sum(loss, params, x, jnp.ones(4, bool), clip_norm=1.0, microbatch_size=2, ghost=ghost)
+        return total.astype(jnp.float32)
+
+    assert jax.jit(run).lower(wide).compile().memory_analysis().temp_size_in_bytes < 2.6 * 8 * wide.size
+
+
 def test_a_clipping_norm_at_which_float32_products_vanish_is_refused():
     x = jnp.ones((2, 3))
     with pytest.raises(ValueError, match="2\\^-60"):

@@ -205,3 +205,24 @@ def test_adapters_are_for_stacks_along_first_axes():
     stack = nnx.vmap(lambda rngs: nnx.Linear(4, 5, rngs=rngs), out_axes=1)(nnx.Rngs(0).split(3))
     with pytest.raises(ValueError, match="kernels \\(4, 3, 5\\): stack them along first axes"):
         lora(stack, 2)
+
+
+def test_layers_that_never_run_add_nothing():
+    """A scan over no layers, one of no steps, and layers of no positions: with gradients of zero, beside others."""
+
+    def loss(params, rows):
+        def layer(held, own):
+            return jnp.tanh(held @ own), None
+
+        held, _ = jax.lax.scan(layer, rows[0], params["none"])
+        held, _ = jax.lax.scan(lambda held, _: layer(held, params["idle"]), held, None, length=0)
+        return jnp.sum(layer(held, params["used"])[0] ** 2) + jnp.sum(
+            jax.lax.scan(layer, rows[:0], params["idle"][None])[0]
+        )
+
+    params = {"none": jnp.zeros((0, WIDTH, WIDTH)), "idle": drawn(1, WIDTH, WIDTH), "used": drawn(2, WIDTH, WIDTH)}
+    mask = jnp.ones(BATCH, bool)
+    ours, theirs = (clip_and_sum(loss, params, ROWS, mask, rule=Flat(0.7), ghost=way)[0] for way in (True, False))
+    assert ours["none"].shape == (0, WIDTH, WIDTH)
+    assert not ours["idle"].any()
+    np.testing.assert_allclose(ours["used"], theirs["used"], rtol=1e-4, atol=1e-6)

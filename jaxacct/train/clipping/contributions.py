@@ -111,7 +111,16 @@ class Stored(NamedTuple):
     def squares(self) -> Float64[Array, " batch"]:
         return by_shards(squared_norms, self.gradients, self.spec)
 
-    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
+    def sum(
+        self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int, start: Array | None = None
+    ) -> Float64[Array, ...]:
+        """Returns the sum, or ``start`` with it added: a compiler would hold the sums of blocks before beside this one.
+
+        Row by row onto ``start`` all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
+        """
+        if start is not None and self.swapped:
+            start = start.T
+
         def term(gradient: Array, kept: Array, factor: Array) -> Array:
             used, by = (value.reshape(value.shape + (1,) * (gradient.ndim - value.ndim)) for value in (kept, factor))
             return jnp.where(used, gradient.astype(jnp.float64) * by, 0.0)
@@ -120,11 +129,12 @@ class Stored(NamedTuple):
             def add_one(total: Array, row: tuple[Array, Array, Array]) -> tuple[Array, None]:
                 return total + term(*row), None
 
-            start = laid(jnp.zeros((1, *gradients.shape[1:]), jnp.float64), self.spec)[0]
-            return jax.lax.scan(add_one, start, (gradients, kept, factor))[0]
+            zeros = laid(jnp.zeros((1, *gradients.shape[1:]), jnp.float64), self.spec)[0]
+            return jax.lax.scan(add_one, zeros if start is None else start, (gradients, kept, factor))[0]
 
         def at_once(gradients: Array, kept: Array, factor: Array) -> Array:
-            return term(gradients, kept, factor).sum(axis=0)
+            total = term(gradients, kept, factor).sum(axis=0)
+            return total if start is None else start + total
 
         # XLA's CPU reduction over the leading axis in float64 is twenty times slower than adding row by row.
         total = jax.lax.platform_dependent(self.gradients, kept, factor, cpu=one_by_one, default=at_once)

@@ -98,6 +98,13 @@ class Tap:
         """Returns a sum of contributions in the parameter's own shape."""
         return self.uses[0][1].restored(gradient)
 
+    def as_summed(self, total: Array) -> Array:
+        """Returns what :meth:`restored` gave as it was before: that only moves entries, so its transpose moves back."""
+        use = self.uses[0][1]
+        copies = (math.prod(use.copies),) if use.own else ()
+        like = jax.ShapeDtypeStruct((*copies, *matrix_shape(use.layer)), total.dtype)
+        return jax.linear_transpose(self.restored, like)(total)[0]
+
 
 @dataclass(frozen=True)
 class Route:
@@ -240,6 +247,10 @@ class GhostLoss:
     def restored(self, sums: list[Array]) -> list[Array]:
         """Returns the sums of :meth:`contributions` in the shapes of their parameters."""
         return [self.taps[leaf].restored(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
+
+    def as_summed(self, totals: list[Array]) -> list[Array]:
+        """Returns what :meth:`restored` gave as it was before."""
+        return [self.taps[leaf].as_summed(total) if leaf in self.taps else total for leaf, total in enumerate(totals)]
 
 
 def _joined(parts: list[tuple[Array, Array]], axis: int) -> Any:

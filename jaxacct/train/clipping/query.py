@@ -218,6 +218,8 @@ class StoredLoss:
     def restored(self, sums: list[Array]) -> list[Array]:
         return sums
 
+    as_summed = restored
+
 
 def _one(rows: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype)
@@ -252,9 +254,16 @@ def _add(
     kept = mask & finite
     if isinstance(gradients, GhostLoss):
         kept &= jnp.asarray(rule.sensitivity, jnp.float64) >= LEAST_CLIP_NORM
-    added = [part.sum(kept, factor, rows) for part, factor in zip(parts, jax.tree.leaves(factors), strict=True)]
-    added = gradients.restored(added)
-    added = [shards.scattered(leaf, total) for leaf, total in enumerate(added)] if shards else added
-    totals = [total + new for total, new in zip(totals, added, strict=True)]
+    scaled = list(zip(parts, jax.tree.leaves(factors), strict=True))
+    if shards:  # The totals are shards: a block is summed whole, and then scattered.
+        added = gradients.restored([part.sum(kept, factor, rows) for part, factor in scaled])
+        added = [shards.scattered(leaf, total) for leaf, total in enumerate(added)]
+        totals = [total + new for total, new in zip(totals, added, strict=True)]
+    else:
+        starts = gradients.as_summed(totals)
+        totals = gradients.restored([
+            part.sum(kept, factor, rows, start) if isinstance(part, Stored) else start + part.sum(kept, factor, rows)
+            for (part, factor), start in zip(scaled, starts, strict=True)
+        ])  # fmt: skip
     count = jnp.where(mask, jnp.where(within & finite, 0.5, -0.5), 0.0).sum()
     return jax.tree.unflatten(structure, totals), sums[1] + count

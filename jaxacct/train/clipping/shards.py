@@ -8,6 +8,7 @@ example is then held in shards, of which each adds its own squares: what crosses
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -105,11 +106,22 @@ class Shards:
             here = [found[leaf] for leaf in places] + ([rest] if axes == self.axes else [])
             if not axes:
                 continue
-            here = jax.lax.psum(here, axes)
+            here = self._summed(here, axes, [self.by_tensors(leaf) for leaf in places])
             rest = here.pop() if axes == self.axes else rest
             for leaf, total in zip(places, here, strict=True):
                 found[leaf] = total
         return found, rest
+
+    def _summed(self, values: list[Array], axes: tuple[str, ...], tensors: list[PartitionSpec]) -> list[Array]:
+        """Returns sums over row axes of arrays that lie over the other axes as told, those without a word whole."""
+        specs = [*tensors, *[WHOLE] * (len(values) - len(tensors))]
+        summed = functools.partial(jax.lax.psum, axis_name=axes)
+        others = set(self.rows.mesh.axis_names) - set(self.axes)
+        if not others:
+            return list(summed(values))
+        # A TPU's compiler adds up float64 between devices only where no axis is left to it.
+        shards = jax.shard_map(summed, in_specs=(specs,), out_specs=specs, axis_names=others, check_vma=False)
+        return list(shards(values))
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:

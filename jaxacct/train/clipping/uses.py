@@ -219,7 +219,7 @@ class Uses:
         if len(places) == 1:
             (place,) = places
             layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
-            if layer is not None:
+            if layer is not None and results[0].size * math.prod(steps):  # what never runs has no positions
                 weight, activation, output = given[place], plain[1 - place], results[0]
                 inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
                 self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps, weight.own)
