@@ -4,10 +4,11 @@ Run: python -m bench.pairs --settings 2000 --mesh 100 --minutes 60 --json bench/
 
 A question is traced for pairs and compiled once, in minutes, and a setting then takes a third of a second; closed forms
 and questions with known answers are worked off operation by operation, side by side, as concrete numbers are on a
-device that has no float64. Float64 runs the same settings. Two brackets of one number must overlap, the known value be within both,
-and the referee (:mod:`jaxacct.verify`) is asked of some: how many fail is counted, and none may. Widths are relative,
-of the settings on which float64 has converged; wanted are 1e-9 for 95 % of those, from the exact accountant, and for
-the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40. Settings are float32 numbers, which pairs hold as they are.
+device that has no float64. Float64 runs the same settings. Two brackets of one number must overlap, the known value be
+within both, and the referee (:mod:`jaxacct.verify`) is asked of some: how many fail is counted, and none may. Widths
+are relative, of the settings on which float64 has converged; wanted are 1e-9 for 95 % of those, from the exact
+accountant, and for the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40. Settings are float32 numbers, which pairs
+hold as they are.
 
 ``--counted`` asks about widths alone, of as many settings as are wanted: certificates that count a pair's roundings, of
 programs that float64 runs, in milliseconds each.
