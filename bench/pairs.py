@@ -173,9 +173,15 @@ def _at_their_epsilons(make: Callable[..., Any], relation: Any, rows: Rows) -> R
     return (*rows[:3], *_float32(np.where(there.converged, np.asarray(there.estimate), 1.0)))
 
 
-def exact_ones(count: int, batch: int) -> Iterator[Job]:
-    """Yields random questions of the exact accountant: epsilons, and deltas at epsilons of random deltas."""
+def exact_ones(count: int, batch: int, only: str) -> Iterator[Job]:
+    """Yields random questions of the exact accountant, epsilons, and deltas at epsilons of random deltas.
+
+    Those that have ``only`` in their names.
+    """
     for seed, (name, quantity, relation, share) in enumerate(FORMS, 1):
+        title = f"{name}, {quantity}, {relation}"
+        if only not in title:
+            continue
         make, verb = KINDS[name], getattr(ja.saddlepoint, quantity)
         ask, rows = _asking(verb, make, relation), settings(round(share * count), seed)
         if quantity == "delta":
@@ -183,7 +189,7 @@ def exact_ones(count: int, batch: int) -> Iterator[Job]:
         run = side_by_side if name == "gaussian" else compiled
         for i in range(0, len(rows[0]), batch):
             some = tuple(column[i : i + batch] for column in rows)
-            yield Job(f"{name}, {quantity}, {relation}", ask, some, run=run, form=(name, quantity, relation))
+            yield Job(title, ask, some, run=run, form=(name, quantity, relation))
 
 
 def refereed(job: Job, found: Any, count: int) -> dict[str, int]:
@@ -271,14 +277,15 @@ def main() -> None:
     arguments = parser.parse_args()
     console, start, path = Console(width=140), time.monotonic(), arguments.json
     records = json.loads(path.read_text())["batches"] if path and path.exists() else []
-    exact = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch)) if arguments.settings else ()
+    count, batch, only = arguments.settings, arguments.batch, arguments.only
+    exact = (known(batch), exact_ones(count, batch, only)) if count else ()
     mesh = mesh_ones(arguments.mesh, 1, arguments.points) if arguments.mesh else ()
     narrow = narrow_one(arguments.narrow) if arguments.narrow else ()
     counted = counted_ones(arguments.counted, arguments.points) if arguments.counted else ()
     for job in itertools.chain(counted, *exact, mesh, narrow):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
-        if arguments.only not in job.name:
+        if only not in job.name:
             continue
         begun = time.process_time()
         native, found = job.run(job.ask, job.rows)
