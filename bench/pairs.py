@@ -223,9 +223,9 @@ def narrow_one(points: int) -> Iterator[Job]:
     yield Job(f"mesh, {points} points, narrow", ask, usual, None, 1e-6, compiled)
 
 
-def counted_ones(count: int, points: int) -> Iterator[Job]:
+def counted_ones(count: int, points: int, seed: int) -> Iterator[Job]:
     """Yields usual questions of which the widths are asked."""
-    make, rows = KINDS["poisson gaussian"], settings(count, 0, USUAL, USUAL_DELTAS)
+    make, rows = KINDS["poisson gaussian"], settings(count, seed, USUAL, USUAL_DELTAS)
     epsilon, delta, mesh = (
         ja.saddlepoint.epsilon,
         ja.saddlepoint.delta,
@@ -270,6 +270,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=8192, help="of the mesh")
     parser.add_argument("--narrow", type=int, default=0, help="points of the mesh whose gap is to be 1e-6")
     parser.add_argument("--counted", type=int, default=0, help="usual settings whose widths are asked about")
+    parser.add_argument("--seed", type=int, default=0, help="of those")
     parser.add_argument("--batch", type=int, default=50, help="settings at once")
     parser.add_argument("--refereed", type=int, default=2, help="settings of each batch that the referee is asked of")
     parser.add_argument("--only", default="", help="a part of the names of the questions that are asked")
@@ -281,7 +282,7 @@ def main() -> None:
     exact = (known(batch), exact_ones(count, batch, only)) if count else ()
     mesh = mesh_ones(arguments.mesh, 1, arguments.points) if arguments.mesh else ()
     narrow = narrow_one(arguments.narrow) if arguments.narrow else ()
-    counted = counted_ones(arguments.counted, arguments.points) if arguments.counted else ()
+    counted = counted_ones(arguments.counted, arguments.points, arguments.seed) if arguments.counted else ()
     for job in itertools.chain(counted, *exact, mesh, narrow):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
