@@ -2,17 +2,19 @@
 
 Run: python -m bench.pairs --settings 2000 --mesh 100 --minutes 60 --json bench/results/pairs.json
 
-A program is traced for pairs and run operation by operation, many settings at once, as on a device that has no float64;
-the mesh as one program, one setting after the other. Float64 runs the same settings. Two brackets of one number must
-overlap, and the known value be within both: how many do not is counted, and none may. Widths are relative, of the
-settings on which float64 has converged; wanted are 1e-9 for 95 % of those, from the exact accountant, and for the mesh
-a gap of 1e-3 for 99 %. Deltas go down to 1e-40.
+A question is traced for pairs and compiled once, in minutes, and a setting then takes a third of a second; closed forms
+and questions with known answers are worked off operation by operation, side by side, as concrete numbers are on a
+device that has no float64. Float64 runs the same settings. Two brackets of one number must overlap, the known value be
+within both, and the referee (:mod:`jaxacct.verify`) is asked of some: how many fail is counted, and none may. Widths
+are relative, of the settings on which float64 has converged; wanted are 1e-9 for 95 % of those, from the exact
+accountant, and for the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40. Settings are float32 numbers, which pairs
+hold as they are.
 
 ``--counted`` asks about widths alone, of as many settings as are wanted: certificates that count a pair's roundings, of
 programs that float64 runs, in milliseconds each.
 
 What is written is complete after each batch, beside what an earlier run left there; ``--minutes`` stops before the
-next. A batch takes as long as its slowest setting, a small one about as long as one of hundreds.
+next.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import functools
 import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,16 +52,29 @@ USUAL, USUAL_DELTAS = np.log([[0.5, 8.0], [1e-3, 0.1], [1e3, 1e5]]), np.log([1e-
 
 NARROW, GAP = 1e-9, 1e-3
 
-KINDS: dict[str, tuple[Callable[..., Any], int]] = {
-    "poisson gaussian": (lambda noise, rate: ja.PoissonSubsampledGaussian(noise, rate), 1.0),
-    "gaussian": (lambda noise, rate: ja.Gaussian(noise / rate), 0.25),
-    "laplace": (lambda noise, rate: ja.Laplace(noise / rate), 0.25),
-    "poisson laplace": (lambda noise, rate: ja.PoissonSubsampledLaplace(noise, rate), 0.25),
-    "fixed-size gaussian": (lambda noise, rate: ja.GaussianWithoutReplacement(2 * noise, rate), 0.25),
-    "randomized response": (lambda noise, rate: ja.RandomizedResponse(rate / noise), 0.25),
-    "discrete laplace": (lambda noise, rate: ja.DiscreteLaplace(noise / rate), 0.25),
+KINDS: dict[str, Callable[..., Any]] = {
+    "poisson gaussian": lambda noise, rate: ja.PoissonSubsampledGaussian(noise, rate),
+    "gaussian": lambda noise, rate: ja.Gaussian(noise / rate),
+    "laplace": lambda noise, rate: ja.Laplace(noise / rate),
+    "poisson laplace": lambda noise, rate: ja.PoissonSubsampledLaplace(noise, rate),
+    "fixed-size gaussian": lambda noise, rate: ja.GaussianWithoutReplacement(2 * noise, rate),
+    "randomized response": lambda noise, rate: ja.RandomizedResponse(rate / noise),
+    "discrete laplace": lambda noise, rate: ja.DiscreteLaplace(noise / rate),
 }
-"""Mechanisms of a noise and a rate, and the shares of a batch that they get."""
+"""Mechanisms of a noise and a rate."""
+
+FORMS = (
+    ("poisson gaussian", "delta", "add_or_remove", 0.25),
+    ("poisson gaussian", "epsilon", "add_or_remove", 0.25),
+    ("gaussian", "delta", "remove", 0.125),
+    ("gaussian", "epsilon", "remove", 0.125),
+    ("fixed-size gaussian", "epsilon", "replace", 0.075),
+    ("poisson laplace", "delta", "add_or_remove", 0.05),
+    ("laplace", "epsilon", "remove", 0.05),
+    ("randomized response", "delta", "remove", 0.025),
+    ("discrete laplace", "epsilon", "remove", 0.05),
+)
+"""Random questions: of which mechanism, what, under which relation, and which share of all."""
 
 Rows = tuple[np.ndarray, ...]
 
@@ -67,7 +83,12 @@ def settings(count: int, seed: int, ranges: np.ndarray = RANGES, deltas: np.ndar
     """Returns noise, rate, whole steps and delta of random settings."""
     random = np.random.default_rng(seed)
     noise, rate, steps = np.exp(random.uniform(ranges[:, 0], ranges[:, 1], (count, 3))).T
-    return noise, rate, np.round(steps), np.exp(random.uniform(*deltas, count))
+    return _float32(noise, rate, np.round(steps), np.exp(random.uniform(*deltas, count)))
+
+
+def _float32(*columns: np.ndarray) -> Rows:
+    """Returns columns of float32 numbers, as float64."""
+    return tuple(column.astype(np.float32).astype(np.float64) for column in columns)
 
 
 def side_by_side(function: Callable[..., Any], rows: Rows) -> tuple[Any, Any]:
@@ -121,6 +142,8 @@ class Job(NamedTuple):
     truth: np.ndarray | None = None
     wanted: float = NARROW
     run: Callable[..., tuple[Any, Any]] = side_by_side
+    form: tuple[str, str, str] | None = None
+    """Of which the referee is asked: mechanism, quantity, relation."""
 
 
 def known(batch: int) -> Iterator[Job]:
@@ -129,7 +152,7 @@ def known(batch: int) -> Iterator[Job]:
     for direction in ("add", "remove"):
         mine = [row for row in every if row["direction"] == direction]
         columns = tuple(np.array([float(row[key]) for row in mine]) for key in ("sigma", "q", "k", "eps"))
-        truth, make = np.array([row["delta"] for row in mine]), KINDS["poisson gaussian"][0]
+        truth, make = np.array([row["delta"] for row in mine]), KINDS["poisson gaussian"]
         for i in range(0, len(mine), batch):
             rows = tuple(column[i : i + batch] for column in columns)
             ask = _asking(ja.saddlepoint.delta, make, direction)
@@ -147,32 +170,45 @@ def _at_their_epsilons(make: Callable[..., Any], relation: Any, rows: Rows) -> R
     """Returns the rows with the epsilons of their deltas, for questions of delta."""
     with jax.enable_x64(True):
         there = jax.jit(jax.vmap(_asking(ja.saddlepoint.epsilon, make, relation)))(*rows)
-    return (*rows[:3], np.where(there.converged, np.asarray(there.estimate), 1.0))
+    return (*rows[:3], *_float32(np.where(there.converged, np.asarray(there.estimate), 1.0)))
 
 
-def exact_ones(count: int, batch: int) -> Iterator[Job]:
-    """Yields random questions of the exact accountant: epsilons, and deltas at epsilons of random deltas."""
-    done, seed = 0, 0
-    delta, epsilon = ja.saddlepoint.delta, ja.saddlepoint.epsilon
-    relations = ("remove", "add", "add_or_remove")
-    forms = [(verb, relation) for relation in relations for verb in (delta, epsilon)]
-    while done < count:
-        for name, (make, share) in KINDS.items():
-            verb, relation = forms[seed // len(KINDS) % len(forms)]
-            relation = "replace" if name.startswith("fixed-size") else relation
-            size, seed = min(max(2, int(share * batch)), count - done), seed + 1
-            rows = settings(size, seed) if size else ()
-            if not size:
-                return
-            if verb is delta:
-                rows = _at_their_epsilons(make, relation, rows)
-            done += size
-            yield Job(f"{name}, {verb.__name__}, {relation}", _asking(verb, make, relation), rows)
+def exact_ones(count: int, batch: int, only: str) -> Iterator[Job]:
+    """Yields random questions of the exact accountant, epsilons, and deltas at epsilons of random deltas.
+
+    Those that have ``only`` in their names.
+    """
+    for seed, (name, quantity, relation, share) in enumerate(FORMS, 1):
+        title = f"{name}, {quantity}, {relation}"
+        if only not in title:
+            continue
+        make, verb = KINDS[name], getattr(ja.saddlepoint, quantity)
+        ask, rows = _asking(verb, make, relation), settings(round(share * count), seed)
+        if quantity == "delta":
+            rows = _at_their_epsilons(make, relation, rows)
+        run = side_by_side if name == "gaussian" else compiled
+        for i in range(0, len(rows[0]), batch):
+            some = tuple(column[i : i + batch] for column in rows)
+            yield Job(title, ask, some, run=run, form=(name, quantity, relation))
+
+
+def refereed(job: Job, found: Any, count: int) -> dict[str, int]:
+    """Returns how many of a batch's first brackets the referee says what of."""
+    if job.form is None:
+        return {}
+    name, quantity, relation = job.form
+    verdicts: Counter[str] = Counter()
+    for i in range(min(count, len(job.rows[0]))):
+        noise, rate, steps, given = (float(column[i]) for column in job.rows)
+        claim = float(found.lower[i]), float(found.upper[i])
+        verify_it: Any = ja.verify.delta if quantity == "delta" else ja.verify.epsilon
+        verdicts[verify_it(KINDS[name](noise, rate), int(steps), given, claim, relation=relation).status.value] += 1
+    return dict(verdicts)
 
 
 def mesh_ones(count: int, batch: int, points: int) -> Iterator[Job]:
     """Yields random questions of the mesh, of one size."""
-    make = KINDS["poisson gaussian"][0]
+    make = KINDS["poisson gaussian"]
     ask = _asking(ja.prv.epsilon, make, "add_or_remove", points=points)
     for seed in range(-(-count // batch)):
         *rows, _ = settings(batch, 1000 + seed)
@@ -183,13 +219,13 @@ def mesh_ones(count: int, batch: int, points: int) -> Iterator[Job]:
 def narrow_one(points: int) -> Iterator[Job]:
     """Yields the one question whose gap is to be a millionth."""
     usual = tuple(np.array([value]) for value in (1.0, 0.01, 1e4, 1e-5))
-    ask = _asking(ja.prv.epsilon, KINDS["poisson gaussian"][0], "add_or_remove", points=points)
+    ask = _asking(ja.prv.epsilon, KINDS["poisson gaussian"], "add_or_remove", points=points)
     yield Job(f"mesh, {points} points, narrow", ask, usual, None, 1e-6, compiled)
 
 
-def counted_ones(count: int, points: int) -> Iterator[Job]:
+def counted_ones(count: int, points: int, seed: int) -> Iterator[Job]:
     """Yields usual questions of which the widths are asked."""
-    make, rows = KINDS["poisson gaussian"][0], settings(count, 0, USUAL, USUAL_DELTAS)
+    make, rows = KINDS["poisson gaussian"], settings(count, seed, USUAL, USUAL_DELTAS)
     epsilon, delta, mesh = (
         ja.saddlepoint.epsilon,
         ja.saddlepoint.delta,
@@ -234,20 +270,28 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=8192, help="of the mesh")
     parser.add_argument("--narrow", type=int, default=0, help="points of the mesh whose gap is to be 1e-6")
     parser.add_argument("--counted", type=int, default=0, help="usual settings whose widths are asked about")
-    parser.add_argument("--batch", type=int, default=256, help="settings at once")
+    parser.add_argument("--seed", type=int, default=0, help="of those")
+    parser.add_argument("--batch", type=int, default=50, help="settings at once")
+    parser.add_argument("--refereed", type=int, default=2, help="settings of each batch that the referee is asked of")
+    parser.add_argument("--only", default="", help="a part of the names of the questions that are asked")
     parser.add_argument("--minutes", type=float, default=60.0)
     arguments = parser.parse_args()
     console, start, path = Console(width=140), time.monotonic(), arguments.json
     records = json.loads(path.read_text())["batches"] if path and path.exists() else []
-    exact = (known(arguments.batch), exact_ones(arguments.settings, arguments.batch)) if arguments.settings else ()
+    count, batch, only = arguments.settings, arguments.batch, arguments.only
+    exact = (known(batch), exact_ones(count, batch, only)) if count else ()
     mesh = mesh_ones(arguments.mesh, 1, arguments.points) if arguments.mesh else ()
     narrow = narrow_one(arguments.narrow) if arguments.narrow else ()
-    counted = counted_ones(arguments.counted, arguments.points) if arguments.counted else ()
+    counted = counted_ones(arguments.counted, arguments.points, arguments.seed) if arguments.counted else ()
     for job in itertools.chain(counted, *exact, mesh, narrow):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
+        if only not in job.name:
+            continue
         begun = time.process_time()
-        record = judged(job, *job.run(job.ask, job.rows)) | {"seconds": time.process_time() - begun}
+        native, found = job.run(job.ask, job.rows)
+        record = judged(job, native, found) | {"seconds": time.process_time() - begun}
+        record["referee"] = refereed(job, found, arguments.refereed)
         records.append(record)
         console.print(record)
         report.write(path, {"summary": summary(records), "batches": records})
@@ -262,6 +306,7 @@ def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
         mine = [record for record in records if record["name"].startswith("mesh") == (name == "mesh")]
         found[name] = {key: sum(record[key] for record in mine) for key in counted}
         found[name]["violations"] = sum(len(record["violations"]) for record in mine)
+        found[name]["referee"] = dict(sum((Counter(record["referee"]) for record in mine), Counter()))
     return found
 
 

@@ -168,8 +168,8 @@ class TrapezoidLaw(Law):
         # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most what it
         # is within r of t over r, and there it is at most that of order t + r and frequency r: it grows with the order,
         # as moments do, or they are at most 1. What the nodes leave out counts with the losses there, not far beyond
-        # the scan's.
-        r = jnp.minimum(0.25 * order, self.largest_order() - order)
+        # the scan's. Any r will do; within one of t, moments are not of another size where large losses are rare.
+        r = jnp.minimum(jnp.minimum(0.25 * order, 1.0), self.largest_order() - order)
         largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
         error = jnp.exp(self.log_quadrature_error(order + r, r, step))
         # In the slope of the logarithm the moment's own error counts besides, and that of P's and Q's masses, which

@@ -32,8 +32,12 @@ from jaxacct.saddlepoint.sums import Row, cumulants_above, largest_order, log_fa
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
 
-LINES = 6
-"""The first so many of them, up to the saddle point itself, may be lines.
+FINER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
+"""The same in pairs. Where large losses are rare the lower a line is the more digits it loses, and pairs have few: the
+highest that nodes suffice for is wanted, and is met more closely."""
+
+HIGHER = 3
+"""The last so many of them, beyond the saddle point, are for bounds alone; all others may be lines.
 
 Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
 line leaves them out and needs far fewer nodes.
@@ -102,13 +106,13 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     """
     cut = arithmetic().cut
     ratios = log_moments - orders * epsilon + log_factor(orders) - log_delta + cut
-    lines = orders[:LINES]
+    lines = orders[:-HIGHER]
     apart = orders[None, :] - lines[:, None]
     needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(apart)
     up = jnp.min(jnp.where(apart > 0.01 * lines[:, None], needed, jnp.inf), axis=1)
     down = jnp.min(jnp.where(apart < -0.01 * lines[:, None], needed, jnp.inf), axis=1)
     lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
-    heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:LINES]
+    heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:-HIGHER]
     penalty = heights - jnp.min(heights)
     if arithmetic() == PAIR:
         # Digits are few: the most that so many times the nodes can buy.
@@ -116,7 +120,7 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
         cost = jnp.where(lengths <= LONGER * shortest, penalty, jnp.inf)
     else:
         cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
-    best = jnp.minimum(first_index(cost <= jnp.min(cost)), LINES - 1)
+    best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
     return best, lengths[best]
 
 
@@ -139,7 +143,8 @@ def line_at(
     """
     u, exact = arithmetic().roundoff, arithmetic().cut
     largest = largest_order(parts)
-    orders = jnp.minimum(saddle * jnp.asarray(LADDER, saddle.dtype), largest)
+    ladder = FINER if arithmetic() == PAIR else LADDER
+    orders = jnp.minimum(saddle * jnp.asarray(ladder, saddle.dtype), largest)
     above = cumulants_above(parts, scans, orders, jnp.logical_and(wanted, jnp.logical_not(is_rough)))
     chosen, length = chosen_line(orders, above, epsilon, log_delta)
     order = jnp.where(is_rough, jnp.minimum(saddle, largest), orders[chosen])
