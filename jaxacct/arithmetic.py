@@ -121,7 +121,9 @@ def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
     """Returns ``function`` of arrays such that pairs know it by its name: they have a form of their own for it.
 
     For float64 it is traced into what calls it, as if nothing were said. A derivative has another form, and no name: of
-    a jitted function JAX would give it the same.
+    a jitted function JAX would give it the same. The form for pairs is told shapes of what goes in alone: so an axis of
+    a batch has to come out where it goes in, which it does unless arrays without it, as ``jnp.zeros_like`` makes, meet
+    it first.
     """
     named: Any = jax.custom_jvp(jax.jit(function))
 

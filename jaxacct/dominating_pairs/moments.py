@@ -53,8 +53,8 @@ def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     By its Taylor series where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.
     """
     small = jnp.clip(x, -0.5, 0.5)
-    series = jnp.zeros_like(small)
-    for n in range(15, 2, -1):  # the first term left out is 0.5^14 2/16! = 6e-18 of the first
+    series = small * (1.0 / 15)
+    for n in range(14, 2, -1):  # the first term left out is 0.5^14 2/16! = 6e-18 of the first
         series = (1.0 + series) * (small * (1.0 / n))
     return jnp.where(jnp.abs(x) < 0.5, (1.0 + series) * (small * small * 0.5), expm1_x - x)
 

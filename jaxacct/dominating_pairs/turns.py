@@ -38,10 +38,10 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     square = r * r
 
     def series(coefficients: list[float]) -> Array:
-        value = jnp.full_like(square, coefficients[-1])
-        for c in coefficients[-2::-1]:
-            value = value * square + c
-        return value
+        value = coefficients[-1] * square
+        for c in coefficients[-2:0:-1]:
+            value = (value + c) * square
+        return value + coefficients[0]
 
     sine, cosine = r * series(SINES), series(COSINES)
     pairs = jnp.floor(turns / 2)

@@ -6,7 +6,10 @@ import jax
 import mpmath
 import numpy as np
 import pytest
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
+import jaxacct as ja
+from jaxacct.arithmetic import in_pairs
 from jaxacct.dominating_pairs.moments import exp_remainder
 from jaxacct.dominating_pairs.normal import lower_tail
 from jaxacct.dominating_pairs.turns import sine_and_cosine
@@ -88,3 +91,36 @@ def test_a_compiled_product_has_no_dust():
     assert (
         np.asarray(jax.jit(lambda low: wide.normal(wide.Pair(1 + 0 * low, low), 0).low)(tiny))[0] / wide.DUST % 1 == 0
     )
+
+
+def _steps(program):
+    for step in program.eqns:
+        yield step
+        for inner in step.params.values():
+            if isinstance(inner, (Jaxpr, ClosedJaxpr)):
+                yield from _steps(getattr(inner, "jaxpr", inner))
+
+
+@pytest.mark.parametrize("function", [sine_and_cosine, lower_tail, lambda x: exp_remainder(x, x + 1)])
+@pytest.mark.parametrize("axes", [(0, 0), (1, 0), (2, 1), (0, 2)])
+def test_an_axis_of_a_batch_comes_out_where_it_went_in(function, axes):
+    """Which a form for pairs takes for granted."""
+
+    def nested(x):
+        return jax.vmap(jax.vmap(function, in_axes=axes[1]), in_axes=axes[0])(x)
+
+    with jax.enable_x64(True), in_pairs():
+        program = jax.make_jaxpr(nested)(jax.ShapeDtypeStruct((2, 3, 5, 7), np.float64))
+    named = [step for step in _steps(program.jaxpr) if step.params.get("name") in kernel_functions.WHOLE]
+    assert named
+    for step in named:
+        assert {result.aval.shape for result in step.outvars} == {step.invars[0].aval.shape}
+
+
+def test_losses_of_other_kinds_are_traced_in_pairs():
+    def ask(noise_multiplier):
+        mechanism = ja.GaussianWithoutReplacement(noise_multiplier, 0.1)
+        return ja.saddlepoint.epsilon(mechanism, 100, 1e-5, relation="replace").upper
+
+    with jax.enable_x64(True):
+        assert jax.eval_shape(as_pairs(ask), np.float64(2.0)).shape == ()
