@@ -7,7 +7,7 @@ written for the ambient precision: float64 inside the scope, float32 outside.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,6 @@ from jaxtyping import Array, Float
 
 from jaxacct.arithmetic import FLOAT32, arithmetic, scaled
 from jaxacct.dominating_pairs.moments import exp_remainder
-
-if TYPE_CHECKING:
-    from jaxacct.dominating_pairs.pair import DominatingPair
 
 RULE = 256
 """Nodes of a trapezoid rule: of the scan, and of each piece for complex orders."""
@@ -59,6 +56,21 @@ class Nodes(NamedTuple):
     places: Float[Array, " J"]
 
 
+class Marked(NamedTuple):
+    """The losses of one run that a law leaves out, for they are large and rare (:mod:`jaxacct.saddlepoint.rare`).
+
+    Attributes:
+        p (), q (): masses of P and Q.
+        error (): bound on their relative errors.
+        loss (): what they are at least.
+    """
+
+    p: Array
+    q: Array
+    error: Array
+    loss: Array
+
+
 def tilted(nodes: Nodes, order: Array) -> Array:
     """Returns the shares (J,) that the nodes have in the moment of a real order."""
     return jax.nn.softmax(nodes.log_p + order * nodes.losses)
@@ -79,6 +91,9 @@ class Law(ABC):
     every frequency, and nothing is known of how the characteristic function fades: a sum of atoms.
     """
 
+    has_marks: ClassVar[bool] = False
+    """Whether large losses may be left out: :meth:`mark_from`, :meth:`kept`, :meth:`marked`."""
+
     is_close: ClassVar[bool] = False
     """Whether logs of masses and losses are right to sixteen units of themselves, as :func:`moments_and_errors` asks.
 
@@ -96,12 +111,40 @@ class Law(ABC):
         Close to 1 moments are formed from what they differ from it by, which rests on Q's mass being 1.
         """
 
+    def mark_from(self, loss: Array, log_mass: Array) -> Array:
+        """Returns the place from which on losses are marked: all are at least ``loss``, or have about that mass of P.
+
+        The lower of the two places, in the law's own coordinate; inf where it is not worth it.
+        """
+        return jnp.full_like(loss, jnp.inf)
+
+    def kept(self, place: Array) -> Law:
+        """Returns the law without the losses that are marked from a place on."""
+        return self
+
+    def marked(self) -> Marked:
+        """Returns what the law leaves out."""
+        nothing = jnp.zeros(())
+        return Marked(nothing, nothing, nothing, nothing)
+
     @abstractmethod
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         """Returns a bound on the log of the error of any moment of order t + iw', |w'| <= w, over that of order t.
 
         For nodes that are ``step`` apart.
         """
+
+    def log_moment_error(self, order: Array, step: Array) -> Array:
+        """Returns the same for a moment of this real order, as the scan has it."""
+        return self.log_quadrature_error(order, jnp.zeros_like(order), step)
+
+    def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
+        """Returns the same for so many pieces, but for what :meth:`log_piece_error` says of each."""
+        return self.log_quadrature_error(order, w, self.step(window, pieces))
+
+    def log_piece_error(self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array) -> Array:
+        """Returns a bound on the log of what one piece misses of a moment, over that of order t; -inf: nothing."""
+        return jnp.full_like(order, -jnp.inf)
 
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
         """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
@@ -184,7 +227,14 @@ class TrapezoidLaw(Law):
         return (window[1] - window[0]) / (RULE * pieces)
 
 
-def law_of(pair: DominatingPair) -> Law:
+class HasLaw(Protocol):
+    """A pair, or what is left of one."""
+
+    def law(self) -> Law | None:
+        """Returns the law, or None."""
+
+
+def law_of(pair: HasLaw) -> Law:
     """Returns the law of a pair; raises TypeError where it has none in the ambient precision."""
     law = pair.law()
     if law is None:

@@ -13,11 +13,18 @@ is at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times 
 *Decay.* Moved to Im z = b the integral of order t + iw is at most the sum of |r(z + ib)|^a-weights with e^(-w arg r)
 and e^(b^2/2): a bound that falls with w, so it holds from w on. b = w times the deviation of the loss is about best; a
 linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2).
+
+*Without rare large losses* the integral ends at a place z*, and the law has panels of Gauss-Legendre nodes instead
+(:mod:`.panels`, for their error; here the modulus on an ellipse is at most the density at its point nearest to 0 times
+e^(y^2/2), y the half-height, and r^(t + 1) at its highest point, where arg r is largest, too). Moved to Im z = b it
+has the way back to the real line besides, from z* + ib to z*: on it the density is at most e^(b^2/2) times that at z*,
+|r| at most r(z*), and arg r at least share sin(y/s), which is at least y/s times share sinc(b/s): so the integral of
+e^(-w arg r) over it is at most s/(w share sinc(b/s)).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +38,15 @@ from jaxacct.dominating_pairs.law import (
     COARSEST,
     FINEST,
     RULE,
+    Marked,
     Nodes,
     TrapezoidLaw,
     log_left_out,
     modulus_rounding,
     tilted,
 )
-from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
+from jaxacct.dominating_pairs.normal import log_upper_tail, lower_tail, normal_cells
+from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, LOG_WEIGHTS, POINTS, argument
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
 from jaxacct.precision import as_real, is_concrete, log_complement
@@ -62,6 +71,25 @@ ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
 
 WIDE_ANGLES = np.concatenate([ANGLES, [4.5, 7.0, 11.0, 17.0, 26.0, 40.0]])
 """For q = 1, where r is an exponential and vanishes nowhere."""
+
+
+PANELS = RULE // DEGREE
+"""Panels of a piece, where the losses that are kept end."""
+
+MOST_PIECES = 32
+"""Most pieces of panels: phases to 32 times PANELS times TURN."""
+
+WIDEST = 1.4
+"""Largest half-width of the scan's panels, in deviations, for which losses are marked. Speed only."""
+
+HEIGHT = 30.0
+"""Nats that a moment's integrand may rise by across one panel of the scan. The bound on its error has it."""
+
+TURN = 13.0
+"""Phase at the last frequency across a panel of the second piece and beyond. The bound on its error has it."""
+
+RATIOS_OF_PANELS = np.array([1.7, 2.0, 2.4, 3.0, 4.0, 6.0])
+"""Values of rho that the bound may use."""
 
 
 @register_dataclass
@@ -236,9 +264,45 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     """See the module."""
 
     pair: SubsampledGaussianPair
+    place: Array | None = None
+    """Where the losses end that are kept, in z: inf where all are, None where they always are."""
 
     most_pieces = 12
     is_close = True
+    has_marks = True
+
+    def kept(self, place: Array) -> LawOfSubsampledGaussian:
+        return replace(self, place=place)
+
+    def mark_from(self, loss: Array, log_mass: Array) -> Array:
+        # Losses of "add" are bounded, and those of the Gaussian mechanism itself never rare.
+        s, q, removes = self.pair._fields()
+        z = self.pair._threshold(loss) / s
+        far = _beyond(jnp.stack([log_mass, log_mass - jnp.log(q)]), jnp.stack([jnp.zeros_like(s), 1 / s]))
+        place = jnp.minimum(z, far)
+        half = (place + arithmetic().reach) / (2 * PANELS)
+        fits = (half < WIDEST * jnp.minimum(2 * s, 1.0)) & (place > 0)
+        return jnp.where(removes & (q < 1) & fits, place, jnp.inf)
+
+    def marked(self) -> Marked:
+        s, q, _ = self.pair._fields()
+        if self.place is None:
+            return super().marked()
+        place, there = self._end()
+        v = jnp.stack([-place, 1 / s - place])
+        tails = lower_tail(-jnp.abs(v))
+        base, shifted = jnp.where(v < 0, tails, 1 - tails)
+        p = (1 - q) * base + q * shifted
+        # A tail errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, which is two of 1/s and the place.
+        error = roundoff() * (16 + 8 * (1 + jnp.max(v**2)) + 2 * (jnp.max(jnp.abs(v)) + 1) * (1 / s + place))
+        p, base = (jnp.where(there, mass, 0.0) for mass in (p, base))
+        return Marked(p, base, jnp.where(there, error, 0.0), log_ratio(s, q, place)[0])
+
+    def _end(self) -> tuple[Array, Array]:
+        """Returns where the losses end that are kept, and whether they end."""
+        place = jnp.asarray(self.place)
+        there = jnp.isfinite(place)
+        return jnp.where(there, place, 1.0), there
 
     def _room(self) -> tuple[Array, Array]:
         """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.
@@ -254,12 +318,104 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def largest_order(self) -> Array:
         room, each = self._room()
-        return jnp.maximum(room / each - 1, 0.0)
+        whole = jnp.maximum(room / each - 1, 0.0)
+        if self.place is None:
+            return whole
+        s, q, _ = self.pair._fields()
+        place, there = self._end()
+        # So large that the panels at the end have e^HEIGHT times as much at one end as at the other.
+        height = log_ratio(s, q, place)[0] - log_ratio(s, q, place - (place + arithmetic().reach) / PANELS)[0]
+        return jnp.where(there, HEIGHT / height, whole)
 
     def scan(self) -> Nodes:
         _, _, removes = self.pair._fields()
         reach, (far, _) = arithmetic().reach, self._room()
-        return self.nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE)
+        nodes = self.nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE)
+        return nodes if self.place is None else self._where_it_ends(self._panels(jnp.int32(0), jnp.int32(1)), nodes)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        found = super().pieces(order, w, window)
+        if self.place is None:
+            return found
+        s, q, _ = self.pair._fields()
+        place, there = self._end()
+        turns = w * (log_ratio(s, q, place)[0] - log_complement(q)) / (PANELS * TURN)
+        return jnp.where(there, jnp.clip(jnp.ceil(turns), 1, MOST_PIECES).astype(jnp.int32), found)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        nodes = super().piece(window, index, pieces)
+        return nodes if self.place is None else self._where_it_ends(self._panels(index, pieces), nodes)
+
+    def _where_it_ends(self, ends: Nodes, nodes: Nodes) -> Nodes:
+        there = self._end()[1]
+        return jax.tree.map(lambda a, b: jnp.where(there, a, b), ends, nodes)
+
+    def _edges(self, index: Array | int, pieces: Array | int) -> Array:
+        """Returns the ends (PANELS + 1,) of one piece's panels.
+
+        The first piece's are evenly spaced in z, up to where the others begin; theirs are in the loss.
+        """
+        s, q, _ = self.pair._fields()
+        (place, _), low = self._end(), -arithmetic().reach
+        others = PANELS * (jnp.asarray(pieces) - 1).astype(s.dtype)
+        width = (place - low) / PANELS
+        bottom, top = log_complement(q), log_ratio(s, q, place)[0]
+        # Where the loss begins to rise more in a panel of that width than in one of the others.
+        share = jnp.minimum((top - bottom) * s / jnp.maximum(others * width, 1e-300), 0.999)
+        rises = s * (jnp.log(share) - log_complement(share) + log_complement(q) - jnp.log(q)) + 0.5 / s
+        first = jnp.where(others > 0, jnp.clip(rises, low + width, place), place)
+        j = jnp.arange(PANELS + 1).astype(s.dtype)
+        even = low + (first - low) * (j / PANELS)
+        bottom = log_ratio(s, q, first)[0]
+        at = (PANELS * (jnp.asarray(index) - 1).astype(s.dtype) + j) / jnp.maximum(others, 1.0)
+        graded = jnp.clip(self.pair._threshold(bottom + (top - bottom) * at) / s, first, place)
+        graded = jnp.where(at <= 0, first, jnp.where(at >= 1, place, graded))
+        return jnp.where(jnp.asarray(index) == 0, jnp.where(j == PANELS, first, even), graded)
+
+    def _panels(self, index: Array | int, pieces: Array | int) -> Nodes:
+        """Returns the nodes of one of so many pieces."""
+        edges = self._edges(index, pieces)
+        width = jnp.diff(edges)
+        z = edges[:-1, None] + width[:, None] * jnp.asarray(POINTS)[None].astype(width.dtype)
+        log_weights = jnp.log(width)[:, None] + jnp.asarray(LOG_WEIGHTS)[None].astype(width.dtype)
+        return self._at(z.reshape(-1), log_weights.reshape(-1))
+
+    def log_piece_error(self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array) -> Array:
+        if self.place is None:
+            return super().log_piece_error(order, w, window, index, pieces)
+        return jnp.where(self._end()[1], self._log_panel_error(order, w, self._edges(index, pieces)), -jnp.inf)
+
+    def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
+        whole = super().log_pieces_error(order, w, window, pieces)
+        return whole if self.place is None else jnp.where(self._end()[1], log_left_out(), whole)
+
+    def _log_panel_error(self, order: Array, w: Array, edges: Array) -> Array:
+        """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
+        s, q, _ = self.pair._fields()
+        half, rho = jnp.diff(edges)[:, None] / 2, jnp.asarray(RATIOS_OF_PANELS)[None].astype(s.dtype)
+        beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * (rho - 1 / rho) / 2
+        low, high = edges[:-1, None] - beyond, edges[1:, None] + beyond
+        theta = height / s
+        nearest = jnp.maximum(jnp.maximum(low, -high), 0.0)
+        log_r = log_ratio(s, q, high)[0]
+        share = jnp.exp(jnp.minimum((high - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
+        turn = argument(share, jnp.minimum(theta, HIGHEST))
+        modulus = 0.5 * (height**2 - nearest**2) + (order + 1) * log_r + w * turn
+        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log1p(-(rho**-2))
+        # 64/15 over the root of 2 pi.
+        errors = jnp.where(theta < HIGHEST, jnp.log(1.71 * half) + modulus - gain, jnp.inf)
+        # An empty panel misses nothing.
+        return jax.nn.logsumexp(jnp.where(half[:, 0] > 0, jnp.min(errors, axis=1), -jnp.inf))
+
+    def _log_least_moment(self, order: Array, edges: Array) -> Array:
+        """Returns a lower bound on the log of a moment: by stretches of length 1/2 below the panels' ends.
+
+        The log density there lies above its chord less 1/32, for its second derivative is at least -1.
+        """
+        s, q, _ = self.pair._fields()
+        z = jnp.stack([edges[1:] - 0.5, edges[1:]])
+        logs = jnp.min(-0.5 * z**2 + (order + 1) * log_ratio(s, q, z)[0], axis=0)
+        return jnp.max(logs) - 1.7
 
     def widest_step(self, order: Array, w: Array) -> Array:
         s, _, _ = self.pair._fields()
@@ -268,17 +424,21 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return jnp.max(2 * jnp.pi * theta * s / gain)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
+        s = self.pair._fields()[0]
+        return self._at(low + step * (jnp.arange(RULE) + 0.5).astype(s.dtype), jnp.log(step))
+
+    def _at(self, z: Array, log_weight: Array) -> Nodes:
+        """Returns nodes at z."""
         s, q, removes = self.pair._fields()
-        z = low + step * (jnp.arange(RULE) + 0.5).astype(s.dtype)
         log_r = log_ratio(s, q, z)[0]
-        base = -0.5 * z**2 + jnp.log(step) - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
-        mixture, nothing = base + log_r, jnp.zeros_like(s)
+        base = -0.5 * z**2 + log_weight - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
+        mixture, marks = base + log_r, self.marked()
         return Nodes(
             losses=jnp.where(removes, log_r, -log_r),
             log_p=jnp.where(removes, mixture, base),
             log_q=jnp.where(removes, base, mixture),
-            infinite=nothing,
-            missing=nothing,
+            infinite=marks.p,
+            missing=marks.q,
             places=z,
         )
 
@@ -302,6 +462,13 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
         slopes = jnp.sqrt(jnp.sum(weights * share**2)), jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
 
+        if self.place is not None:
+            place, there = self._end()
+            log_last, total = log_ratio(s, q, place)[0], nodes.log_p + order * nodes.losses
+            last = jnp.exp(jnp.minimum((place - 0.5 / s) / s + jnp.log(q) - log_last, 0.0))
+            # The tilted density at the end.
+            end = jnp.exp((order + 1) * log_last - 0.5 * place**2 - jax.nn.logsumexp(total)) / jnp.sqrt(2 * jnp.pi)
+
         def bound(slope: Array) -> Array:
             b = jnp.where(q == 1, w * slope / s, jnp.minimum(w * slope / s, STEEPEST * s))
             theta = b / s
@@ -310,13 +477,31 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             shrink = 4 * share * rest * jnp.sin(theta / 2) ** 2
             modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
             exponents = modulus - w * angle
-            return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)))
+            back = 0.0
+            if self.place is not None:
+                back = jnp.where(there, end * s / (w * last * jnp.sinc(theta / jnp.pi)), 0.0)
+            return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)) + back)
 
         found = jnp.fmin(*jax.lax.map(bound, jnp.stack(slopes))) + modulus_rounding()
         return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        whole = self._log_missed(order, w, step)
+        if self.place is None:
+            return whole
+        edges = self._edges(jnp.int32(0), jnp.int32(1))
+        found = self._log_panel_error(order, w, edges) - self._log_least_moment(order, edges)
+        return jnp.where(self._end()[1], jnp.logaddexp(found, log_left_out()), whole)
+
+    def _log_missed(self, order: Array, w: Array, step: Array) -> Array:
+        """Returns the same of a trapezoid rule."""
         s, _, _ = self.pair._fields()
         theta, cost = self._angles(order)
         gain = jnp.max(2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta - cost)
         return jnp.logaddexp(jnp.log(2.0) - gain, log_left_out())
+
+
+def _beyond(log_mass: Array, center: Array) -> Array:
+    """Returns about where no more than e^log_mass of normal laws of deviation 1 lies beyond: for the farthest."""
+    a = jnp.maximum(-log_mass - 0.92, 0.5)
+    return jnp.max(center + jnp.sqrt(2 * a - jnp.log(jnp.maximum(2 * a, 1.0))))

@@ -18,8 +18,7 @@ from jaxtyping import Array
 from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic, roughly, with_pair_form
 from jaxacct.composition import Part
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Moments, Nodes, law_of
+from jaxacct.dominating_pairs.law import HasLaw, Moments, Nodes, law_of
 from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import log_complement
 from jaxacct.saddlepoint.sums import Row
@@ -91,7 +90,7 @@ def log_characteristic(
     return tuple(functools.reduce(jnp.add, each) for each in zip(*sums, strict=True))
 
 
-def _row(run: tuple[DominatingPair, Nodes, Row, Array], order: Array, spacing: Array, tiles: Array) -> Sums:
+def _row(run: tuple[HasLaw, Nodes, Row, Array], order: Array, spacing: Array, tiles: Array) -> Sums:
     """Returns the sums of one loss, times steps."""
     pair, scan, (known, slope_error), steps = run
     law = law_of(pair)
@@ -101,13 +100,13 @@ def _row(run: tuple[DominatingPair, Nodes, Row, Array], order: Array, spacing: A
     pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
-    given = pair, window, pieces, known, order, spacing, tiles
+    given = pair, window, pieces, known, order, end, spacing, tiles
     real, imaginary, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
-    step = law.step(window, pieces)
-    missed = 2 * jnp.exp(law.log_quadrature_error(order, end, step))
+    missed = 2 * (jnp.exp(law.log_pieces_error(order, end, window, pieces)) + spread[-1])
+    spread = spread[:-1] if arithmetic() == PAIR else spread[0]
     rows = tuple(values.reshape(-1, BLOCK) for values in (real, imaginary))
     if arithmetic() == PAIR:
-        apart = jnp.maximum(step, scan.places[1] - scan.places[0])
+        apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
         doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
         # Each piece after the first is added to the sums, and to the mean.
         added = 2 * arithmetic().roundoff * (pieces - 1) * spread[0]
@@ -140,7 +139,7 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
 
 def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how: Any) -> Sums:
     """Returns what ``add`` makes of the pieces at so many frequencies, and their spread."""
-    *_, order, _, _, _, taken = given
+    *_, order, _, _, _, _, taken = given
     nothing = jnp.zeros(frequencies, order.dtype)
 
     def piece(sums: Sums, given: Any) -> Sums:
@@ -148,27 +147,30 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how:
         weights, angles, more = _of_piece(i, *rest)
         return i + 1, *add(weights, angles, first, tiles, real, imaginary), spread + more
 
-    none = jnp.zeros(3 if arithmetic() == PAIR else (), order.dtype)
+    none = jnp.zeros(4 if arithmetic() == PAIR else 2, order.dtype)
     start: Sums = (jnp.zeros_like(taken), nothing, nothing, none)
     return by_work.while_loop(lambda sums, given: sums[0] < given[-1], piece, start, given, **how)[1:]
 
 
 def _of_piece(
-    i: Array, pair: DominatingPair, window: Any, pieces: Array, known: Moments, order: Array, spacing: Array
+    i: Array, pair: HasLaw, window: Any, pieces: Array, known: Moments, order: Array, end: Array, spacing: Array
 ) -> Sums:
-    """Returns the weights of one piece of the nodes, their angles at the first frequency, and their spread.
+    """Returns the weights of one piece of the nodes, their angles at the first frequency, and what they err by.
 
-    In pairs also the spread's square, and the mean of the angles.
+    That is their spread, in pairs also the spread's square and the mean of the angles, and what the piece misses of
+    moments up to the last frequency.
     """
-    nodes = law_of(pair).piece(window, i, pieces)
+    law = law_of(pair)
+    nodes = law.piece(window, i, pieces)
     weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
     deviations = nodes.losses - known.slope
     angles = spacing * deviations
     sizes = jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)
-    spread = jnp.sum(weights * sizes)
+    errors = [jnp.sum(weights * sizes)]
     if arithmetic() == PAIR:
-        spread = jnp.stack([spread, jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)])
-    return weights, angles, spread
+        errors += [jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)]
+    errors.append(jnp.exp(law.log_piece_error(order, end, window, i, pieces) - known.value))
+    return weights, angles, jnp.stack(errors)
 
 
 def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:

@@ -27,6 +27,7 @@ from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
 from jaxacct.pytrees import of_each
 from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
+from jaxacct.saddlepoint.rare import Rare
 from jaxacct.saddlepoint.sums import Row, cumulants_above, largest_order, log_factor, summed, total_and_error
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
@@ -94,6 +95,8 @@ class Line(NamedTuple):
     orders: Array
     log_beside: Array
     """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
+    rare: Rare
+    """What is not in the integral."""
 
 
 @roughly
@@ -126,6 +129,7 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
 
 def line_at(
     parts: tuple[Part, ...],
+    rare: Rare,
     scans: list[Nodes],
     saddle: Array,
     epsilon: Array,
@@ -154,7 +158,8 @@ def line_at(
     # Under a law this wide, or far enough below eps for delta <= 1 to do.
     wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
     length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
-    enough = is_rough & (chernoff(order, here.value, common_error, epsilon) < log_delta)
+    at_most = jnp.logaddexp(chernoff(order, here.value, common_error, epsilon), log_rare(rare, epsilon))
+    enough = is_rough & (at_most < log_delta)
     wanted = jnp.logical_and(wanted, ~enough)
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
@@ -177,7 +182,13 @@ def line_at(
         log_tail=log_tail,
         orders=beside,
         log_beside=jnp.where(is_rough, jnp.inf, heights + fall - jnp.log(-jnp.expm1(fall))),
+        rare=rare,
     )
+
+
+def log_rare(rare: Rare, epsilon: Array) -> Array:
+    """Returns the log of the most that marked losses add to delta(eps)."""
+    return jnp.where(rare.p > 0, jnp.log(sum(rare.between(epsilon)) * (1 + 8 * arithmetic().roundoff)), -jnp.inf)
 
 
 def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
@@ -260,7 +271,7 @@ def integrand(
 
 
 def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
-    """Returns log delta(eps) as the rule has it, and its derivative in eps."""
+    """Returns log delta(eps) as the rule has it, with what is rare, and its derivative in eps."""
     at_zero, u = 1 / (line.order * (1 + line.order)), arithmetic().roundoff
 
     def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -275,8 +286,13 @@ def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     nodes = line.integrand.amplitude, line.integrand.phase
     cosines, sines = map(jnp.sum, by_work.map_rows(line.blocks, block, nodes, given))
     height, rise = at_zero + 2 * cosines, 2 * sines
-    exponent = line.value - line.order * epsilon
-    return exponent + jnp.log(line.spacing / (2 * jnp.pi)) + jnp.log(height), -line.order + rise / height
+    log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
+    # In the units of the sum over nodes, which may be lost beside what is rare.
+    unit = jnp.exp(-log_unit)
+    rare = jnp.where(line.rare.p > 0, line.rare.between(epsilon)[0] * unit, 0.0)
+    slope = jnp.where(line.rare.p > 0, line.rare.slope(epsilon) * unit, 0.0)
+    whole = height + rare
+    return log_unit + jnp.log(whole), (rise - line.order * height + slope) / whole
 
 
 def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
@@ -298,4 +314,8 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     bounds = line.log_beside - found - line.orders * epsilon
     sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
     added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))
-    return relative + added, relative
+    # Of what is rare the least is counted.
+    _, more, off = (
+        jnp.where(line.rare.p > 0, part * jnp.exp(-found) * (1 + 16 * u), 0.0) for part in line.rare.between(epsilon)
+    )
+    return relative + off + added, relative + off + more

@@ -21,12 +21,13 @@ from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
-from jaxacct.dominating_pairs.law import Nodes, law_of
+from jaxacct.dominating_pairs.law import Nodes, law_of, tilted
 from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
 from jaxacct.pytrees import of_each
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta
+from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta, log_rare
+from jaxacct.saddlepoint.rare import Places, Rare, kept, may_be_rare, nowhere, places_for, rare_beyond
 from jaxacct.saddlepoint.search import saddle_for
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
@@ -111,16 +112,93 @@ def _share() -> float:
 @compiled
 def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     """Returns a line. Lanes of a batch where none is wanted have one that says nothing, and take no time."""
-    facts, scans = facts_of(parts), scanned(parts)
-    epsilon, by_delta, is_rough = wanted.epsilon, wanted.by_delta, wanted.order > 0
+    facts, is_rough = facts_of(parts), wanted.order > 0
     target = _target(*facts.infinite, wanted.delta)
-    saddle = saddle_for(parts, scans, epsilon, target, by_delta, jnp.logical_and(is_wanted, ~is_rough))
+    none = nowhere(parts)
+    zero, searches = jnp.zeros_like(target), jnp.logical_and(is_wanted, ~is_rough)
+    start = _Aim(jnp.int32(0), none, rare_beyond(parts, none), zero, zero, zero, jnp.asarray(False))
+    given = parts, wanted, target, searches
+    if may_be_rare(parts):
+        aim = by_work.while_loop(lambda aim, given: (aim.stage < STAGES) & given[-1], _aimed, start, given)
+    else:
+        aim = _aimed(start, given)
+    epsilon = jnp.where(wanted.by_delta, aim.epsilon, wanted.epsilon)
+    log_delta = jnp.where(wanted.by_delta | is_rough, target, aim.log_delta)
+    order = jnp.where(is_rough, wanted.order, aim.order)
+    rest = kept(parts, aim.places)
+    line = line_at(rest, aim.rare, scanned(rest), order, epsilon, log_delta, is_rough, is_wanted)
+    return Opened(line, epsilon, aim.is_known | is_rough, facts)
+
+
+class _Aim(NamedTuple):
+    """What a line is chosen for: where losses are left out as rare, and a saddle point of the rest.
+
+    Eps and log delta are known by Laplace's method there, with what is rare. Guesses: brackets hold wherever a line is.
+    """
+
+    stage: Array
+    places: Places
+    rare: Rare
+    epsilon: Array
+    log_delta: Array
+    order: Array
+    is_known: Array
+
+
+STAGES = 3
+"""Looks for a saddle point where large losses are rare: with them all; without what may come to a quarter of delta,
+which bounds eps roughly; and without those that are known exactly up to this eps. Speed only."""
+
+BEYOND_NEED = 1e-3
+"""Share of the law tilted by 1.5 times the order that may lie where P has next to nothing: above, large losses are rare
+and left out. Speed only."""
+
+NEXT_TO_NOTHING = 30.0
+"""Nats below delta of what is left out though it is not known. It is counted; speed only."""
+
+FARTHER = 1.05
+"""Factor over a guess of eps up to which what is left out is known. Speed only."""
+
+
+def _aimed(aim: _Aim, given: Any) -> _Aim:
+    """Returns the next stage: what is rare by the last one's eps and delta, and the saddle point without it."""
+    parts, wanted, target, searches = given
+    by_delta, places, rare = wanted.by_delta, aim.places, aim.rare
+    if may_be_rare(parts):
+        last = aim.stage > 1
+        limit = jnp.where(by_delta, jnp.where(last, FARTHER * jnp.maximum(aim.epsilon, 0.0), jnp.inf), wanted.epsilon)
+        mass = jnp.where(last, aim.log_delta - NEXT_TO_NOTHING, jnp.where(by_delta, target - jnp.log(4.0), -80.0))
+        found = places_for(parts, limit * (1 + 1e-6) + 1e-300, mass)
+        places = jax.tree.map(lambda new, old: jnp.where(aim.stage > 0, new, old), found, places)
+        rare = rare_beyond(parts, places)
+    rest = kept(parts, places)
+    scans = scanned(rest)
+    within = jnp.where(rare.p > 0, rare.between(aim.epsilon)[0], 0.0)
+    share = jnp.where(by_delta, within * jnp.exp(-target), 0.0)
+    inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
+    by_guess = by_delta & (aim.stage > 1)
+    epsilon = jnp.where(by_guess, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
+    saddle = saddle_for(rest, scans, epsilon, inner, by_delta & ~by_guess, searches)
     # The saddle point is met roughly, which matters in the second order only.
     reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
-    epsilon, log_delta = jnp.where(by_delta, saddle.epsilon, epsilon), jnp.where(by_delta | is_rough, target, reached)
-    order = jnp.where(is_rough, wanted.order, saddle.order)
-    line = line_at(parts, scans, order, epsilon, log_delta, is_rough, is_wanted)
-    return Opened(line, epsilon, saddle.is_known | is_rough, facts)
+    at = jnp.where(by_delta & ~by_guess, saddle.epsilon, epsilon)
+    log_delta = jnp.where(by_delta, target, jnp.logaddexp(reached, log_rare(rare, at)))
+    stage = aim.stage + 1
+    if may_be_rare(parts):
+        far = places_for(parts, jnp.full_like(at, jnp.inf), log_delta - NEXT_TO_NOTHING)
+        beyond = sum(
+            jnp.sum(of_each(_share_beyond, (0, None, 0))(nodes, 1.5 * saddle.order, place))
+            for nodes, place in zip(scans, far, strict=True)
+            if place is not None
+        )
+        is_rare = ~saddle.is_known | (beyond > BEYOND_NEED)
+        stage = jnp.where((aim.stage > 0) | is_rare, stage, STAGES)
+    return _Aim(stage, places, rare, at, log_delta, saddle.order, saddle.is_known)
+
+
+def _share_beyond(nodes: Nodes, order: Array, place: Array) -> Array:
+    """Returns the share of the tilted law that lies beyond a place."""
+    return jnp.sum(jnp.where(nodes.places > place, tilted(nodes, order), 0.0))
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -251,7 +329,8 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Read:
 
 def _log_above(line: Line, epsilon: Array, value: Array, above: Array) -> Array:
     """Returns an upper bound on log delta(eps), of finite losses: the rule's, or Chernoff's; or NaN."""
-    at_most = jnp.fmin(value + jnp.log1p(above), chernoff(line.order, line.value, line.common_error, epsilon))
+    by_moment = chernoff(line.order, line.value, line.common_error, epsilon)
+    at_most = jnp.fmin(value + jnp.log1p(above), jnp.logaddexp(by_moment, log_rare(line.rare, epsilon)))
     return at_most + 4 * arithmetic().roundoff * jnp.abs(at_most)
 
 

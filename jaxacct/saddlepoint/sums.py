@@ -12,7 +12,7 @@ from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
+from jaxacct.dominating_pairs.law import Marked, Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
 from jaxacct.pytrees import of_each
 
 VALUE_ROUNDING = 700.0
@@ -46,12 +46,21 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     for (pairs, _), rows in zip(parts, nodes, strict=True):
         found, value_error, slope_error = of_each(_moments_and_errors, (0, 0, None))(pairs, rows, order)
         missed = of_each(log_moment_error, (0, 0, None))(pairs, rows, order)
-        of_rows.append(Row(found, slope_error))
+        marks = of_each(lambda pair: _error_of_marks(law_of(pair).marked(), order))(pairs)
+        of_rows.append(Row(found, slope_error + marks))
         error = VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value)
         if arithmetic() == PAIR:
             error = jnp.fmin(error, value_error)
-        each.append((found, error + jnp.exp(missed)))
+        each.append((found, error + marks + jnp.exp(missed)))
     return *summed(parts, each), of_rows
+
+
+def _error_of_marks(marks: Marked, order: Array) -> Array:
+    """Returns what the masses that are left out add to the error of a cumulant, and of its slope.
+
+    Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
+    """
+    return 1.3 * (order + 1) * (marks.p + marks.q) * (marks.error + 2 * VALUE_ROUNDING * arithmetic().roundoff)
 
 
 def _moments_and_errors(pair: DominatingPair, nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
@@ -72,7 +81,7 @@ def summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
 
 def log_moment_error(pair: DominatingPair, scan: Nodes, order: Array) -> Array:
     """Returns a bound on the log of the relative error of a moment by quadrature."""
-    return law_of(pair).log_quadrature_error(order, jnp.zeros_like(order), scan.places[1] - scan.places[0])
+    return law_of(pair).log_moment_error(order, scan.places[1] - scan.places[0])
 
 
 def largest_order(parts: tuple[Part, ...]) -> Array:
