@@ -57,18 +57,20 @@ class Nodes(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """The losses of one run that a law leaves out, for they are large and rare (:mod:`jaxacct.saddlepoint.rare`).
+    """The losses of one run beyond a place, which a law leaves out (:mod:`jaxacct.saddlepoint.rare`).
 
     Attributes:
         p (), q (): masses of P and Q.
         error (): bound on their relative errors.
-        loss (): what they are at least.
+        loss (): their infimum where ``are_large``, else their supremum.
+        are_large (): whether losses rise with the place.
     """
 
     p: Array
     q: Array
     error: Array
     loss: Array
+    are_large: Array
 
 
 def tilted(nodes: Nodes, order: Array) -> Array:
@@ -92,7 +94,7 @@ class Law(ABC):
     """
 
     has_marks: ClassVar[bool] = False
-    """Whether large losses may be left out: :meth:`mark_from`, :meth:`kept`, :meth:`marked`."""
+    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`kept`, :meth:`marked`."""
 
     is_close: ClassVar[bool] = False
     """Whether logs of masses and losses are right to sixteen units of themselves, as :func:`moments_and_errors` asks.
@@ -111,21 +113,22 @@ class Law(ABC):
         Close to 1 moments are formed from what they differ from it by, which rests on Q's mass being 1.
         """
 
-    def mark_from(self, loss: Array, log_mass: Array) -> Array:
-        """Returns the place from which on losses are marked: all are at least ``loss``, or have about that mass of P.
+    def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
+        """Returns the place beyond which losses are left out; inf where that is not worth it.
 
-        The lower of the two places, in the law's own coordinate; inf where it is not worth it.
+        All of them are at least ``large``, if they are large, or at most ``small``, if they are not; or they have about
+        ``log_mass`` of P. In the law's own coordinate, the lower of the two places.
         """
-        return jnp.full_like(loss, jnp.inf)
+        return jnp.full_like(large, jnp.inf)
 
     def kept(self, place: Array) -> Law:
-        """Returns the law without the losses that are marked from a place on."""
+        """Returns the law without the losses beyond a place."""
         return self
 
     def marked(self) -> Marked:
         """Returns what the law leaves out."""
         nothing = jnp.zeros(())
-        return Marked(nothing, nothing, nothing, nothing)
+        return Marked(nothing, nothing, nothing, nothing, jnp.asarray(True))
 
     @abstractmethod
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:

@@ -274,29 +274,38 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     def kept(self, place: Array) -> LawOfSubsampledGaussian:
         return replace(self, place=place)
 
-    def mark_from(self, loss: Array, log_mass: Array) -> Array:
-        # Losses of "add" are bounded, and those of the Gaussian mechanism itself never rare.
+    def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
+        # Losses of the Gaussian mechanism itself are never rare.
         s, q, removes = self.pair._fields()
-        z = self.pair._threshold(loss) / s
-        far = _beyond(jnp.stack([log_mass, log_mass - jnp.log(q)]), jnp.stack([jnp.zeros_like(s), 1 / s]))
+        z = self.pair._threshold(jnp.where(removes, large, -small)) / s
+        z = jnp.where(z > 0, z, jnp.inf)
+        of_shifted = jnp.where(removes, log_mass - jnp.log(q), 0.0)
+        far = _beyond(jnp.stack([log_mass, of_shifted]), jnp.stack([jnp.zeros_like(s), jnp.where(removes, 1 / s, 0.0)]))
         place = jnp.minimum(z, far)
         half = (place + arithmetic().reach) / (2 * PANELS)
-        fits = (half < WIDEST * jnp.minimum(2 * s, 1.0)) & (place > 0)
-        return jnp.where(removes & (q < 1) & fits, place, jnp.inf)
+        fits = half < WIDEST * jnp.minimum(2 * s, 1.0)
+        return jnp.where((q < 1) & fits, place, jnp.inf)
 
     def marked(self) -> Marked:
-        s, q, _ = self.pair._fields()
+        s, q, removes = self.pair._fields()
         if self.place is None:
             return super().marked()
         place, there = self._end()
         v = jnp.stack([-place, 1 / s - place])
         tails = lower_tail(-jnp.abs(v))
         base, shifted = jnp.where(v < 0, tails, 1 - tails)
-        p = (1 - q) * base + q * shifted
+        mixture = (1 - q) * base + q * shifted
         # A tail errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, which is two of 1/s and the place.
         error = roundoff() * (16 + 8 * (1 + jnp.max(v**2)) + 2 * (jnp.max(jnp.abs(v)) + 1) * (1 / s + place))
-        p, base = (jnp.where(there, mass, 0.0) for mass in (p, base))
-        return Marked(p, base, jnp.where(there, error, 0.0), log_ratio(s, q, place)[0])
+        mixture, base = (jnp.where(there, mass, 0.0) for mass in (mixture, base))
+        log_r = log_ratio(s, q, place)[0]
+        return Marked(
+            p=jnp.where(removes, mixture, base),
+            q=jnp.where(removes, base, mixture),
+            error=jnp.where(there, error, 0.0),
+            loss=jnp.where(removes, log_r, -log_r),
+            are_large=removes,
+        )
 
     def _end(self) -> tuple[Array, Array]:
         """Returns where the losses end that are kept, and whether they end."""
@@ -321,11 +330,12 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         whole = jnp.maximum(room / each - 1, 0.0)
         if self.place is None:
             return whole
-        s, q, _ = self.pair._fields()
+        s, q, removes = self.pair._fields()
         place, there = self._end()
-        # So large that the panels at the end have e^HEIGHT times as much at one end as at the other.
+        # So large that the panels at the end have e^HEIGHT times as much at one end as at the other; with the order of
+        # the other direction moments fall towards the end.
         height = log_ratio(s, q, place)[0] - log_ratio(s, q, place - (place + arithmetic().reach) / PANELS)[0]
-        return jnp.where(there, HEIGHT / height, whole)
+        return jnp.where(there & removes, HEIGHT / height, whole)
 
     def scan(self) -> Nodes:
         _, _, removes = self.pair._fields()
@@ -339,8 +349,9 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             return found
         s, q, _ = self.pair._fields()
         place, there = self._end()
-        turns = w * (log_ratio(s, q, place)[0] - log_complement(q)) / (PANELS * TURN)
-        return jnp.where(there, jnp.clip(jnp.ceil(turns), 1, MOST_PIECES).astype(jnp.int32), found)
+        turns = w * (log_ratio(s, q, place)[0] - log_complement(q)) / TURN
+        others = jnp.ceil(jnp.maximum(turns - 1, 0.0) / PANELS)
+        return jnp.where(there, jnp.clip(1 + others, 1, MOST_PIECES).astype(jnp.int32), found)
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         nodes = super().piece(window, index, pieces)
@@ -391,31 +402,42 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def _log_panel_error(self, order: Array, w: Array, edges: Array) -> Array:
         """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
-        s, q, _ = self.pair._fields()
+        s, q, removes = self.pair._fields()
         half, rho = jnp.diff(edges)[:, None] / 2, jnp.asarray(RATIOS_OF_PANELS)[None].astype(s.dtype)
         beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * (rho - 1 / rho) / 2
         low, high = edges[:-1, None] - beyond, edges[1:, None] + beyond
         theta = height / s
         nearest = jnp.maximum(jnp.maximum(low, -high), 0.0)
-        log_r = log_ratio(s, q, high)[0]
-        share = jnp.exp(jnp.minimum((high - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
+        log_r, share = self._ratio_and_share(high)
+        least, least_share = self._ratio_and_share(low)
         turn = argument(share, jnp.minimum(theta, HIGHEST))
-        modulus = 0.5 * (height**2 - nearest**2) + (order + 1) * log_r + w * turn
+        # Up to an argument of pi/2 |r| is least where Re z is.
+        least = least + 0.5 * log_complement(4 * least_share * (1 - least_share) * jnp.sin(theta / 2) ** 2)
+        power = jnp.where(removes, (order + 1) * log_r, -order * least)
+        modulus = 0.5 * (height**2 - nearest**2) + power + w * turn
         gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log1p(-(rho**-2))
         # 64/15 over the root of 2 pi.
-        errors = jnp.where(theta < HIGHEST, jnp.log(1.71 * half) + modulus - gain, jnp.inf)
+        fits = theta < jnp.where(removes, HIGHEST, jnp.pi / 2)
+        errors = jnp.where(fits, jnp.log(1.71 * half) + modulus - gain, jnp.inf)
         # An empty panel misses nothing.
         return jax.nn.logsumexp(jnp.where(half[:, 0] > 0, jnp.min(errors, axis=1), -jnp.inf))
+
+    def _ratio_and_share(self, z: Array) -> tuple[Array, Array]:
+        """Returns log r and the share of q e^u in r."""
+        s, q, _ = self.pair._fields()
+        log_r = log_ratio(s, q, z)[0]
+        return log_r, jnp.exp(jnp.minimum((z - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
 
     def _log_least_moment(self, order: Array, edges: Array) -> Array:
         """Returns a lower bound on the log of a moment: by stretches of length 1/2 below the panels' ends.
 
-        The log density there lies above its chord less 1/32, for its second derivative is at least -1.
+        The log density there lies above its chord less 1/32, for its second derivative is at least -1. For "add" r is
+        at most 1 where z <= 0, where half of the noise is.
         """
-        s, q, _ = self.pair._fields()
+        s, q, removes = self.pair._fields()
         z = jnp.stack([edges[1:] - 0.5, edges[1:]])
         logs = jnp.min(-0.5 * z**2 + (order + 1) * log_ratio(s, q, z)[0], axis=0)
-        return jnp.max(logs) - 1.7
+        return jnp.where(removes, jnp.max(logs) - 1.7, -0.7)
 
     def widest_step(self, order: Array, w: Array) -> Array:
         s, _, _ = self.pair._fields()
@@ -464,10 +486,8 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
         if self.place is not None:
             place, there = self._end()
-            log_last, total = log_ratio(s, q, place)[0], nodes.log_p + order * nodes.losses
-            last = jnp.exp(jnp.minimum((place - 0.5 / s) / s + jnp.log(q) - log_last, 0.0))
-            # The tilted density at the end.
-            end = jnp.exp((order + 1) * log_last - 0.5 * place**2 - jax.nn.logsumexp(total)) / jnp.sqrt(2 * jnp.pi)
+            total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
+            log_last, last = self._ratio_and_share(place)
 
         def bound(slope: Array) -> Array:
             b = jnp.where(q == 1, w * slope / s, jnp.minimum(w * slope / s, STEEPEST * s))
@@ -479,6 +499,10 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             exponents = modulus - w * angle
             back = 0.0
             if self.place is not None:
+                # The tilted density at the end, and for "add" the most that r^-order may be larger beside it.
+                shrunk = 0.5 * log_complement(4 * last * (1 - last) * jnp.sin(theta / 2) ** 2)
+                power = jnp.where(removes, (order + 1) * log_last, -order * (log_last + shrunk))
+                end = jnp.exp(power - 0.5 * place**2 - total) / jnp.sqrt(2 * jnp.pi)
                 back = jnp.where(there, end * s / (w * last * jnp.sinc(theta / jnp.pi)), 0.0)
             return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)) + back)
 

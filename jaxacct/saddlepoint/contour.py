@@ -188,7 +188,7 @@ def line_at(
 
 def log_rare(rare: Rare, epsilon: Array) -> Array:
     """Returns the log of the most that marked losses add to delta(eps)."""
-    return jnp.where(rare.p > 0, jnp.log(sum(rare.between(epsilon)) * (1 + 8 * arithmetic().roundoff)), -jnp.inf)
+    return jnp.where(rare.there, jnp.log(sum(rare.between(epsilon)) * (1 + 8 * arithmetic().roundoff)), -jnp.inf)
 
 
 def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
@@ -289,8 +289,8 @@ def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     # In the units of the sum over nodes, which may be lost beside what is rare.
     unit = jnp.exp(-log_unit)
-    rare = jnp.where(line.rare.p > 0, line.rare.between(epsilon)[0] * unit, 0.0)
-    slope = jnp.where(line.rare.p > 0, line.rare.slope(epsilon) * unit, 0.0)
+    rare = jnp.where(line.rare.there, line.rare.between(epsilon)[0] * unit, 0.0)
+    slope = jnp.where(line.rare.there, line.rare.slope(epsilon) * unit, 0.0)
     whole = height + rare
     return log_unit + jnp.log(whole), (rise - line.order * height + slope) / whole
 
@@ -316,6 +316,6 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))
     # Of what is rare the least is counted.
     _, more, off = (
-        jnp.where(line.rare.p > 0, part * jnp.exp(-found) * (1 + 16 * u), 0.0) for part in line.rare.between(epsilon)
+        jnp.where(line.rare.there, part * jnp.exp(-found) * (1 + 16 * u), 0.0) for part in line.rare.between(epsilon)
     )
     return relative + off + added, relative + off + more

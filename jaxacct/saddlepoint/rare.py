@@ -1,14 +1,15 @@
-"""Rare large losses, taken out of the integral: where they are rare they cost it most of its nodes.
+"""Rare losses, taken out of the integral: where they are rare they cost it most of its nodes.
 
-Let A be the event that in any run the noise lies beyond a place of its own, from which on the loss is large: that the
-run is marked. Then
+A run is marked where its noise lies beyond a place, where losses are large and rare, or small. With A the event that a
+run is marked where losses are large, and B that none is so but one where they are small,
 
-    delta(eps) = E[(1 - e^(eps - S))+; not A] + E[(1 - e^(eps - S))+; A],
+    delta(eps) = E[(1 - e^(eps - S))+; no mark] + E[(1 - e^(eps - S))+; A] + E[(1 - e^(eps - S))+; B],
 
 and the first is the integral of a law without those losses: it has moments of all orders, and no reach beyond the
-largest loss that is kept. The second lies between P(A) - e^eps Q(A), for (x)+ >= x, and P(A). Where marked losses are
-so large that S >= eps whatever the other runs lose, which is at least their infimum, the lower of the two is exact.
-So marks begin at eps less the others' infima, or, where that comes first, where P(A) is nothing beside delta.
+losses that are kept. The second lies between P(A) - e^eps Q(A), for (x)+ >= x, and P(A). Where marked losses are so
+large that S >= eps whatever the other runs lose, which is at least their infimum, the lower of the two is exact. The
+third lies between 0 and P(B), and is 0 where marked losses are so small that S <= eps though the other runs lose their
+suprema. So marks begin where that is so, or, where it comes first, where they are nothing beside delta.
 """
 
 from __future__ import annotations
@@ -28,27 +29,34 @@ from jaxacct.pytrees import of_each, register_dataclass
 
 
 class Rare(NamedTuple):
-    """What is known of the marked losses of a composition: probabilities that any run is marked, and their errors.
+    """What is known of the marked losses of a composition.
 
     Attributes:
-        p (): P(A), finite losses alone.
-        q (): Q(A).
-        error (): bound on the relative error of either.
-        exact (): eps up to which the sum is at least eps wherever a run is marked.
+        p (), q (): probabilities that any run is marked where losses are large, all losses finite.
+        small (): P's probability that any run is marked where losses are small.
+        error (): bound on the relative errors of these.
+        above (): eps up to which the sum is at least eps wherever a run is marked where losses are large.
+        below (): eps from which on it is at most eps wherever one is marked where losses are small.
     """
 
     p: Array
     q: Array
+    small: Array
     error: Array
-    exact: Array
+    above: Array
+    below: Array
+
+    @property
+    def there(self) -> Array:
+        """Whether anything is marked."""
+        return (self.p > 0) | (self.small > 0)
 
     def between(self, epsilon: Array) -> tuple[Array, Array, Array]:
         """Returns what marked losses add to delta(epsilon): at least, how much more at most, and the rounding."""
-        scale = jnp.exp(epsilon)
-        of_q = jnp.where(self.q > 0, scale * self.q, 0.0)
-        more = jnp.where(epsilon <= self.exact, 0.0, jnp.minimum(of_q, self.p))
-        rounding = (self.error + 8 * roundoff()) * (self.p + of_q)
-        return jnp.maximum(self.p - of_q, 0.0), jnp.where(self.p > 0, more, 0.0), rounding
+        of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
+        more = jnp.where(epsilon <= self.above, 0.0, jnp.minimum(of_q, self.p))
+        more = more + jnp.where(epsilon >= self.below, 0.0, self.small * (1 + self.error))
+        return jnp.maximum(self.p - of_q, 0.0), more, (self.error + 8 * roundoff()) * (self.p + of_q)
 
     def slope(self, epsilon: Array) -> Array:
         """Returns the derivative of the former."""
@@ -96,58 +104,73 @@ def kept(parts: Parts, places: Places) -> Parts:
     )
 
 
-def places_for(parts: Parts, epsilon: Array, log_mass: Array) -> Places:
-    """Returns where marks begin for them to be exact up to ``epsilon``, or to have about that mass of P together.
+def places_for(parts: Parts, high: Array, low: Array, log_mass: Array) -> Places:
+    """Returns where marks begin for them to be known, or to have about that mass of P together, where that comes first.
 
-    Whichever place comes first; none for the former where ``epsilon`` is inf.
+    Known are large losses for eps up to ``high`` (if not inf), small ones for eps from ``low`` on (if not -inf).
     """
-    low, least = _infima(parts)
+    infima, suprema, (least, most) = _ends(parts)
     runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
     found: list[Array | None] = []
-    for (pairs, counts), each in zip(parts, low, strict=True):
+    for (pairs, counts), lowest, highest in zip(parts, infima, suprema, strict=True):
         if not law_of(pairs).has_marks:
             found.append(None)
             continue
-        others = least - each
-        loss = jnp.where(jnp.isfinite(others), epsilon - others, jnp.inf)
+        large, small = high - (least - lowest), low - (most - highest)
+        large = jnp.where(jnp.isnan(large), jnp.inf, large)
+        small = jnp.where(jnp.isnan(small), -jnp.inf, small)
         mass = jnp.full_like(counts, 0.0) + log_mass - runs
-        place = of_each(lambda pair, loss, mass: law_of(pair).mark_from(loss, mass), (0, 0, 0))(pairs, loss, mass)
+        place = of_each(lambda pair, *at: law_of(pair).mark_from(*at), (0, 0, 0, 0))(pairs, large, small, mass)
         found.append(jnp.where(counts > 0, place, jnp.inf))
     return tuple(found)
 
 
 def rare_beyond(parts: Parts, places: Places) -> Rare:
     """Returns what the marked losses of a composition come to."""
-    low, least = _infima(parts)
-    some = jax.tree.leaves(parts)[0]
-    nothing = jnp.zeros((), some.dtype)
-    unmarked_p = unmarked_q = finite = worst = nothing
-    exact = jnp.full_like(nothing, jnp.inf)
-    for (pairs, counts), place, each in zip(parts, places, low, strict=True):
+    infima, suprema, (least, most) = _ends(parts)
+    nothing = jnp.zeros_like(least)
+    none_large = none_large_q = none_small = finite = worst = nothing
+    above, below = jnp.full_like(nothing, jnp.inf), jnp.full_like(nothing, -jnp.inf)
+    for (pairs, counts), place, lowest, highest in zip(parts, places, infima, suprema, strict=True):
         infinite: Array = of_each(lambda pair: pair.infinite_mass())(pairs)
         finite = finite + _log_none(counts, infinite)
         if place is None:
             continue
-        found = of_each(lambda rare: rare.law().marked())(Kept(pairs, place))
+        found = of_each(lambda kept: kept.law().marked())(Kept(pairs, place))
         # Of the finite losses, for the rest of a composition has finite ones, too.
-        unmarked_p = unmarked_p + _log_none(counts, found.p / (1 - infinite))
-        unmarked_q = unmarked_q + _log_none(counts, found.q)
+        p, large = found.p / (1 - infinite), found.are_large
+        none_large = none_large + _log_none(counts, jnp.where(large, p, 0.0))
+        none_large_q = none_large_q + _log_none(counts, jnp.where(large, found.q, 0.0))
+        none_small = none_small + _log_none(counts, jnp.where(large, 0.0, p))
         worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, found.error, 0.0)))
-        others = least - each
-        margin = 64 * roundoff() * (jnp.abs(found.loss) + jnp.abs(others) + jnp.abs(least))
-        reached = jnp.where((counts > 0) & jnp.isfinite(place), found.loss + others - margin, jnp.inf)
-        exact = jnp.minimum(exact, jnp.min(reached))
+        there = (counts > 0) & jnp.isfinite(place)
+        up, down = found.loss + (least - lowest), found.loss + (most - highest)
+        margins = 64 * roundoff() * (jnp.abs(found.loss) + jnp.stack([jnp.abs(least), jnp.abs(most)])[:, None])
+        above = jnp.minimum(above, jnp.min(jnp.where(there & large, up - margins[0], jnp.inf)))
+        below = jnp.maximum(below, jnp.max(jnp.where(there & ~large, down + margins[1], -jnp.inf)))
+    # NaN, of infinite ends, is not known.
+    above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
     # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
     error = worst * (1 + 1e-9) + 64 * roundoff()
-    return Rare(-jnp.expm1(unmarked_p) * jnp.exp(finite), -jnp.expm1(unmarked_q), error, exact)
+    finite = jnp.exp(finite)
+    return Rare(
+        -jnp.expm1(none_large) * finite, -jnp.expm1(none_large_q), -jnp.expm1(none_small), error, above, below
+    )
 
 
-def _infima(parts: Parts) -> tuple[list[Array], Array]:
-    """Returns the infima of the losses, a row each, and that of their sum."""
-    low = [of_each(lambda pair: pair.loss_range()[0])(pairs) for pairs, _ in parts]
-    # Zero times infinity where nothing is run.
-    sums = [jnp.sum(jnp.where(counts > 0, counts * each, 0.0)) for (_, counts), each in zip(parts, low, strict=True)]
-    return low, jnp.sum(jnp.stack(sums))
+def _ends(parts: Parts) -> tuple[list[Array], list[Array], tuple[Array, Array]]:
+    """Returns the infima and suprema of the losses, rows for each part, and those of their sum."""
+    ranges = [of_each(lambda pair: pair.loss_range())(pairs) for pairs, _ in parts]
+
+    def of_sum(side: int) -> Array:
+        # Zero times infinity where nothing is run.
+        each = [
+            jnp.sum(jnp.where(counts > 0, counts * ends[side], 0.0))
+            for (_, counts), ends in zip(parts, ranges, strict=True)
+        ]
+        return jnp.sum(jnp.stack(each))
+
+    return [low for low, _ in ranges], [high for _, high in ranges], (of_sum(0), of_sum(1))
 
 
 def _log_none(counts: Array, mass: Array) -> Array:

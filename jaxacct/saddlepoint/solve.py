@@ -21,7 +21,7 @@ from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
-from jaxacct.dominating_pairs.law import Nodes, law_of, tilted
+from jaxacct.dominating_pairs.law import Nodes, law_of, log_left_out, tilted
 from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
 from jaxacct.pytrees import of_each
@@ -29,6 +29,7 @@ from jaxacct.question import ForDelta, ForEpsilon, Question
 from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta, log_rare
 from jaxacct.saddlepoint.rare import Places, Rare, kept, may_be_rare, nowhere, places_for, rare_beyond
 from jaxacct.saddlepoint.search import saddle_for
+from jaxacct.saddlepoint.sums import log_moment_error
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -156,6 +157,9 @@ and left out. Speed only."""
 NEXT_TO_NOTHING = 30.0
 """Nats below delta of what is left out though it is not known. It is counted; speed only."""
 
+LOOSE = 6.0
+"""Nats by which the bound on a moment's quadrature may be above its floor. Speed only."""
+
 FARTHER = 1.05
 """Factor over a guess of eps up to which what is left out is known. Speed only."""
 
@@ -166,14 +170,17 @@ def _aimed(aim: _Aim, given: Any) -> _Aim:
     by_delta, places, rare = wanted.by_delta, aim.places, aim.rare
     if may_be_rare(parts):
         last = aim.stage > 1
-        limit = jnp.where(by_delta, jnp.where(last, FARTHER * jnp.maximum(aim.epsilon, 0.0), jnp.inf), wanted.epsilon)
+        guess = jnp.where(by_delta, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
+        factor = jnp.where(by_delta, FARTHER, 1 + 1e-6)
+        known = last | ~by_delta
+        high, low = jnp.where(known, guess * factor, jnp.inf), jnp.where(known, guess / factor, -jnp.inf)
         mass = jnp.where(last, aim.log_delta - NEXT_TO_NOTHING, jnp.where(by_delta, target - jnp.log(4.0), -80.0))
-        found = places_for(parts, limit * (1 + 1e-6) + 1e-300, mass)
+        found = places_for(parts, high, low, mass)
         places = jax.tree.map(lambda new, old: jnp.where(aim.stage > 0, new, old), found, places)
         rare = rare_beyond(parts, places)
     rest = kept(parts, places)
     scans = scanned(rest)
-    within = jnp.where(rare.p > 0, rare.between(aim.epsilon)[0], 0.0)
+    within = rare.between(aim.epsilon)[0]
     share = jnp.where(by_delta, within * jnp.exp(-target), 0.0)
     inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
     by_guess = by_delta & (aim.stage > 1)
@@ -184,16 +191,24 @@ def _aimed(aim: _Aim, given: Any) -> _Aim:
     at = jnp.where(by_delta & ~by_guess, saddle.epsilon, epsilon)
     log_delta = jnp.where(by_delta, target, jnp.logaddexp(reached, log_rare(rare, at)))
     stage = aim.stage + 1
+    is_known = saddle.is_known
     if may_be_rare(parts):
-        far = places_for(parts, jnp.full_like(at, jnp.inf), log_delta - NEXT_TO_NOTHING)
+        # Any order will do for a line. What is known so far says whether it is worth more looks.
+        is_known = is_known | ((aim.stage > 0) & (saddle.order > 0))
+        everything = jnp.full_like(at, jnp.inf)
+        far = places_for(parts, everything, -everything, log_delta - NEXT_TO_NOTHING)
         beyond = sum(
             jnp.sum(of_each(_share_beyond, (0, None, 0))(nodes, 1.5 * saddle.order, place))
             for nodes, place in zip(scans, far, strict=True)
             if place is not None
         )
-        is_rare = ~saddle.is_known | (beyond > BEYOND_NEED)
+        missed = jnp.max(jnp.stack([
+            jnp.max(of_each(log_moment_error, (0, 0, None))(pairs, nodes, saddle.order))
+            for (pairs, _), nodes in zip(rest, scans, strict=True)
+        ]))
+        is_rare = ~saddle.is_known | (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
         stage = jnp.where((aim.stage > 0) | is_rare, stage, STAGES)
-    return _Aim(stage, places, rare, at, log_delta, saddle.order, saddle.is_known)
+    return _Aim(stage, places, rare, at, log_delta, saddle.order, is_known)
 
 
 def _share_beyond(nodes: Nodes, order: Array, place: Array) -> Array:
