@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxacct import validation
+from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, check
 from jaxacct.precision import TINY
@@ -59,11 +60,18 @@ class ForEpsilon:
         validation.check_delta(self.delta, pure=True)
 
     def close(self, bounds: Bounds, facts: Facts) -> Bounds:
-        """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run."""
+        """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run.
+
+        By the supremum s of finite losses delta(eps) is at most 1 - e^(eps - s), besides the mass of infinite ones: so
+        eps is at most s + log(1 - delta).
+        """
         delta, (least, most) = self.delta, facts.infinite
         low, high = (jnp.maximum(end, 0.0) for end in facts.supremum)
         valid = facts.is_valid & (delta >= 0) & (delta < 1)
-        upper = jnp.where(delta >= most, jnp.minimum(bounds.upper, high), bounds.upper)
+        room = jnp.clip(delta - most, 0.0, 1.0)
+        below = high + jnp.log1p(-room * (1 - 4 * roundoff()))
+        below = jnp.where(room > 0, jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0), high)
+        upper = jnp.where(delta >= most, jnp.minimum(bounds.upper, jnp.minimum(below, high)), bounds.upper)
         lower = jnp.where(delta == 0, jnp.maximum(bounds.lower, low), bounds.lower)
         lower = jnp.where(delta < least, jnp.inf, lower)
         return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
@@ -98,13 +106,17 @@ class ForDelta:
     def close(self, bounds: Bounds, facts: Facts) -> Bounds:
         """Returns a bracket of delta closed by the mass of infinite losses, and exact where nothing is run.
 
+        By the supremum s of finite losses it is at most 1 - e^(eps - s), besides the mass of infinite ones.
         The upper end is not below the smallest normal float64 unless delta is 0, for the truth may be.
         """
         epsilon, (least, most) = self.epsilon, facts.infinite
         valid = facts.is_valid & (epsilon >= 0)
         beyond = (epsilon >= facts.supremum[1]) | (epsilon == jnp.inf)
         lower = jnp.where(epsilon == jnp.inf, least, jnp.maximum(bounds.lower, least))
-        upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(bounds.upper, TINY))
+        # The difference errs by a unit of itself, its exponential's distance from 1 by eight.
+        below = most - jnp.expm1(jnp.minimum(epsilon - facts.supremum[1], 0.0)) * (1 + 16 * roundoff())
+        upper = jnp.minimum(bounds.upper, below * (1 + 4 * roundoff()))
+        upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
         return _settled(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
 
 

@@ -60,12 +60,14 @@ class Marked(NamedTuple):
     """The losses of one run beyond a place, which a law leaves out (:mod:`jaxacct.saddlepoint.rare`).
 
     Attributes:
+        place (): in the law's own coordinate; inf where there are none.
         p (), q (): masses of P and Q.
         error (): bound on their relative errors.
-        loss (): their infimum where ``are_large``, else their supremum.
+        loss (): bound on their losses, from below where these ``are_large``, else from above.
         are_large (): whether losses rise with the place.
     """
 
+    place: Array
     p: Array
     q: Array
     error: Array
@@ -94,7 +96,7 @@ class Law(ABC):
     """
 
     has_marks: ClassVar[bool] = False
-    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`kept`, :meth:`marked`."""
+    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
 
     is_close: ClassVar[bool] = False
     """Whether logs of masses and losses are right to sixteen units of themselves, as :func:`moments_and_errors` asks.
@@ -121,14 +123,13 @@ class Law(ABC):
         """
         return jnp.full_like(large, jnp.inf)
 
-    def kept(self, place: Array) -> Law:
-        """Returns the law without the losses beyond a place."""
-        return self
+    def marked(self, place: Array) -> Marked:
+        """Returns the losses beyond a place."""
+        raise NotImplementedError
 
-    def marked(self) -> Marked:
-        """Returns what the law leaves out."""
-        nothing = jnp.zeros(())
-        return Marked(nothing, nothing, nothing, nothing, jnp.asarray(True))
+    def kept(self, marked: Marked) -> Law:
+        """Returns the law without them."""
+        raise NotImplementedError
 
     @abstractmethod
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
@@ -142,12 +143,17 @@ class Law(ABC):
         return self.log_quadrature_error(order, jnp.zeros_like(order), step)
 
     def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
-        """Returns the same for so many pieces, but for what :meth:`log_piece_error` says of each."""
+        """Returns the same for so many pieces, but for what :meth:`piece_and_error` says of each."""
         return self.log_quadrature_error(order, w, self.step(window, pieces))
 
-    def log_piece_error(self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array) -> Array:
-        """Returns a bound on the log of what one piece misses of a moment, over that of order t; -inf: nothing."""
-        return jnp.full_like(order, -jnp.inf)
+    def piece_and_error(
+        self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array
+    ) -> tuple[Nodes, Array]:
+        """Returns a piece, and a bound on the log of what it misses of moments of order t + iw', |w'| <= w; -inf: none.
+
+        Not relative to that of order t, and besides what :meth:`log_pieces_error` says.
+        """
+        return self.piece(window, index, pieces), jnp.full_like(order, -jnp.inf)
 
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
         """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.

@@ -264,20 +264,19 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     """See the module."""
 
     pair: SubsampledGaussianPair
-    place: Array | None = None
-    """Where the losses end that are kept, in z: inf where all are, None where they always are."""
+    left_out: Marked | None = None
 
     most_pieces = 12
     is_close = True
     has_marks = True
 
-    def kept(self, place: Array) -> LawOfSubsampledGaussian:
-        return replace(self, place=place)
+    def kept(self, marked: Marked) -> LawOfSubsampledGaussian:
+        return replace(self, left_out=marked)
 
     def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
         # Losses of the Gaussian mechanism itself are never rare.
         s, q, removes = self.pair._fields()
-        z = self.pair._threshold(jnp.where(removes, large, -small)) / s
+        z = self._at_ratio(jnp.where(removes, large, -small))
         z = jnp.where(z > 0, z, jnp.inf)
         of_shifted = jnp.where(removes, log_mass - jnp.log(q), 0.0)
         far = _beyond(jnp.stack([log_mass, of_shifted]), jnp.stack([jnp.zeros_like(s), jnp.where(removes, 1 / s, 0.0)]))
@@ -286,32 +285,51 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         fits = half < WIDEST * jnp.minimum(2 * s, 1.0)
         return jnp.where((q < 1) & fits, place, jnp.inf)
 
-    def marked(self) -> Marked:
+    def marked(self, place: Array) -> Marked:
         s, q, removes = self.pair._fields()
-        if self.place is None:
-            return super().marked()
-        place, there = self._end()
-        v = jnp.stack([-place, 1 / s - place])
+        there = jnp.isfinite(place)
+        z = jnp.where(there, place, 1.0)
+        v = jnp.stack([-z, 1 / s - z])
         tails = lower_tail(-jnp.abs(v))
         base, shifted = jnp.where(v < 0, tails, 1 - tails)
         mixture = (1 - q) * base + q * shifted
         # A tail errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, which is two of 1/s and the place.
-        error = roundoff() * (16 + 8 * (1 + jnp.max(v**2)) + 2 * (jnp.max(jnp.abs(v)) + 1) * (1 / s + place))
-        mixture, base = (jnp.where(there, mass, 0.0) for mass in (mixture, base))
-        log_r = log_ratio(s, q, place)[0]
-        return Marked(
-            p=jnp.where(removes, mixture, base),
-            q=jnp.where(removes, base, mixture),
-            error=jnp.where(there, error, 0.0),
-            loss=jnp.where(removes, log_r, -log_r),
-            are_large=removes,
-        )
+        units = 16 + 8 * (1 + jnp.max(v**2)) + 2 * (jnp.max(jnp.abs(v)) + 1) * (1 / s + z)
+        mixture, base, units = (jnp.where(there, mass, 0.0) for mass in (mixture, base, units))
+        log_r = self._log_ratio(z)
+        # By the logarithm of a sum it is right to some units of 1, of itself and of u.
+        sign = jnp.where(removes, 1.0, -1.0)
+        loss = sign * log_r - 16 * sign * roundoff() * (1 + jnp.abs(log_r) + (z + 0.5 / s) / s)
+        p, of_q = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
+        return Marked(place, p, of_q, units * roundoff(), loss, removes)
 
     def _end(self) -> tuple[Array, Array]:
         """Returns where the losses end that are kept, and whether they end."""
-        place = jnp.asarray(self.place)
-        there = jnp.isfinite(place)
-        return jnp.where(there, place, 1.0), there
+        assert self.left_out is not None
+        there = jnp.isfinite(self.left_out.place)
+        return jnp.where(there, self.left_out.place, 1.0), there
+
+    def _log_ratio(self, z: Array) -> Array:
+        """Returns log r, right to some units of 1 and of u: for bounds, and where panels end; q < 1."""
+        base, logit = self._logs()
+        x = logit + (z - 0.5 / self.pair._fields()[0]) / self.pair._fields()[0]
+        return base + jnp.maximum(x, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+    def _share(self, z: Array) -> Array:
+        """Returns the share of q e^u in r: the loss rises by share/s in z."""
+        s = self.pair._fields()[0]
+        return jax.nn.sigmoid(self._logs()[1] + (z - 0.5 / s) / s)
+
+    def _at_ratio(self, log_r: Array) -> Array:
+        """Returns about where r is so large."""
+        s, q, _ = self.pair._fields()
+        return s * (jnp.log(jnp.maximum(jnp.expm1(log_r) + q, 0.0)) - jnp.log(q)) + 0.5 / s
+
+    def _logs(self) -> tuple[Array, Array]:
+        """Returns log(1 - q) and log(q/(1 - q))."""
+        q = self.pair._fields()[1]
+        base = jnp.log1p(-jnp.minimum(q, 1 - roundoff()))
+        return base, jnp.log(q) - base
 
     def _room(self) -> tuple[Array, Array]:
         """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.
@@ -328,92 +346,112 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     def largest_order(self) -> Array:
         room, each = self._room()
         whole = jnp.maximum(room / each - 1, 0.0)
-        if self.place is None:
+        if self.left_out is None:
             return whole
-        s, q, removes = self.pair._fields()
+        removes = self.pair._fields()[2]
         place, there = self._end()
         # So large that the panels at the end have e^HEIGHT times as much at one end as at the other; with the order of
         # the other direction moments fall towards the end.
-        height = log_ratio(s, q, place)[0] - log_ratio(s, q, place - (place + arithmetic().reach) / PANELS)[0]
+        height = self._log_ratio(place) - self._log_ratio(place - (place + arithmetic().reach) / PANELS)
         return jnp.where(there & removes, HEIGHT / height, whole)
 
     def scan(self) -> Nodes:
         _, _, removes = self.pair._fields()
         reach, (far, _) = arithmetic().reach, self._room()
-        nodes = self.nodes(jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE)
-        return nodes if self.place is None else self._where_it_ends(self._panels(jnp.int32(0), jnp.int32(1)), nodes)
+        low, step = jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE
+        return self._nodes(low, step, self._even(self._end()[0]) if self.left_out is not None else None)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
         found = super().pieces(order, w, window)
-        if self.place is None:
+        if self.left_out is None:
             return found
-        s, q, _ = self.pair._fields()
         place, there = self._end()
-        turns = w * (log_ratio(s, q, place)[0] - log_complement(q)) / TURN
+        turns = w * (self._log_ratio(place) - self._logs()[0]) / TURN
         others = jnp.ceil(jnp.maximum(turns - 1, 0.0) / PANELS)
         return jnp.where(there, jnp.clip(1 + others, 1, MOST_PIECES).astype(jnp.int32), found)
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
-        nodes = super().piece(window, index, pieces)
-        return nodes if self.place is None else self._where_it_ends(self._panels(index, pieces), nodes)
+        step = self.step(window, pieces)
+        edges = None if self.left_out is None else self._edges(index, pieces)
+        return self._nodes(window[0] + step * RULE * index, step, edges)
 
-    def _where_it_ends(self, ends: Nodes, nodes: Nodes) -> Nodes:
-        there = self._end()[1]
-        return jax.tree.map(lambda a, b: jnp.where(there, a, b), ends, nodes)
+    def piece_and_error(
+        self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array
+    ) -> tuple[Nodes, Array]:
+        if self.left_out is None:
+            return super().piece_and_error(order, w, window, index, pieces)
+        step, edges = self.step(window, pieces), self._edges(index, pieces)
+        nodes = self._nodes(window[0] + step * RULE * index, step, edges)
+        return nodes, jnp.where(self._end()[1], self._log_panel_error(order, w, edges), -jnp.inf)
+
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        return replace(self, left_out=None)._nodes(low, step, None)
+
+    def _nodes(self, low: Array, step: Array, edges: Array | None) -> Nodes:
+        """Returns nodes of the trapezoid rule; where the losses end, those of panels."""
+        s, q, removes = self.pair._fields()
+        infinite = missing = jnp.zeros_like(s)
+        z, log_weight = low + step * (jnp.arange(RULE) + 0.5).astype(s.dtype), jnp.log(step)
+        if self.left_out is not None and edges is not None:
+            infinite, missing = self.left_out.p, self.left_out.q
+            _, there = self._end()
+            width = jnp.diff(edges)
+            panels = (edges[:-1, None] + width[:, None] * jnp.asarray(POINTS)[None]).reshape(-1)
+            log_weights = (jnp.log(width)[:, None] + jnp.asarray(LOG_WEIGHTS)[None]).reshape(-1)
+            z, log_weight = jnp.where(there, panels, z), jnp.where(there, log_weights, log_weight)
+        log_r = log_ratio(s, q, z)[0]
+        base = -0.5 * z**2 + log_weight - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
+        mixture = base + log_r
+        return Nodes(
+            losses=jnp.where(removes, log_r, -log_r),
+            log_p=jnp.where(removes, mixture, base),
+            log_q=jnp.where(removes, base, mixture),
+            infinite=infinite,
+            missing=missing,
+            places=z,
+        )
+
+    def _even(self, place: Array) -> Array:
+        """Returns the ends (PANELS + 1,) of panels that are evenly spaced up to a place."""
+        low, j = -arithmetic().reach, jnp.arange(PANELS + 1) / PANELS
+        return jnp.where(j == 1, place, low + (place - low) * j)
 
     def _edges(self, index: Array | int, pieces: Array | int) -> Array:
         """Returns the ends (PANELS + 1,) of one piece's panels.
 
         The first piece's are evenly spaced in z, up to where the others begin; theirs are in the loss.
         """
-        s, q, _ = self.pair._fields()
-        (place, _), low = self._end(), -arithmetic().reach
-        others = PANELS * (jnp.asarray(pieces) - 1).astype(s.dtype)
+        s, place, low = self.pair._fields()[0], self._end()[0], -arithmetic().reach
+        others = jnp.asarray(PANELS * (pieces - 1), s.dtype)
         width = (place - low) / PANELS
-        bottom, top = log_complement(q), log_ratio(s, q, place)[0]
+        (base, logit), top = self._logs(), self._log_ratio(place)
         # Where the loss begins to rise more in a panel of that width than in one of the others.
-        share = jnp.minimum((top - bottom) * s / jnp.maximum(others * width, 1e-300), 0.999)
-        rises = s * (jnp.log(share) - log_complement(share) + log_complement(q) - jnp.log(q)) + 0.5 / s
+        share = jnp.minimum((top - base) * s / (others * width), 0.999)
+        rises = s * (jnp.log(share) - jnp.log1p(-share) - logit) + 0.5 / s
         first = jnp.where(others > 0, jnp.clip(rises, low + width, place), place)
-        j = jnp.arange(PANELS + 1).astype(s.dtype)
-        even = low + (first - low) * (j / PANELS)
-        bottom = log_ratio(s, q, first)[0]
-        at = (PANELS * (jnp.asarray(index) - 1).astype(s.dtype) + j) / jnp.maximum(others, 1.0)
-        graded = jnp.clip(self.pair._threshold(bottom + (top - bottom) * at) / s, first, place)
+        bottom = self._log_ratio(first)
+        at = (PANELS * (index - 1) + jnp.arange(PANELS + 1)) / jnp.maximum(others, 1.0)
+        graded = jnp.clip(self._at_ratio(bottom + (top - bottom) * at), first, place)
         graded = jnp.where(at <= 0, first, jnp.where(at >= 1, place, graded))
-        return jnp.where(jnp.asarray(index) == 0, jnp.where(j == PANELS, first, even), graded)
-
-    def _panels(self, index: Array | int, pieces: Array | int) -> Nodes:
-        """Returns the nodes of one of so many pieces."""
-        edges = self._edges(index, pieces)
-        width = jnp.diff(edges)
-        z = edges[:-1, None] + width[:, None] * jnp.asarray(POINTS)[None].astype(width.dtype)
-        log_weights = jnp.log(width)[:, None] + jnp.asarray(LOG_WEIGHTS)[None].astype(width.dtype)
-        return self._at(z.reshape(-1), log_weights.reshape(-1))
-
-    def log_piece_error(self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array) -> Array:
-        if self.place is None:
-            return super().log_piece_error(order, w, window, index, pieces)
-        return jnp.where(self._end()[1], self._log_panel_error(order, w, self._edges(index, pieces)), -jnp.inf)
+        return jnp.where(index == 0, self._even(first), graded)
 
     def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
-        whole = super().log_pieces_error(order, w, window, pieces)
-        return whole if self.place is None else jnp.where(self._end()[1], log_left_out(), whole)
+        whole = self._log_missed(order, w, self.step(window, pieces))
+        return whole if self.left_out is None else jnp.where(self._end()[1], log_left_out(), whole)
 
     def _log_panel_error(self, order: Array, w: Array, edges: Array) -> Array:
         """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
         s, q, removes = self.pair._fields()
-        half, rho = jnp.diff(edges)[:, None] / 2, jnp.asarray(RATIOS_OF_PANELS)[None].astype(s.dtype)
+        half, rho = jnp.diff(edges)[:, None] / 2, jnp.asarray(RATIOS_OF_PANELS)[None]
         beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * (rho - 1 / rho) / 2
         low, high = edges[:-1, None] - beyond, edges[1:, None] + beyond
         theta = height / s
         nearest = jnp.maximum(jnp.maximum(low, -high), 0.0)
-        log_r, share = self._ratio_and_share(high)
-        least, least_share = self._ratio_and_share(low)
-        turn = argument(share, jnp.minimum(theta, HIGHEST))
-        # Up to an argument of pi/2 |r| is least where Re z is.
-        least = least + 0.5 * log_complement(4 * least_share * (1 - least_share) * jnp.sin(theta / 2) ** 2)
-        power = jnp.where(removes, (order + 1) * log_r, -order * least)
+        turn = argument(self._share(high), jnp.minimum(theta, HIGHEST))
+        # Up to an argument of pi/2 |r| is least where Re z is. Logarithms of r are absolutely right.
+        at = self._log_ratio(jnp.where(removes, high, low))
+        shrunk = jnp.where(removes, 0.0, _log_shrunk(self._share(low), theta))
+        power = jnp.where(removes, order + 1, -order) * (at + shrunk) + scaled(1e-9)
         modulus = 0.5 * (height**2 - nearest**2) + power + w * turn
         gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log1p(-(rho**-2))
         # 64/15 over the root of 2 pi.
@@ -422,21 +460,15 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         # An empty panel misses nothing.
         return jax.nn.logsumexp(jnp.where(half[:, 0] > 0, jnp.min(errors, axis=1), -jnp.inf))
 
-    def _ratio_and_share(self, z: Array) -> tuple[Array, Array]:
-        """Returns log r and the share of q e^u in r."""
-        s, q, _ = self.pair._fields()
-        log_r = log_ratio(s, q, z)[0]
-        return log_r, jnp.exp(jnp.minimum((z - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
-
     def _log_least_moment(self, order: Array, edges: Array) -> Array:
         """Returns a lower bound on the log of a moment: by stretches of length 1/2 below the panels' ends.
 
         The log density there lies above its chord less 1/32, for its second derivative is at least -1. For "add" r is
         at most 1 where z <= 0, where half of the noise is.
         """
-        s, q, removes = self.pair._fields()
+        removes = self.pair._fields()[2]
         z = jnp.stack([edges[1:] - 0.5, edges[1:]])
-        logs = jnp.min(-0.5 * z**2 + (order + 1) * log_ratio(s, q, z)[0], axis=0)
+        logs = jnp.min(-0.5 * z**2 + (order + 1) * self._log_ratio(z), axis=0)
         return jnp.where(removes, jnp.max(logs) - 1.7, -0.7)
 
     def widest_step(self, order: Array, w: Array) -> Array:
@@ -444,25 +476,6 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         theta, cost = self._angles(order)
         gain = arithmetic().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + cost
         return jnp.max(2 * jnp.pi * theta * s / gain)
-
-    def nodes(self, low: Array, step: Array) -> Nodes:
-        s = self.pair._fields()[0]
-        return self._at(low + step * (jnp.arange(RULE) + 0.5).astype(s.dtype), jnp.log(step))
-
-    def _at(self, z: Array, log_weight: Array) -> Nodes:
-        """Returns nodes at z."""
-        s, q, removes = self.pair._fields()
-        log_r = log_ratio(s, q, z)[0]
-        base = -0.5 * z**2 + log_weight - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
-        mixture, marks = base + log_r, self.marked()
-        return Nodes(
-            losses=jnp.where(removes, log_r, -log_r),
-            log_p=jnp.where(removes, mixture, base),
-            log_q=jnp.where(removes, base, mixture),
-            infinite=marks.p,
-            missing=marks.q,
-            places=z,
-        )
 
     def _angles(self, order: Array) -> tuple[Array, Array]:
         """Returns WIDE_ANGLES, and what the line at each costs a power of r; inf for those that are not used.
@@ -484,10 +497,10 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
         slopes = jnp.sqrt(jnp.sum(weights * share**2)), jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
 
-        if self.place is not None:
+        if self.left_out is not None:
             place, there = self._end()
             total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
-            log_last, last = self._ratio_and_share(place)
+            log_last, last = self._log_ratio(place), self._share(place)
 
         def bound(slope: Array) -> Array:
             b = jnp.where(q == 1, w * slope / s, jnp.minimum(w * slope / s, STEEPEST * s))
@@ -498,10 +511,10 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
             exponents = modulus - w * angle
             back = 0.0
-            if self.place is not None:
+            if self.left_out is not None:
                 # The tilted density at the end, and for "add" the most that r^-order may be larger beside it.
-                shrunk = 0.5 * log_complement(4 * last * (1 - last) * jnp.sin(theta / 2) ** 2)
-                power = jnp.where(removes, (order + 1) * log_last, -order * (log_last + shrunk))
+                shrunk = jnp.where(removes, 0.0, _log_shrunk(last, theta))
+                power = jnp.where(removes, order + 1, -order) * (log_last + shrunk) + scaled(1e-9)
                 end = jnp.exp(power - 0.5 * place**2 - total) / jnp.sqrt(2 * jnp.pi)
                 back = jnp.where(there, end * s / (w * last * jnp.sinc(theta / jnp.pi)), 0.0)
             return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)) + back)
@@ -511,9 +524,9 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         whole = self._log_missed(order, w, step)
-        if self.place is None:
+        if self.left_out is None:
             return whole
-        edges = self._edges(jnp.int32(0), jnp.int32(1))
+        edges = self._even(self._end()[0])
         found = self._log_panel_error(order, w, edges) - self._log_least_moment(order, edges)
         return jnp.where(self._end()[1], jnp.logaddexp(found, log_left_out()), whole)
 
@@ -523,6 +536,11 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         theta, cost = self._angles(order)
         gain = jnp.max(2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta - cost)
         return jnp.logaddexp(jnp.log(2.0) - gain, log_left_out())
+
+
+def _log_shrunk(share: Array, theta: Array) -> Array:
+    """Returns log |1 - share + share e^(i theta)|."""
+    return 0.5 * jnp.log1p(-4 * share * (1 - share) * jnp.sin(theta / 2) ** 2)
 
 
 def _beyond(log_mass: Array, center: Array) -> Array:

@@ -160,8 +160,7 @@ def _of_piece(
     That is their spread, in pairs also the spread's square and the mean of the angles, and what the piece misses of
     moments up to the last frequency.
     """
-    law = law_of(pair)
-    nodes = law.piece(window, i, pieces)
+    nodes, missed = law_of(pair).piece_and_error(order, end, window, i, pieces)
     weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
     deviations = nodes.losses - known.slope
     angles = spacing * deviations
@@ -169,7 +168,7 @@ def _of_piece(
     errors = [jnp.sum(weights * sizes)]
     if arithmetic() == PAIR:
         errors += [jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)]
-    errors.append(jnp.exp(law.log_piece_error(order, end, window, i, pieces) - known.value))
+    errors.append(jnp.exp(missed - known.value))
     return weights, angles, jnp.stack(errors)
 
 

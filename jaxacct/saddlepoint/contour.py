@@ -95,7 +95,7 @@ class Line(NamedTuple):
     orders: Array
     log_beside: Array
     """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
-    rare: Rare
+    rare: Rare | None
     """What is not in the integral."""
 
 
@@ -129,7 +129,7 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
 
 def line_at(
     parts: tuple[Part, ...],
-    rare: Rare,
+    rare: Rare | None,
     scans: list[Nodes],
     saddle: Array,
     epsilon: Array,
@@ -158,7 +158,7 @@ def line_at(
     # Under a law this wide, or far enough below eps for delta <= 1 to do.
     wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
     length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
-    at_most = jnp.logaddexp(chernoff(order, here.value, common_error, epsilon), log_rare(rare, epsilon))
+    at_most = with_rare(chernoff(order, here.value, common_error, epsilon), rare, epsilon)
     enough = is_rough & (at_most < log_delta)
     wanted = jnp.logical_and(wanted, ~enough)
     spacing = 2 * jnp.pi / length
@@ -186,9 +186,12 @@ def line_at(
     )
 
 
-def log_rare(rare: Rare, epsilon: Array) -> Array:
-    """Returns the log of the most that marked losses add to delta(eps)."""
-    return jnp.where(rare.there, jnp.log(sum(rare.between(epsilon)) * (1 + 8 * arithmetic().roundoff)), -jnp.inf)
+def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
+    """Returns an upper bound on log delta(eps) together with what is marked, given one on it without."""
+    if rare is None:
+        return log_delta
+    more = jnp.log(sum(rare.between(epsilon)) * (1 + 8 * arithmetic().roundoff))
+    return jnp.where(rare.there, jnp.logaddexp(log_delta, more), log_delta)
 
 
 def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
@@ -287,12 +290,14 @@ def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
     cosines, sines = map(jnp.sum, by_work.map_rows(line.blocks, block, nodes, given))
     height, rise = at_zero + 2 * cosines, 2 * sines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
-    # In the units of the sum over nodes, which may be lost beside what is rare.
-    unit = jnp.exp(-log_unit)
-    rare = jnp.where(line.rare.there, line.rare.between(epsilon)[0] * unit, 0.0)
-    slope = jnp.where(line.rare.there, line.rare.slope(epsilon) * unit, 0.0)
-    whole = height + rare
-    return log_unit + jnp.log(whole), (rise - line.order * height + slope) / whole
+    if line.rare is not None:
+        # In the units of the sum over nodes, which may be lost beside what is rare.
+        unit = jnp.exp(-log_unit)
+        more = (jnp.where(line.rare.there, part * unit, 0.0) for part in line.rare.value_and_slope(epsilon))
+        added, slope = more
+        whole = height + added
+        return log_unit + jnp.log(whole), (rise - line.order * height + slope) / whole
+    return log_unit + jnp.log(height), -line.order + rise / height
 
 
 def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
@@ -314,6 +319,8 @@ def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
     bounds = line.log_beside - found - line.orders * epsilon
     sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
     added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))
+    if line.rare is None:
+        return relative + added, relative
     # Of what is rare the least is counted.
     _, more, off = (
         jnp.where(line.rare.there, part * jnp.exp(-found) * (1 + 16 * u), 0.0) for part in line.rare.between(epsilon)

@@ -17,14 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
-from jaxacct.arithmetic import roundoff
-from jaxacct.composition import Parts
+from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
+from jaxacct.composition import Part, Parts
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Law, law_of
+from jaxacct.dominating_pairs.law import Law, Marked, law_of
 from jaxacct.pytrees import of_each, register_dataclass
 
 
@@ -58,33 +57,32 @@ class Rare(NamedTuple):
         more = more + jnp.where(epsilon >= self.below, 0.0, self.small * (1 + self.error))
         return jnp.maximum(self.p - of_q, 0.0), more, (self.error + 8 * roundoff()) * (self.p + of_q)
 
-    def slope(self, epsilon: Array) -> Array:
-        """Returns the derivative of the former."""
+    def value_and_slope(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns the least that they add, and its derivative."""
         of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
-        return jnp.where(self.p > of_q, -of_q, 0.0)
+        return jnp.maximum(self.p - of_q, 0.0), jnp.where(self.p > of_q, -of_q, 0.0)
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class Kept:
-    """A pair without the runs that are marked.
-
-    Attributes:
-        pair: the pair.
-        place (): where, in the coordinate of its law, marks begin; inf where there are none.
-    """
+    """A pair without the losses that are marked."""
 
     pair: DominatingPair
-    place: ArrayLike
+    marked: Marked
 
     def law(self) -> Law:
         """Returns the law of the pair, for the losses that are kept."""
-        return law_of(self.pair).kept(jnp.asarray(self.place))
+        return law_of(self.pair).kept(self.marked)
 
 
 def may_be_rare(parts: Parts) -> bool:
-    """Returns whether there are losses among them that can be marked."""
-    return any(law_of(pairs).has_marks for pairs, _ in parts)
+    """Returns whether there are losses among them that can be marked: in float64, for pairs' programs would double."""
+    return any(map(_has_marks, parts))
+
+
+def _has_marks(part: Part) -> bool:
+    return arithmetic() == FLOAT64 and law_of(part[0]).has_marks
 
 
 Places = tuple[Array | None, ...]
@@ -93,13 +91,17 @@ Places = tuple[Array | None, ...]
 
 def nowhere(parts: Parts) -> Places:
     """Returns places beyond which nothing is."""
-    return tuple(jnp.full_like(counts, jnp.inf) if law_of(pairs).has_marks else None for pairs, counts in parts)
+    return tuple(jnp.full_like(part[1], jnp.inf) if _has_marks(part) else None for part in parts)
 
 
 def kept(parts: Parts, places: Places) -> Parts:
     """Returns what is composed without the runs that are marked."""
+
+    def without(pair: DominatingPair, place: Array) -> Kept:
+        return Kept(pair, law_of(pair).marked(place))
+
     return tuple(
-        (pairs, counts) if place is None else (Kept(pairs, place), counts)  # type: ignore[misc]
+        (pairs if place is None else of_each(without, (0, 0))(pairs, place), counts)
         for (pairs, counts), place in zip(parts, places, strict=True)
     )
 
@@ -113,7 +115,7 @@ def places_for(parts: Parts, high: Array, low: Array, log_mass: Array) -> Places
     runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
     found: list[Array | None] = []
     for (pairs, counts), lowest, highest in zip(parts, infima, suprema, strict=True):
-        if not law_of(pairs).has_marks:
+        if not _has_marks((pairs, counts)):
             found.append(None)
             continue
         large, small = high - (least - lowest), low - (most - highest)
@@ -125,42 +127,46 @@ def places_for(parts: Parts, high: Array, low: Array, log_mass: Array) -> Places
     return tuple(found)
 
 
-def rare_beyond(parts: Parts, places: Places) -> Rare:
-    """Returns what the marked losses of a composition come to."""
+def rare_beyond(parts: Parts) -> Rare:
+    """Returns what the losses come to that are marked, and left out, of what is composed."""
     infima, suprema, (least, most) = _ends(parts)
     nothing = jnp.zeros_like(least)
     none_large = none_large_q = none_small = finite = worst = nothing
     above, below = jnp.full_like(nothing, jnp.inf), jnp.full_like(nothing, -jnp.inf)
-    for (pairs, counts), place, lowest, highest in zip(parts, places, infima, suprema, strict=True):
-        infinite: Array = of_each(lambda pair: pair.infinite_mass())(pairs)
+    for (pairs, counts), lowest, highest in zip(parts, infima, suprema, strict=True):
+        infinite: Array = of_each(lambda pair: _pair_of(pair).infinite_mass())(pairs)
         finite = finite + _log_none(counts, infinite)
-        if place is None:
+        if not isinstance(pairs, Kept):
             continue
-        found = of_each(lambda kept: kept.law().marked())(Kept(pairs, place))
+        found = pairs.marked
         # Of the finite losses, for the rest of a composition has finite ones, too.
         p, large = found.p / (1 - infinite), found.are_large
         none_large = none_large + _log_none(counts, jnp.where(large, p, 0.0))
         none_large_q = none_large_q + _log_none(counts, jnp.where(large, found.q, 0.0))
         none_small = none_small + _log_none(counts, jnp.where(large, 0.0, p))
         worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, found.error, 0.0)))
-        there = (counts > 0) & jnp.isfinite(place)
+        there = (counts > 0) & jnp.isfinite(found.place)
         up, down = found.loss + (least - lowest), found.loss + (most - highest)
-        margins = 64 * roundoff() * (jnp.abs(found.loss) + jnp.stack([jnp.abs(least), jnp.abs(most)])[:, None])
+        margins = 64 * roundoff() * (jnp.abs(found.loss)[None] + jnp.stack([jnp.abs(least), jnp.abs(most)])[:, None])
         above = jnp.minimum(above, jnp.min(jnp.where(there & large, up - margins[0], jnp.inf)))
         below = jnp.maximum(below, jnp.max(jnp.where(there & ~large, down + margins[1], -jnp.inf)))
     # NaN, of infinite ends, is not known.
     above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
     # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
-    error = worst * (1 + 1e-9) + 64 * roundoff()
+    error = 2 * worst + 64 * roundoff()
     finite = jnp.exp(finite)
     return Rare(
         -jnp.expm1(none_large) * finite, -jnp.expm1(none_large_q), -jnp.expm1(none_small), error, above, below
     )
 
 
+def _pair_of(pair: DominatingPair | Kept) -> DominatingPair:
+    return pair.pair if isinstance(pair, Kept) else pair
+
+
 def _ends(parts: Parts) -> tuple[list[Array], list[Array], tuple[Array, Array]]:
     """Returns the infima and suprema of the losses, rows for each part, and those of their sum."""
-    ranges = [of_each(lambda pair: pair.loss_range())(pairs) for pairs, _ in parts]
+    ranges = [of_each(lambda pair: _pair_of(pair).loss_range())(pairs) for pairs, _ in parts]
 
     def of_sum(side: int) -> Array:
         # Zero times infinity where nothing is run.

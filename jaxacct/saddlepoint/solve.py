@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
+from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic, roughly
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
@@ -26,8 +26,8 @@ from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
 from jaxacct.pytrees import of_each
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta, log_rare
-from jaxacct.saddlepoint.rare import Places, Rare, kept, may_be_rare, nowhere, places_for, rare_beyond
+from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta, with_rare
+from jaxacct.saddlepoint.rare import Places, kept, may_be_rare, nowhere, places_for, rare_beyond
 from jaxacct.saddlepoint.search import saddle_for
 from jaxacct.saddlepoint.sums import log_moment_error
 
@@ -115,19 +115,12 @@ def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     """Returns a line. Lanes of a batch where none is wanted have one that says nothing, and take no time."""
     facts, is_rough = facts_of(parts), wanted.order > 0
     target = _target(*facts.infinite, wanted.delta)
-    none = nowhere(parts)
-    zero, searches = jnp.zeros_like(target), jnp.logical_and(is_wanted, ~is_rough)
-    start = _Aim(jnp.int32(0), none, rare_beyond(parts, none), zero, zero, zero, jnp.asarray(False))
-    given = parts, wanted, target, searches
-    if may_be_rare(parts):
-        aim = by_work.while_loop(lambda aim, given: (aim.stage < STAGES) & given[-1], _aimed, start, given)
-    else:
-        aim = _aimed(start, given)
+    aim = _aimed(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
     epsilon = jnp.where(wanted.by_delta, aim.epsilon, wanted.epsilon)
     log_delta = jnp.where(wanted.by_delta | is_rough, target, aim.log_delta)
     order = jnp.where(is_rough, wanted.order, aim.order)
     rest = kept(parts, aim.places)
-    line = line_at(rest, aim.rare, scanned(rest), order, epsilon, log_delta, is_rough, is_wanted)
+    line = line_at(rest, rare_beyond(rest) if may_be_rare(parts) else None, scanned(rest), order, epsilon, log_delta, is_rough, is_wanted)
     return Opened(line, epsilon, aim.is_known | is_rough, facts)
 
 
@@ -139,7 +132,6 @@ class _Aim(NamedTuple):
 
     stage: Array
     places: Places
-    rare: Rare
     epsilon: Array
     log_delta: Array
     order: Array
@@ -157,6 +149,9 @@ and left out. Speed only."""
 NEXT_TO_NOTHING = 30.0
 """Nats below delta of what is left out though it is not known. It is counted; speed only."""
 
+UNKNOWN = -80.0
+"""Log of the mass that is left out where delta is not known yet. Speed only."""
+
 LOOSE = 6.0
 """Nats by which the bound on a moment's quadrature may be above its floor. Speed only."""
 
@@ -164,51 +159,58 @@ FARTHER = 1.05
 """Factor over a guess of eps up to which what is left out is known. Speed only."""
 
 
-def _aimed(aim: _Aim, given: Any) -> _Aim:
+@roughly
+def _aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> _Aim:
+    """Returns what a line is chosen for; where it is not searched for there is nothing rare."""
+    zero = jnp.zeros_like(target)
+    start, given = _Aim(jnp.int32(0), nowhere(parts), zero, zero, zero, jnp.asarray(False)), (parts, wanted, target)
+    if not may_be_rare(parts):
+        return _looked(start, (*given, searches))
+    return by_work.while_loop(
+        lambda aim, given: (aim.stage < STAGES) & given[-1], _looked, start, (*given, searches), share=by_work.OF_QUEUES
+    )
+
+
+def _looked(aim: _Aim, given: Any) -> _Aim:
     """Returns the next stage: what is rare by the last one's eps and delta, and the saddle point without it."""
     parts, wanted, target, searches = given
-    by_delta, places, rare = wanted.by_delta, aim.places, aim.rare
+    by_delta, places = wanted.by_delta, aim.places
     if may_be_rare(parts):
         last = aim.stage > 1
         guess = jnp.where(by_delta, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
         factor = jnp.where(by_delta, FARTHER, 1 + 1e-6)
         known = last | ~by_delta
         high, low = jnp.where(known, guess * factor, jnp.inf), jnp.where(known, guess / factor, -jnp.inf)
-        mass = jnp.where(last, aim.log_delta - NEXT_TO_NOTHING, jnp.where(by_delta, target - jnp.log(4.0), -80.0))
+        first = jnp.where(aim.stage > 0, jnp.log(4.0), NEXT_TO_NOTHING)
+        mass = jnp.where(last, aim.log_delta - NEXT_TO_NOTHING, jnp.where(by_delta, target - first, UNKNOWN))
         found = places_for(parts, high, low, mass)
+        # The first look leaves nothing out, and sees whether there is anything to be left out.
         places = jax.tree.map(lambda new, old: jnp.where(aim.stage > 0, new, old), found, places)
-        rare = rare_beyond(parts, places)
     rest = kept(parts, places)
-    scans = scanned(rest)
-    within = rare.between(aim.epsilon)[0]
-    share = jnp.where(by_delta, within * jnp.exp(-target), 0.0)
-    inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
+    scans, rare, inner = scanned(rest), None, target
+    if may_be_rare(parts):
+        rare = rare_beyond(rest)
+        share = jnp.where(by_delta, rare.between(aim.epsilon)[0] * jnp.exp(-target), 0.0)
+        inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
     by_guess = by_delta & (aim.stage > 1)
     epsilon = jnp.where(by_guess, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
     saddle = saddle_for(rest, scans, epsilon, inner, by_delta & ~by_guess, searches)
     # The saddle point is met roughly, which matters in the second order only.
     reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
     at = jnp.where(by_delta & ~by_guess, saddle.epsilon, epsilon)
-    log_delta = jnp.where(by_delta, target, jnp.logaddexp(reached, log_rare(rare, at)))
-    stage = aim.stage + 1
-    is_known = saddle.is_known
+    log_delta = jnp.where(by_delta, target, with_rare(reached, rare, at))
+    stage, is_known = aim.stage + 1, saddle.is_known
     if may_be_rare(parts):
         # Any order will do for a line. What is known so far says whether it is worth more looks.
         is_known = is_known | ((aim.stage > 0) & (saddle.order > 0))
-        everything = jnp.full_like(at, jnp.inf)
-        far = places_for(parts, everything, -everything, log_delta - NEXT_TO_NOTHING)
-        beyond = sum(
-            jnp.sum(of_each(_share_beyond, (0, None, 0))(nodes, 1.5 * saddle.order, place))
-            for nodes, place in zip(scans, far, strict=True)
-            if place is not None
-        )
-        missed = jnp.max(jnp.stack([
-            jnp.max(of_each(log_moment_error, (0, 0, None))(pairs, nodes, saddle.order))
-            for (pairs, _), nodes in zip(rest, scans, strict=True)
-        ]))
-        is_rare = ~saddle.is_known | (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
+        is_rare = ~saddle.is_known
+        for (pairs, _), nodes, place in zip(parts, scans, found, strict=True):
+            if place is not None:
+                beyond = jnp.max(of_each(_share_beyond, (0, None, 0))(nodes, 1.5 * saddle.order, place))
+                missed = jnp.max(of_each(log_moment_error, (0, 0, None))(pairs, nodes, saddle.order))
+                is_rare |= (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
         stage = jnp.where((aim.stage > 0) | is_rare, stage, STAGES)
-    return _Aim(stage, places, rare, at, log_delta, saddle.order, is_known)
+    return _Aim(stage, places, at, log_delta, saddle.order, is_known)
 
 
 def _share_beyond(nodes: Nodes, order: Array, place: Array) -> Array:
@@ -345,7 +347,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Read:
 def _log_above(line: Line, epsilon: Array, value: Array, above: Array) -> Array:
     """Returns an upper bound on log delta(eps), of finite losses: the rule's, or Chernoff's; or NaN."""
     by_moment = chernoff(line.order, line.value, line.common_error, epsilon)
-    at_most = jnp.fmin(value + jnp.log1p(above), jnp.logaddexp(by_moment, log_rare(line.rare, epsilon)))
+    at_most = jnp.fmin(value + jnp.log1p(above), with_rare(by_moment, line.rare, epsilon))
     return at_most + 4 * arithmetic().roundoff * jnp.abs(at_most)
 
 

@@ -12,8 +12,9 @@ from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Marked, Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
+from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
 from jaxacct.pytrees import of_each
+from jaxacct.saddlepoint.rare import Kept
 
 VALUE_ROUNDING = 700.0
 """Units of roundoff by which a cumulant errs relative to itself.
@@ -46,7 +47,7 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     for (pairs, _), rows in zip(parts, nodes, strict=True):
         found, value_error, slope_error = of_each(_moments_and_errors, (0, 0, None))(pairs, rows, order)
         missed = of_each(log_moment_error, (0, 0, None))(pairs, rows, order)
-        marks = of_each(lambda pair: _error_of_marks(law_of(pair).marked(), order))(pairs)
+        marks = of_each(_error_of_marks, (0, None))(pairs, order) if isinstance(pairs, Kept) else jnp.zeros_like(missed)
         of_rows.append(Row(found, slope_error + marks))
         error = VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value)
         if arithmetic() == PAIR:
@@ -55,12 +56,13 @@ def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -
     return *summed(parts, each), of_rows
 
 
-def _error_of_marks(marks: Marked, order: Array) -> Array:
+def _error_of_marks(pair: Kept, order: Array) -> Array:
     """Returns what the masses that are left out add to the error of a cumulant, and of its slope.
 
     Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
     """
-    return 1.3 * (order + 1) * (marks.p + marks.q) * (marks.error + 2 * VALUE_ROUNDING * arithmetic().roundoff)
+    marked = pair.marked
+    return 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * arithmetic().roundoff)
 
 
 def _moments_and_errors(pair: DominatingPair, nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
