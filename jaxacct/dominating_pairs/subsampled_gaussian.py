@@ -46,8 +46,8 @@ from jaxacct.dominating_pairs.law import (
     tilted,
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, lower_tail, normal_cells
-from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, LOG_WEIGHTS, POINTS, argument
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
+from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, LOG_WEIGHTS, POINTS, argument
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
 from jaxacct.precision import as_real, is_concrete, log_complement
 from jaxacct.pytrees import register_dataclass
@@ -441,7 +441,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def _log_panel_error(self, order: Array, w: Array, edges: Array) -> Array:
         """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
-        s, q, removes = self.pair._fields()
+        s, _, removes = self.pair._fields()
         half, rho = jnp.diff(edges)[:, None] / 2, jnp.asarray(RATIOS_OF_PANELS)[None]
         beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * (rho - 1 / rho) / 2
         low, high = edges[:-1, None] - beyond, edges[1:, None] + beyond
@@ -510,7 +510,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             shrink = 4 * share * rest * jnp.sin(theta / 2) ** 2
             modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
             exponents = modulus - w * angle
-            back = 0.0
+            back: Array | float = 0.0
             if self.left_out is not None:
                 # The tilted density at the end, and for "add" the most that r^-order may be larger beside it.
                 shrunk = jnp.where(removes, 0.0, _log_shrunk(last, theta))

@@ -155,9 +155,7 @@ def rare_beyond(parts: Parts) -> Rare:
     # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
     error = 2 * worst + 64 * roundoff()
     finite = jnp.exp(finite)
-    return Rare(
-        -jnp.expm1(none_large) * finite, -jnp.expm1(none_large_q), -jnp.expm1(none_small), error, above, below
-    )
+    return Rare(-jnp.expm1(none_large) * finite, -jnp.expm1(none_large_q), -jnp.expm1(none_small), error, above, below)
 
 
 def _pair_of(pair: DominatingPair | Kept) -> DominatingPair:

@@ -120,7 +120,8 @@ def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     log_delta = jnp.where(wanted.by_delta | is_rough, target, aim.log_delta)
     order = jnp.where(is_rough, wanted.order, aim.order)
     rest = kept(parts, aim.places)
-    line = line_at(rest, rare_beyond(rest) if may_be_rare(parts) else None, scanned(rest), order, epsilon, log_delta, is_rough, is_wanted)
+    rare = rare_beyond(rest) if may_be_rare(parts) else None
+    line = line_at(rest, rare, scanned(rest), order, epsilon, log_delta, is_rough, is_wanted)
     return Opened(line, epsilon, aim.is_known | is_rough, facts)
 
 
@@ -132,6 +133,8 @@ class _Aim(NamedTuple):
 
     stage: Array
     places: Places
+    ahead: Places
+    """The places of the next look."""
     epsilon: Array
     log_delta: Array
     order: Array
@@ -142,15 +145,12 @@ STAGES = 3
 """Looks for a saddle point where large losses are rare: with them all; without what may come to a quarter of delta,
 which bounds eps roughly; and without those that are known exactly up to this eps. Speed only."""
 
-BEYOND_NEED = 1e-3
-"""Share of the law tilted by 1.5 times the order that may lie where P has next to nothing: above, large losses are rare
-and left out. Speed only."""
+BEYOND_NEED = 0.01
+"""Share of the law tilted by 1.5 times the order that may lie beyond what a second look would leave out: above, large
+losses are rare. Speed only."""
 
-NEXT_TO_NOTHING = 30.0
+NEXT_TO_NOTHING = 32.0
 """Nats below delta of what is left out though it is not known. It is counted; speed only."""
-
-UNKNOWN = -80.0
-"""Log of the mass that is left out where delta is not known yet. Speed only."""
 
 LOOSE = 6.0
 """Nats by which the bound on a moment's quadrature may be above its floor. Speed only."""
@@ -162,55 +162,49 @@ FARTHER = 1.05
 @roughly
 def _aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> _Aim:
     """Returns what a line is chosen for; where it is not searched for there is nothing rare."""
-    zero = jnp.zeros_like(target)
-    start, given = _Aim(jnp.int32(0), nowhere(parts), zero, zero, zero, jnp.asarray(False)), (parts, wanted, target)
+    zero, none = jnp.zeros_like(target), nowhere(parts)
+    start = _Aim(jnp.int32(0), none, none, zero, zero, zero, jnp.asarray(False))
+    given = parts, wanted, target, searches
     if not may_be_rare(parts):
-        return _looked(start, (*given, searches))
+        return _looked(start, given)
     return by_work.while_loop(
-        lambda aim, given: (aim.stage < STAGES) & given[-1], _looked, start, (*given, searches), share=by_work.OF_QUEUES
+        lambda aim, given: (aim.stage < STAGES) & given[-1], _looked, start, given, share=by_work.OF_QUEUES
     )
 
 
 def _looked(aim: _Aim, given: Any) -> _Aim:
-    """Returns the next stage: what is rare by the last one's eps and delta, and the saddle point without it."""
+    """Returns the next stage: the saddle point without what the last one leaves out, and what the next one will."""
     parts, wanted, target, searches = given
-    by_delta, places = wanted.by_delta, aim.places
-    if may_be_rare(parts):
-        last = aim.stage > 1
-        guess = jnp.where(by_delta, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
-        factor = jnp.where(by_delta, FARTHER, 1 + 1e-6)
-        known = last | ~by_delta
-        high, low = jnp.where(known, guess * factor, jnp.inf), jnp.where(known, guess / factor, -jnp.inf)
-        first = jnp.where(aim.stage > 0, jnp.log(4.0), NEXT_TO_NOTHING)
-        mass = jnp.where(last, aim.log_delta - NEXT_TO_NOTHING, jnp.where(by_delta, target - first, UNKNOWN))
-        found = places_for(parts, high, low, mass)
-        # The first look leaves nothing out, and sees whether there is anything to be left out.
-        places = jax.tree.map(lambda new, old: jnp.where(aim.stage > 0, new, old), found, places)
-    rest = kept(parts, places)
-    scans, rare, inner = scanned(rest), None, target
+    by_delta, rest, inner = wanted.by_delta, kept(parts, aim.ahead), target
+    scans, rare = scanned(rest), None
     if may_be_rare(parts):
         rare = rare_beyond(rest)
         share = jnp.where(by_delta, rare.between(aim.epsilon)[0] * jnp.exp(-target), 0.0)
         inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
-    by_guess = by_delta & (aim.stage > 1)
-    epsilon = jnp.where(by_guess, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
-    saddle = saddle_for(rest, scans, epsilon, inner, by_delta & ~by_guess, searches)
+    # The last look is for the eps of the one before, which leaves out more and errs upwards.
+    at_guess = by_delta & (aim.stage > 1)
+    epsilon = jnp.where(at_guess, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
+    saddle = saddle_for(rest, scans, epsilon, inner, by_delta & ~at_guess, searches)
     # The saddle point is met roughly, which matters in the second order only.
     reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
-    at = jnp.where(by_delta & ~by_guess, saddle.epsilon, epsilon)
+    at = jnp.where(by_delta & ~at_guess, saddle.epsilon, epsilon)
     log_delta = jnp.where(by_delta, target, with_rare(reached, rare, at))
-    stage, is_known = aim.stage + 1, saddle.is_known
+    stage, is_known, ahead = aim.stage + 1, saddle.is_known, aim.ahead
     if may_be_rare(parts):
-        # Any order will do for a line. What is known so far says whether it is worth more looks.
+        # Without them any order will do for a line.
         is_known = is_known | ((aim.stage > 0) & (saddle.order > 0))
+        is_first = by_delta & (aim.stage == 0)
+        guess, factor = jnp.maximum(at, 0.0), jnp.where(by_delta, FARTHER, 1 + 1e-6)
+        high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
+        ahead = places_for(parts, high, low, log_delta - jnp.where(is_first, jnp.log(4.0), NEXT_TO_NOTHING))
         is_rare = ~saddle.is_known
-        for (pairs, _), nodes, place in zip(parts, scans, found, strict=True):
+        for (pairs, _), nodes, place in zip(parts, scans, ahead, strict=True):
             if place is not None:
                 beyond = jnp.max(of_each(_share_beyond, (0, None, 0))(nodes, 1.5 * saddle.order, place))
                 missed = jnp.max(of_each(log_moment_error, (0, 0, None))(pairs, nodes, saddle.order))
                 is_rare |= (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
         stage = jnp.where((aim.stage > 0) | is_rare, stage, STAGES)
-    return _Aim(stage, places, at, log_delta, saddle.order, is_known)
+    return _Aim(stage, aim.ahead, ahead, at, log_delta, saddle.order, is_known)
 
 
 def _share_beyond(nodes: Nodes, order: Array, place: Array) -> Array:
