@@ -6,6 +6,7 @@ loss. The loss of a composition is at most the sum of its losses' suprema.
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -54,8 +55,58 @@ def check(mechanism: Any, steps: Any) -> None:
         )
 
 
-def directed_parts(mechanism: Any, steps: Any, relation: Relation) -> list[Parts]:
-    """Returns, for each direction of ``relation``, what is composed. In the precision of the scope."""
+class Once(enum.Enum):
+    """How one run of one pair is known to be all that is composed, before numbers are traced and it can be seen no more.
+
+    ``ITSELF``: one run of the mechanism's own pair. ``APART``: one run of what :meth:`.Mechanism.apart` gives, and gives
+    by the mechanism's class alone.
+    """
+
+    ITSELF = enum.auto()
+    APART = enum.auto()
+
+
+def once(mechanism: Any, steps: Any) -> Once | None:
+    """Returns how it can be seen that all there is comes to one run of one pair; None where that cannot be seen.
+
+    It is decided by what is composed: a mechanism that is run once may come to several runs, of itself or of others.
+    """
+    if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed:
+        return None
+    if not is_concrete(steps) or steps != 1:
+        return None
+    leaves, structure = jax.tree.flatten(mechanism)
+    traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+    seen: list[Once | None] = []
+
+    def look(moving: list[Any]) -> None:
+        every = iter(moving)
+        mechanism = structure.unflatten(next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True))
+        entries = mechanism.apart(steps)
+        if len(entries) == 1 and is_concrete(entries[0][1]) and entries[0][1] == 1:
+            seen.append(Once.ITSELF if _is_same(entries[0][0], mechanism) else Once.APART)
+
+    moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
+    if moving:  # traced, lest a tracer of concrete numbers (jax.grad, jax.vmap) compile every operation by itself
+        jax.eval_shape(look, moving)
+    else:
+        look(moving)
+    return seen[0] if seen else None
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Returns whether it can be seen that two mechanisms are the same."""
+    (a, of_a), (b, of_b) = jax.tree.flatten(first), jax.tree.flatten(second)
+    return of_a == of_b and all(x is y or (is_concrete(x, y) and np.array_equal(x, y)) for x, y in zip(a, b, strict=True))
+
+
+def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once | None = None) -> list[Parts]:
+    """Returns, for each direction of ``relation``, what is composed. In the precision of the scope.
+
+    What is ``known`` of it says that all is one run, in one part with one row; what cannot be seen to be is as it is.
+    """
+    if known is Once.ITSELF:
+        return _directed(*without_noops(mechanism, _counted(steps)), relation)
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
     else:

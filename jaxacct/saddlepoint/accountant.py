@@ -15,7 +15,7 @@ from jaxacct import validation
 from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmetic
 from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
-from jaxacct.composition import Parts, directed_parts, runs_nothing, says_nothing
+from jaxacct.composition import Once, Parts, directed_parts, once, runs_nothing, says_nothing
 from jaxacct.elementary import By
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
@@ -23,7 +23,7 @@ from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_co
 from jaxacct.programs import Program, compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
-from jaxacct.saddlepoint.one_run import OneRun, closed_forms, is_single
+from jaxacct.saddlepoint.one_run import OneRun, closed_forms
 
 DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
@@ -99,8 +99,8 @@ class Asked(NamedTuple):
 
     relation: Relation
     precision: str
-    single: bool
-    """Whether one mechanism is run once, which a traced count does not tell."""
+    known: Once | None
+    """Whether all comes to one run of one pair, which traced counts do not tell."""
     structure: Any
     """Of mechanism, steps and question."""
 
@@ -117,7 +117,8 @@ class Asked(NamedTuple):
             every = iter(moving)
             known = [next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True)]
             mechanism, steps, _ = self.arguments(known)
-            found.extend(closed_forms(directed_parts(mechanism, steps, self.relation), single=self.single))
+            directions = directed_parts(mechanism, steps, self.relation, self.known)
+            found.extend(closed_forms(directions, self.known))
 
         moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
         if moving:  # traced, lest a tracer of concrete numbers (jax.grad, jax.vmap) compile every operation by itself
@@ -147,8 +148,8 @@ def asked(
     """Returns what is static of a question to this accountant, and its numbers."""
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, question))
-    single = precision == "float64" and is_single(mechanism, steps)
-    return Asked(relation, precision, single, structure), tuple(leaves)
+    known = once(mechanism, steps) if precision == "float64" else None
+    return Asked(relation, precision, known, structure), tuple(leaves)
 
 
 def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
@@ -171,14 +172,14 @@ def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
 def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     """Returns the larger of the directions' brackets, and which direction decides."""
     mechanism, steps, question = asked.arguments(leaves)
-    directions = directed_parts(mechanism, steps, asked.relation)
+    directions = directed_parts(mechanism, steps, asked.relation, asked.known)
     concrete = is_concrete(leaves)
     if concrete and runs_nothing(directions):
         return zero(), jnp.asarray(0)
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
     value = question.value
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
-    runs = closed_forms(directions, single=asked.single)
+    runs = closed_forms(directions, asked.known)
     # Of pairs that are not valid a closed form would be looked for in vain, for seconds.
     if says_nothing(directions) if runs else not _has_laws(directions):
         return unknown(question), jnp.asarray(0)
@@ -193,8 +194,9 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
 
     Nothing is checked. One program serves all mechanisms, relations and directions of a kind: they differ in numbers.
     """
-    directions = directed_parts(mechanism, steps, relation)
-    runs = closed_forms(directions, single=is_single(mechanism, steps))
+    known = once(mechanism, steps)
+    directions = directed_parts(mechanism, steps, relation, known)
+    runs = closed_forms(directions, known)
     if says_nothing(directions) if runs else not _has_laws(directions):
         return outside(unknown(questions.at(as_float64(questions.value))))
     each = functools.partial(_each_run, runs) if runs else functools.partial(_each, tuple(directions))
@@ -268,7 +270,7 @@ def _slopes(asked: Asked, reals: list[Any], answer: Any, decides: Any) -> list[A
     *run, question = asked.arguments(reals)
     concrete = is_concrete(reals, answer)
     epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
-    by_leaves, by_epsilon = _log_slopes(asked.relation, asked.single, tuple(run), epsilon, decides)
+    by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, decides)
     with np.errstate(all="ignore"):
         if isinstance(question, ForEpsilon):
             slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (question.delta * by_epsilon)]
@@ -286,9 +288,9 @@ def _chosen(decides: Array, *directions: Any) -> Any:
     )
 
 
-@compiled(static=("relation", "single"))
+@compiled(static=("relation", "known"))
 def _log_slopes(
-    relation: Relation, single: bool, run: tuple[Any, Any], epsilon: Array, decides: Array
+    relation: Relation, known: Once | None, run: tuple[Any, Any], epsilon: Array, decides: Array
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
@@ -302,8 +304,8 @@ def _log_slopes(
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         mechanism, steps = jax.tree.unflatten(structure, reals)
-        directions = directed_parts(mechanism, steps, relation)
-        runs = closed_forms(directions, single=single)
+        directions = directed_parts(mechanism, steps, relation, known)
+        runs = closed_forms(directions, known)
         if runs:
             return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
         if len({jax.tree.structure(parts) for parts in directions}) == 1:

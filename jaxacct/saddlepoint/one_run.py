@@ -6,7 +6,7 @@ where these meet delta. Gaussian losses of a distance mu_i = 1/s_i of means add 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, facts_of
+from jaxacct.composition import Facts, Once, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.precision import TINY, is_concrete
 from jaxacct.programs import compiled
@@ -36,29 +36,25 @@ class OneRun(NamedTuple):
     facts: Facts
 
 
-def is_single(mechanism: Any, steps: Any) -> bool:
-    """Returns whether it can be seen that one mechanism is run once, and that this is one run of its pair."""
-    if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed:
-        return False
-    return is_concrete(steps) and bool(steps == 1)
-
-
-def closed_forms(directions: list[Parts], *, single: bool) -> list[OneRun]:
+def closed_forms(directions: list[Parts], known: Once | None) -> list[OneRun]:
     """Returns every direction as a single run; none where one of them is no such, or in float32.
 
-    ``single`` says that one pair is run once, whether or not its count is traced.
+    ``known`` is what :func:`jaxacct.composition.once` said of the composition: then a traced count is one of 1, or of 0.
     """
     if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
         return []
-    found = [_as_one_run(parts, single=single) for parts in directions]
+    found = [_as_one_run(parts, known) for parts in directions]
     return [run for run in found if run is not None] if None not in found else []
 
 
-def _as_one_run(parts: Parts, *, single: bool) -> OneRun | None:
+def _as_one_run(parts: Parts, known: Once | None) -> OneRun | None:
     """Returns what is composed as a single run, or None where it is not one, as far as can be seen."""
-    if single or _runs_once(parts):
-        pair = next(_entry(pairs, i) for pairs, counts in parts for i in range(len(counts)) if single or counts[i] == 1)
-        return OneRun(pair, pair, facts_of(parts))
+    is_known = known is not None and [len(counts) for _, counts in parts] == [1]
+    if is_known or _runs_once(parts):
+        pair = next(_entry(pairs, i) for pairs, counts in parts for i in range(len(counts)) if is_known or counts[i] == 1)
+        # Whatever was known, another count than that is not answered.
+        count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
+        return OneRun(pair, pair, facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0))))
     if not all(_is_gaussian(pairs) for pairs, _ in parts):
         return None
     return _gaussian(parts)
