@@ -179,7 +179,7 @@ def choose(condition: Any, first: Any, second: Any) -> Any:
     """Returns ``where``, of what Python can see by NumPy: so that it stays visible, and float64 outside the scope."""
     if is_concrete(condition, first, second):
         return np.where(condition, first, second)
-    return jnp.where(condition, first, as_real(second))
+    return jnp.where(condition, first, second if jnp.result_type(second) == jnp.bool_ else as_real(second))
 
 
 def is_none(value: Any) -> Any:
