@@ -209,7 +209,9 @@ def answer(
     if exact.converged:
         return exact if tolerance is None else replace(exact, converged=exact.gap <= tolerance)
     mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, relation, tolerance, points)
-    return with_mesh(exact, mesh, tolerance or question.tolerance)
+    found = with_mesh(exact, mesh, tolerance or question.tolerance)
+    # Far out, where masses are below what a mesh can tell, Rényi curves may still say something.
+    return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
 
 
 def _by_curves(mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:
@@ -246,11 +248,17 @@ def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation
     """Returns the bracket of the optimal composition; of very many runs what Rényi curves say."""
     directions(mechanism, relation)
     span, count, value = float(mechanism.epsilon), int(steps), float(question.value)
-    if not bounded_range.is_affordable(span, count) or (isinstance(question, ForEpsilon) and value == 0):
+    if isinstance(question, ForEpsilon) and value == 0:
+        # Every t below the range has mass, so the losses' supremum is the runs' number times it; one product rounds.
+        whole = np.float64(span * count)
+        return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
+    if not bounded_range.is_affordable(span, count):
         return _by_curves(mechanism, steps, question, relation)
-    if isinstance(question, ForEpsilon):
-        return bounded_range.bounded_range_to_epsilon(span, count, value)
-    return bounded_range.bounded_range_to_delta(span, count, value)
+    asked = bounded_range.bounded_range_to_epsilon
+    if isinstance(question, ForDelta):
+        asked = bounded_range.bounded_range_to_delta
+    found = asked(span, count, value)
+    return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
 
 
 _ASK = Ask(answer, curve, _by_curves)

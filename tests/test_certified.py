@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import THOROUGH
+from thorough import THOROUGH, cases
 
 import jaxacct as ja
 
@@ -50,3 +50,35 @@ def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
 def test_options_are_checked_by_either_route(options):
     with pytest.raises(ValueError, match=r"tolerance|points"):
         ja.epsilon(ja.Gaussian(1.0), 1, 1e-5, **options)
+
+
+BOUNDED = [
+    ja.PoissonSubsampledLaplace(0.5, 0.2),
+    ja.Laplace(0.5),
+    ja.LaplaceWithoutReplacement(0.5, 0.2),
+    ja.RandomizedResponse(0.5, outcomes=3),
+    ja.PureDP(0.5),
+    ja.PoissonSubsampledDP(0.5, 0.0, 0.2),
+    ja.ExponentialMechanism(0.5),
+    ja.AboveThreshold(4.0, 8.0),
+]
+
+
+@pytest.mark.parametrize("mechanism", cases(BOUNDED[:2] + BOUNDED[6:7], BOUNDED), ids=lambda m: type(m).__name__)
+def test_just_below_the_supremum_of_a_bounded_loss(mechanism):
+    """There a mesh cannot tell the last of the mass; 1 - e^(eps - S) can, which falls to 0 at the supremum S."""
+    relation = mechanism.relations[0]
+    supremum = ja.epsilon(mechanism, 3, 0.0, relation=relation).upper
+    for below in (1e-2, 2e-6, 1e-9):
+        bounds = ja.delta(mechanism, 3, supremum * (1 - below), relation=relation)
+        assert 0 <= bounds.lower <= bounds.upper <= -np.expm1(-supremum * below) * (1 + 1e-6)
+    for delta in (1e-12, 1e-100, 1e-300):
+        bounds = ja.epsilon(mechanism, 100, delta, relation=relation)
+        assert bounds.lower <= bounds.upper <= 100 / 3 * supremum * (1 + 1e-12)
+        assert bounds.upper <= ja.rdp.epsilon(mechanism, 100, delta, relation=relation) * (1 + 1e-12)
+
+
+def test_what_stood_wide_below_a_supremum():
+    assert ja.delta(ja.PoissonSubsampledLaplace(0.5, 0.2), 3, 2.46964).upper < 5e-6
+    assert ja.epsilon(ja.ExponentialMechanism(0.1), 100, 1e-100).upper < 8.99
+    assert ja.epsilon(ja.ExponentialMechanism(0.1), 100, 0.0).lower == pytest.approx(10.0)
