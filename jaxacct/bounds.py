@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import decimal
 import math
-import re
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.platforms import OUTWARD, lowered, raised
 from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
@@ -82,7 +82,7 @@ class Bounds:
         return float(self.upper)
 
     def __format__(self, spec: str) -> str:
-        return _rounded(float(self), spec, decimal.ROUND_CEILING) if spec else str(self)
+        return rounded_up(Decimal(float(self)), spec) if spec else str(self)
 
     def __str__(self) -> str:
         try:
@@ -104,22 +104,7 @@ def _bracket(lower: float, upper: float) -> str:
     gap = (upper - lower) / upper if 0 < upper < math.inf else 1.0
     digits = min(max(2 - math.floor(math.log10(gap)), 4), 7) if gap > 0 else 7
     spec = f".{digits}g"
-    return f"[{_rounded(lower, spec, decimal.ROUND_FLOOR)}, {_rounded(upper, spec, decimal.ROUND_CEILING)}]"
-
-
-def _rounded(value: float, spec: str, rounding: str) -> str:
-    """Returns a number formatted, to its safe side."""
-    if not math.isfinite(value) or value == 0:
-        return format(abs(value), spec)
-    digits, kind = re.fullmatch(r".*?(\.\d+)?([eEfFgGn%]?)", spec, re.DOTALL).groups()  # type: ignore[union-attr]
-    if not digits and not kind:
-        return format(value, spec)  # the shortest text that is read as this number
-    if not digits:  # six, as of any float
-        spec = f"{spec[:-1]}.6{kind}"
-    with decimal.localcontext(rounding=rounding):
-        # Decimals know neither underscores between thousands nor the alternate form.
-        text = format(decimal.Decimal(value), spec.replace("_", ",").replace("#", ""))
-    return text.replace(",", "_") if "_" in spec else text
+    return f"[{rounded_down(Decimal(lower), spec)}, {rounded_up(Decimal(upper), spec)}]"
 
 
 def zero() -> Bounds:

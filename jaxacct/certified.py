@@ -254,10 +254,10 @@ def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
     if not bounded_range.is_affordable(span, count):
         return _by_curves(mechanism, steps, question, relation)
-    asked = bounded_range.bounded_range_to_epsilon
-    if isinstance(question, ForDelta):
-        asked = bounded_range.bounded_range_to_delta
-    found = asked(span, count, value)
+    if isinstance(question, ForEpsilon):
+        found = bounded_range.bounded_range_to_epsilon(span, count, value)
+    else:
+        found = bounded_range.bounded_range_to_delta(span, count, value)
     return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
 
 

@@ -56,10 +56,10 @@ def check(mechanism: Any, steps: Any) -> None:
 
 
 class Once(enum.Enum):
-    """How one run of one pair is known to be all that is composed, before numbers are traced and it can be seen no more.
+    """How one run of one pair is known to be all that is composed, before numbers are traced and it cannot be seen.
 
-    ``ITSELF``: one run of the mechanism's own pair. ``APART``: one run of what :meth:`.Mechanism.apart` gives, and gives
-    by the mechanism's class alone.
+    ``ITSELF``: one run of the mechanism's own pair. ``APART``: one run of what :meth:`.Mechanism.apart` gives, and
+    gives by the mechanism's class alone.
     """
 
     ITSELF = enum.auto()
@@ -81,7 +81,8 @@ def once(mechanism: Any, steps: Any) -> Once | None:
 
     def look(moving: list[Any]) -> None:
         every = iter(moving)
-        mechanism = structure.unflatten(next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True))
+        fields = (next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True))
+        mechanism = jax.tree.unflatten(structure, fields)
         entries = mechanism.apart(steps)
         if len(entries) == 1 and is_concrete(entries[0][1]) and entries[0][1] == 1:
             seen.append(Once.ITSELF if _is_same(entries[0][0], mechanism) else Once.APART)
@@ -96,8 +97,10 @@ def once(mechanism: Any, steps: Any) -> Once | None:
 
 def _is_same(first: Any, second: Any) -> bool:
     """Returns whether it can be seen that two mechanisms are the same."""
-    (a, of_a), (b, of_b) = jax.tree.flatten(first), jax.tree.flatten(second)
-    return of_a == of_b and all(x is y or (is_concrete(x, y) and np.array_equal(x, y)) for x, y in zip(a, b, strict=True))
+    leaves = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=False)
+    return jax.tree.structure(first) == jax.tree.structure(second) and all(
+        x is y or (is_concrete(x, y) and np.array_equal(x, y)) for x, y in leaves
+    )
 
 
 def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once | None = None) -> list[Parts]:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.outward import rounded_up
 from jaxacct.precision import is_concrete
 from jaxacct.rounded_sum import RoundedSum
 
@@ -81,5 +82,5 @@ def _short(value: object) -> str:
     if isinstance(value, tuple) and len(value) > 3:
         return f"<{len(value)} from {_short(min(value))} to {_short(max(value))}>"
     if isinstance(value, float) or (isinstance(value, jax.Array) and value.shape == () and is_concrete(value)):
-        return f"{float(value) + 0.0:.6g}"  # without the sign of a zero
+        return rounded_up(float(value))
     return "..." if isinstance(value, RoundedSum) else repr(value)

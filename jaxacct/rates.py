@@ -43,13 +43,16 @@ def rate_of(batch_size: float, examples: float) -> float:
 def steps_of(epochs: float, sampling_rate: float) -> int:
     """Returns the steps that are at least so many expected passes over the data; numbers count as they are written.
 
-    >>> steps_of(10, 0.07)
-    143
+    A rate that is a quotient was rounded itself, so a number of steps that is whole but for that stays as it is.
+
+    >>> steps_of(10, 0.07), steps_of(10, 1 / 3)
+    (143, 30)
     """
     if not (0 < epochs < math.inf and 0 < sampling_rate <= 1):
         given = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
         raise ValueError(f"{given}: give epochs above 0, and a rate in (0, 1].")
-    steps = math.ceil(Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate))))
+    quotient = Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate)))
+    steps = math.ceil(quotient * (1 - Fraction(1, 2**51)))
     if steps > 2**53:
         raise ValueError(f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g} are too many steps: give fewer.")
     return steps

@@ -10,6 +10,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.plot import explorer
+from jaxacct.rates import steps_of
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "explore.html"
 
@@ -46,7 +47,7 @@ def test_answers_on_and_off_the_grid_hold_the_truth():
     found = answers(page, on + off)
     finite = 0
     for (noise, rate, epochs, delta), (steps, lower, upper, exact) in zip(on + off, found, strict=True):
-        assert steps == explorer.steps_of(epochs, rate)
+        assert steps == steps_of(epochs, rate)
         truth = ja.epsilon(ja.PoissonSubsampledGaussian(noise, rate), int(steps), delta)
         assert lower <= truth.upper
         assert upper is None or max(truth.lower, explorer.LEAST) <= upper

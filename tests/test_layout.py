@@ -14,6 +14,7 @@ ROOMS = (
     *("elementary", "programs"),
     *(
         "rates",
+        "outward",
         "progress",
         "processes",
         "precision",

@@ -1,4 +1,4 @@
-"""Every way to ask for one number: called, traced with all fields, batched, and by each accountant. None contradicts another.
+"""Ways to ask for one number (called, traced with all fields, batched, by each accountant) never contradict each other.
 
 What differs between these roads is what Python can see. A traced program has one structure for all values of its
 arguments, an eager call the one that fits its own: both must come to the same number.
@@ -163,9 +163,8 @@ def compared(mechanism, relation, counts=COUNTS, shape=()):
         delta.add("called", found.lower, found.upper)
         # Concrete fields beside a traced question, which keeps what can be seen of the fields.
         if count == 1:
-            found = jax.vmap(lambda value: ja.saddlepoint.epsilon(mechanism, steps, value, relation=relation))(
-                np.array([DELTA])
-            )
+            asked = functools.partial(ja.saddlepoint.epsilon, mechanism, steps, relation=relation)
+            found = jax.vmap(asked)(np.array([DELTA]))
             epsilon.add("traced question", found.lower[0], found.upper[0])
         if THOROUGH or count == 2:
             found = ja.prv.epsilon(mechanism, steps, DELTA, relation=relation, tolerance=1e-2)
@@ -178,7 +177,9 @@ def compared(mechanism, relation, counts=COUNTS, shape=()):
     return pairs
 
 
-EVERY = [(name, mechanism) for name, some in MECHANISMS.items() for mechanism in some if not isinstance(mechanism, RenyiOnly)]
+EVERY = [
+    (name, mechanism) for name, some in MECHANISMS.items() for mechanism in some if not isinstance(mechanism, RenyiOnly)
+]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

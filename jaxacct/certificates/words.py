@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from decimal import ROUND_CEILING, Context
+from decimal import Decimal
 from typing import Any
 
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
+from jaxacct.outward import rounded_up
 from jaxacct.specs import Spec
 from jaxacct.specs.parts import all_of, sampling_of
 from jaxacct.specs.spec import ANY, unit_of
@@ -105,7 +105,7 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
     if spec.cut_probability:
         found.append((
             "Batches were cut, or drawn from another law, with a probability of at most "
-            f"{spec.cut_probability:.3g} over all steps, which delta pays for.",
+            f"{rounded_up(spec.cut_probability, '.3g')} over all steps, which delta pays for.",
             "the trainer's report", "Another program drew the batches, or had less room for them.",
         ))  # fmt: skip
     found += [
@@ -134,8 +134,8 @@ def statement(made: dict[str, Any]) -> str:
     }[status]
     neighbours = NEIGHBOURS[made["relation"]].format(unit=changed)
     return (
-        f"The results listed here are differentially private with epsilon = {_up(claim['epsilon'])} and delta = "
-        f"{_up(claim['delta'])}, if the assumptions below hold. Compared are {neighbours}. Whoever sees all the "
+        f"The results listed here are differentially private with epsilon = {rounded_up(claim['epsilon'])} and delta = "
+        f"{rounded_up(claim['delta'])}, if the assumptions below hold. Compared are {neighbours}. Whoever sees all the "
         "results, knows everything about everybody else and has unlimited means can tell the two apart only so well: "
         f"accusing wrongly in 1 of 100 cases, they are right in at most {_percent(success[0.01])} of 100; accusing "
         f"wrongly in 5 of 100 cases, in at most {_percent(success[0.05])} of 100. By guessing they would be right in 1 "
@@ -144,10 +144,5 @@ def statement(made: dict[str, Any]) -> str:
     )
 
 
-def _up(value: float) -> str:
-    """Returns a number to six digits, not below it."""
-    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value)).normalize():g}"
-
-
 def _percent(rate: float) -> str:
-    return f"{math.ceil(1000 * rate) / 10:g}"
+    return rounded_up(100 * Decimal(rate), ".1f").removesuffix(".0")

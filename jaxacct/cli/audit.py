@@ -139,11 +139,11 @@ def _print(record: dict[str, Any]) -> None:
         ),
         ("canaries", f"{record['canaries']} beside {record['examples']} examples, {record['runs']} runs"),
         ("right guesses", f"{right} of {record['guesses']}"),
-        ("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {record['delta']:g}"),
+        ("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {rounded('upper', record['delta'])}"),
         ("epsilon, lower bound", rounded("lower", record["lower_bound"])),
         ("the same, any mechanism", rounded("lower", record["lower_bound_any_mechanism"])),
         ("mu of GDP, lower bound", rounded("lower", record["mu_lower_bound"], 3)),
-        ("p-value of the claim", f"{record['p_value']:.3g}"),
+        ("p-value of the claim", rounded("upper", record["p_value"], 3)),
         ("verdict", _verdict(record)),
         ("guarantee", record["guarantee"]),
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxacct import strict_json
+from jaxacct.outward import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,15 +45,9 @@ def rounded(name: str, value: float, digits: int = 6) -> str:
     >>> rounded("upper", 1 / 3), rounded("lower", 1 / 3), rounded("upper", float("inf"))
     ('0.333334', '0.333333', 'inf')
     """
-    if value == 0 or not math.isfinite(value) or name == "estimate":
+    if name == "estimate":
         return f"{value:.{digits}g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
-    steps = math.ceil(value / unit) if name == "upper" else math.floor(value / unit)
-    text = f"{steps * unit:.{digits}g}"
-    # The product may have rounded to the wrong side of value: one unit further is always outward.
-    if (name == "upper" and float(text) < value) or (name == "lower" and float(text) > value):
-        text = f"{(steps + (1 if name == 'upper' else -1)) * unit:.{digits}g}"
-    return text
+    return (rounded_up if name == "upper" else rounded_down)(value, f".{digits}g")
 
 
 def console(width: int | None = None) -> Console:

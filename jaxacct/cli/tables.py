@@ -104,10 +104,10 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
     """Returns an MLP's settings and its epochs."""
     from jaxacct import calibrate
+    from jaxacct.rates import steps_of
     from jaxacct.train.groups import Batches
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
-    from jaxacct.train.settings import steps_of
 
     size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size

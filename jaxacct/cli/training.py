@@ -14,6 +14,7 @@ from jaxacct.cli import tables
 from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
 from jaxacct.cli.history import History
 from jaxacct.cli.shown import print_facts, show
+from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.whole_file import write_whole
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
@@ -258,7 +259,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
     """Returns what makes the policy that the arguments name; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
-    from jaxacct.train.settings import steps_of
+    from jaxacct.rates import steps_of
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
         return None
@@ -308,7 +309,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
 
         def show(entry: Evaluation) -> None:
             reached = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.3f}, "
-            advance(entry.step, f"{reached}epsilon {entry.epsilon:.2f}")
+            advance(entry.step, f"{reached}epsilon {rounded_up(entry.epsilon, '.2f')}")
 
         def keep(entry: Evaluation) -> None:
             history.append(entry)
@@ -328,10 +329,11 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
 
 def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
     config, final = report["config"], report["final"]
-    certified, budget = final["epsilon_certified"], config["budget"]["epsilon"]
+    certified, budget = final["epsilon_certified"], rounded_up(config["budget"]["epsilon"])
     proved = "does not apply: see the guarantee"
     if certified is not None:
-        proved = f"{certified['lower']:.4f} to {certified['upper']:.4f} of {budget:g}; report the upper"
+        low, high = rounded_down(certified["lower"], ".4f"), rounded_up(certified["upper"], ".4f")
+        proved = f"{low} to {high} of {budget}; report the upper"
     reached = "not measured: there is no test set"
     if final["test_accuracy"] is not None:
         held_out = config.get("table", {}).get("test_size")
@@ -341,14 +343,15 @@ def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
             "steps",
             f"{final['steps']}, each on about {config['expected_batch_size']:.6g} of {config['num_examples']} examples",
         ),
-        ("noise, clipping", f"noise multiplier {config['noise_multiplier']:g}, clip norm {config['clip_norm']:g}"),
+        ("noise, clipping", f"noise multiplier {config['noise_multiplier']:.12g}, clip norm {config['clip_norm']:g}"),
         ("test accuracy", reached),
         ("epsilon, certified", proved),
         (
             "epsilon, Rényi" if config["ledger"] == "planned" else f"epsilon, Rényi {config['ledger']}",
-            f"{final['epsilon_renyi']:.4f}" + (f" of {budget:g}" if config["ledger"] != "planned" else " for the same"),
+            rounded_up(final["epsilon_renyi"], ".4f")
+            + (f" of {budget}" if config["ledger"] != "planned" else " for the same"),
         ),
-        ("delta", f"{final['delta']:g}"),
+        ("delta", rounded_up(final["delta"])),
         ("guarantee", final["guarantee"]),
         ("written to", str(folder)),
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct.cli.arguments import add_json, examples
-from jaxacct.cli.shown import print_columns, print_facts, show
+from jaxacct.cli.shown import print_columns, print_facts, rounded, show
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> None:
     if len(found) > 1:
         names = ["quantity", "given", "lower", "upper", "status"]
-        print_columns(names, [[_shown(verdict[name]) for name in names] for verdict in verdicts])
+        print_columns(names, [[_shown(name, verdict[name]) for name in names] for verdict in verdicts])
         for verdict in verdicts:
             if verdict["status"] != "PROVED":
                 print(f"{verdict['quantity']} at {verdict['given']:.12g}: {verdict['reason']}")
@@ -100,8 +100,10 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
     print_facts(f"{claim.quantity} of {claim.steps} steps", facts)
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+def _shown(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return rounded(name, value, 12) if name in ("lower", "upper") else f"{value:.12g}"
 
 
 def read(name: str) -> Any:

@@ -20,6 +20,7 @@ from jaxacct.menus.costs import BLOCKS, sizes_and_costs
 from jaxacct.menus.dominance import costlier
 from jaxacct.menus.losses import Guarantee, guessed_runs
 from jaxacct.menus.played import MOST_LEVELS, Game
+from jaxacct.outward import rounded_up
 from jaxacct.precision import is_concrete, scope
 
 ROUNDS, NEAR = 5, 1.5
@@ -116,8 +117,8 @@ class Menu:
         }
 
     def __str__(self) -> str:
-        guarantee = f"({self.epsilon:g}, {self.delta:g})-DP by {self.relation}"
-        lines = [f"{guarantee}: {self.budget} units, which cost a delta of {self.value:.6g} at most"]
+        guarantee = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-DP by {self.relation}"
+        lines = [f"{guarantee}: {self.budget} units, which cost a delta of {rounded_up(self.value)} at most"]
         for index, item in enumerate(self.items):
             if item.cost in (0, NEVER):
                 lines.append(f"{index:3d}  {item.mechanism}: {'never' if item.cost else 'always'} granted")

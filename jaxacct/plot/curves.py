@@ -12,6 +12,7 @@ from jaxacct import certified, gdp, rdp
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
+from jaxacct.outward import rounded_up
 from jaxacct.plot.style import GREY, INK, axes_or_new, curve, described, drawn, dress
 
 if TYPE_CHECKING:
@@ -192,5 +193,5 @@ def epsilon_over_steps(
             float(each.lower) if isinstance(each, Bounds) else high for each, high in zip(found, upper, strict=True)
         ]
         curve(axes, places, upper, label, lower)
-    dress(axes, f"What steps cost: {described(mechanism)}", "steps", f"epsilon at delta = {delta:g}")
+    dress(axes, f"What steps cost: {described(mechanism)}", "steps", f"epsilon at delta = {rounded_up(delta)}")
     return axes

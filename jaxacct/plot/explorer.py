@@ -23,6 +23,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import sweep, validation
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.rates import steps_of
 
 UNIT = 2000
 """Of log10 of epsilon: the page has whole multiples of 1/2000, a tenth of a percent."""
@@ -77,7 +78,7 @@ def page(
     noise, rates, many, small = axes
     validation.check_sampling_rate(rates, "sampling_rates")
     validation.check_positive(many, "epochs")
-    steps = steps_of(many, rates[:, None])
+    steps = np.vectorize(steps_of, otypes=[float])(many, rates[:, None])
     shape = tuple(map(len, axes))
     columns = np.broadcast_arrays(
         noise[:, None, None, None], rates[:, None, None], steps[:, :, None], small, np.empty(shape)
@@ -98,12 +99,6 @@ def page(
         "relation": relation.replace("_", " "),
     }
     return page_of(data)
-
-
-def steps_of(epochs: ArrayLike, rate: ArrayLike) -> np.ndarray:
-    """Returns the steps that a number of epochs takes: rounded up, but for the rounding of the quotient itself."""
-    quotient = np.asarray(epochs) / np.asarray(rate)
-    return np.maximum(np.ceil(quotient * (1 - 1e-9)), 1.0)
 
 
 BEGIN, END = '<script type="application/json" id="data">', "</script><!-- data -->"

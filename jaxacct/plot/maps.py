@@ -9,8 +9,9 @@ from jaxtyping import ArrayLike
 
 from jaxacct import calibrate, validation
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.plot.explorer import steps_of
+from jaxacct.outward import rounded_up
 from jaxacct.plot.style import GREY, INK, axes_or_new, curve, dress, words
+from jaxacct.rates import steps_of
 from jaxacct.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -58,12 +59,13 @@ def least_noise(
     validation.check_positive(many, "epochs")
     rates = np.broadcast_to(sizes / num_examples, (len(many), len(sizes)))
     validation.check_sampling_rate(rates, "batch_sizes / num_examples")
-    steps = steps_of(many[:, None], rates)
+    steps = np.vectorize(steps_of, otypes=[float])(many[:, None], rates)
     plans = zip(rates.ravel(), steps.ravel(), strict=True)
     noise = [_least_noise(epsilon, delta, rate, count, relation) for rate, count in plans]
     axes = axes_or_new(axes)
     _fill(axes, sizes, many, np.reshape(noise, rates.shape), "noise multiplier")
-    title = f"Least noise multiplier for epsilon = {epsilon:g}, delta = {delta:g}, {num_examples:,} examples"
+    budget = f"epsilon = {rounded_up(epsilon)}, delta = {rounded_up(delta)}"
+    title = f"Least noise multiplier for {budget}, {num_examples:,} examples"
     dress(axes, title, "expected batch size", "epochs", legend=False)
     return axes
 
@@ -108,7 +110,8 @@ def what_if(
         curve(axes, times, line, words(name))
     axes.axvline(1.0, color=GREY, linewidth=1)
     _plain_ticks(axes)
-    title = f"What if: epsilon {epsilon:g}, delta {delta:g}, sampling rate {sampling_rate:g}, {int(steps):,} steps"
+    budget = f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
+    title = f"What if: {budget}, sampling rate {sampling_rate:g}, {int(steps):,} steps"
     dress(axes, title, "one of them, multiplied by", "least noise multiplier")
     return axes
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 from typing import Any
 
+from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.plot.style import BLUE, GREY, INK, VERMILION, dress, own_figure
 
 
@@ -51,16 +52,16 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
         [0, *steps], [0.0, *(entry["epsilon"] for entry in history)], color=VERMILION, marker=marker, markersize=3,
         label=f"spent, by the run's {config.get('ledger', 'filter')}",
     )  # fmt: skip
-    bottom.axhline(budget, color=GREY, linestyle="--", linewidth=1, label=f"budget, epsilon = {budget:g}")
+    bottom.axhline(budget, color=GREY, linestyle="--", linewidth=1, label=f"budget, epsilon = {rounded_up(budget)}")
     if final["epsilon_certified"] is not None:
         lower, upper = final["epsilon_certified"]["lower"], final["epsilon_certified"]["upper"]
         middle = (lower + upper) / 2
         bottom.errorbar(
             [final["steps"]], [middle], yerr=[[middle - lower], [upper - middle]], fmt="D", markersize=5, capsize=4,
-            color=INK, label=f"certified: {lower:.3f} to {upper:.3f}",
+            color=INK, label=f"certified: {rounded_down(lower, '.3f')} to {rounded_up(upper, '.3f')}",
         )  # fmt: skip
     bottom.set_ylim(bottom=0, top=1.12 * max(budget, history[-1]["epsilon"]))
-    bottom.set_ylabel(f"epsilon at delta = {final['delta']:g}")
+    bottom.set_ylabel(f"epsilon at delta = {rounded_up(final['delta'])}")
     bottom.set_xlabel("noisy updates")
     bottom.set_xlim(left=0)
     bottom.legend(loc="lower right", frameon=False, fontsize=8)

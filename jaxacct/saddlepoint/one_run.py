@@ -39,7 +39,7 @@ class OneRun(NamedTuple):
 def closed_forms(directions: list[Parts], known: Once | None) -> list[OneRun]:
     """Returns every direction as a single run; none where one of them is no such, or in float32.
 
-    ``known`` is what :func:`jaxacct.composition.once` said of the composition: then a traced count is one of 1, or of 0.
+    ``known`` is what :func:`jaxacct.composition.once` said of the composition: then a traced count is 1, or 0.
     """
     if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
         return []
@@ -51,7 +51,8 @@ def _as_one_run(parts: Parts, known: Once | None) -> OneRun | None:
     """Returns what is composed as a single run, or None where it is not one, as far as can be seen."""
     is_known = known is not None and [len(counts) for _, counts in parts] == [1]
     if is_known or _runs_once(parts):
-        pair = next(_entry(pairs, i) for pairs, counts in parts for i in range(len(counts)) if is_known or counts[i] == 1)
+        rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
+        pair = next(_entry(pairs, i) for pairs, counts, i in rows if is_known or counts[i] == 1)
         # Whatever was known, another count than that is not answered.
         count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
         return OneRun(pair, pair, facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0))))

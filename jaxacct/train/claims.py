@@ -13,6 +13,7 @@ import jaxacct
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import KINDS, record_of
+from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
 from jaxacct.train.datasets.by_user import LossOfUser
 from jaxacct.train.keys import ENTROPY
@@ -190,7 +191,8 @@ def guarantee(trainer: DPTrainer) -> str:
             "on them, so the certified epsilon of the non-adaptive composition holds for the realized number of steps. "
         )
         text += (
-            f"That of the whole plan, {trainer.epsilon:g}, would hold even if the model had decided when to stop."
+            f"That of the whole plan, {rounded_up(trainer.epsilon)}, would hold even if the model had decided when to "
+            "stop."
             if trainer.plan is not None
             else f"The {book}'s epsilon would also hold had they been chosen adaptively."
         )
@@ -204,7 +206,7 @@ def guarantee(trainer: DPTrainer) -> str:
         text += (
             "The odometer's epsilon of the steps made holds, whenever and why ever training stopped."
             if odometer
-            else f"The {book}'s budget, epsilon = {trainer.epsilon:g}, holds however everything was chosen."
+            else f"The {book}'s budget, epsilon = {rounded_up(trainer.epsilon)}, holds however everything was chosen."
         )
     if trainer.plan is not None and trainer.plan.queries:
         text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."

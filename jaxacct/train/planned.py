@@ -39,6 +39,7 @@ from jaxacct.calibrate.runs import most_certified
 from jaxacct.calibrate.secants import least
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
+from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
 
@@ -153,13 +154,15 @@ class Plan:
 
     def __str__(self) -> str:
         rate = self.sampler.expected_batch_size / self.sampler.num_examples
+        budget = f"{rounded_up(self.epsilon)} at delta {rounded_up(self.delta)}"
+        cut = rounded_up(self.overflow_delta, ".3g")
         rows = [
-            ("noise multiplier", f"{self.noise_multiplier:.{DIGITS}g}"),
+            ("noise multiplier", f"{self.noise_multiplier:.12g}"),
             ("sampling rate", f"{rate:.6g}, batches of about {self.sampler.expected_batch_size:.6g}"),
             ("steps", f"{self.steps}, {self.steps * rate:.4g} epochs"),
-            ("epsilon, certified", f"{self.certified.upper:.6f} of {self.epsilon:g} at delta {self.delta:g}"),
-            ("epsilon, Rényi", f"{self.renyi_epsilon:.6f} for the same"),
-            ("paid for overflow", f"{self.overflow_delta:.3g} of delta, batches of at most {self.sampler.capacity}"),
+            ("epsilon, certified", f"{self.certified:.6f} of {budget}"),
+            ("epsilon, Rényi", f"{rounded_up(self.renyi_epsilon, '.6f')} for the same"),
+            ("paid for overflow", f"{cut} of delta, batches of at most {self.sampler.capacity}"),
         ]
         if isinstance(self.sampler, Correlated):
             rows.append(("noise", self.sampler.noise))
@@ -379,9 +382,5 @@ def _cut_too_often(delta: float, steps: int) -> str:
 
 
 def _rounded_up(value: float) -> float:
-    """Returns a positive number of ``DIGITS`` significant digits that is not below the given one."""
-    if not 0 < value < math.inf:
-        return value
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS)
-    rounded = float(f"{math.ceil(value / unit) * unit:.{DIGITS}g}")
-    return rounded if rounded >= value else float(f"{rounded + unit:.{DIGITS}g}")
+    """Returns a number of ``DIGITS`` significant digits that is not below the given one."""
+    return float(rounded_up(value, f".{DIGITS}g"))

@@ -17,12 +17,13 @@ from flax import nnx
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Policy
+from jaxacct.rates import steps_of
 from jaxacct.train.datasets import Dataset
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
-from jaxacct.train.settings import affordable_steps, rate_of, steps_of
+from jaxacct.train.settings import affordable_steps, rate_of
 from jaxacct.train.spending import spending
 from jaxacct.train.trainer import DPTrainer
 

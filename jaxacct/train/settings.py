@@ -59,15 +59,6 @@ def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size
     return expected_batch_size / size
 
 
-def steps_of(epochs: float, sampling_rate: float) -> int:
-    """Returns the steps that are so many expected passes over the data: a whole number, at least 1.
-
-    >>> steps_of(20, 0.3)
-    67
-    """
-    return max(1, round(epochs / sampling_rate))
-
-
 def policy_of(policy: Policy | None, noise: float | None, batches: Batches, size: int) -> Policy:
     """Returns the policy that the settings make; raises ValueError where they say too little or too much.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxacct.menus.menu import Items
 from jaxacct.policies import Constant, FinitePolicy, Policy
+from jaxacct.rates import steps_of
 from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train import settings
 from jaxacct.train.groups import Batches, Budget, Ledger
@@ -110,7 +111,7 @@ def spending(
             "given, and any two of them fix the third: leave one out; or give ledger='filter' and fit its steps."
         )
     rate = chosen.sampling_rate
-    steps = budget.steps if budget.epochs is None else settings.steps_of(budget.epochs, rate)
+    steps = budget.steps if budget.epochs is None else steps_of(budget.epochs, rate)
     if steps is not None and steps > MOST_COUNT:
         raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}.")
 

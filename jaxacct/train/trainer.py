@@ -16,6 +16,7 @@ from jaxtyping import Array
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
 from jaxacct.odometers import MenuOdometer, VilleOdometer
+from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.strategies import Strategy
@@ -221,7 +222,8 @@ class DPTrainer(Loop):
             )
 
     def __repr__(self) -> str:
-        spent = f"step {self.steps}, epsilon {self.spent_epsilon:.4g} of {self.epsilon:g} spent at delta {self.delta:g}"
+        spent = f"step {self.steps}, epsilon {rounded_up(self.spent_epsilon, '.4g')} of {rounded_up(self.epsilon)}"
+        spent += f" spent at delta {rounded_up(self.delta)}"
         return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
 
     def _ledger(self, delta: float) -> Any:

@@ -16,6 +16,7 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.searches import least_noise
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
+from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.selection import Trials
 from jaxacct.selection.laws import DRAWING
 from jaxacct.train.claims import RELATIONS, unit_of
@@ -113,8 +114,8 @@ def tune(
     drawing = DRAWING * math.ceil(mean / 1000) * (1 + math.exp(min(epsilon, 700.0)))
     if not drawing < delta / 2:
         raise ValueError(
-            f"delta = {delta} at epsilon = {epsilon}: how the number of trials is drawn costs {drawing:.2g} of it: "
-            "give a larger delta, or a smaller epsilon."
+            f"delta = {delta} at epsilon = {epsilon}: how the number of trials is drawn costs "
+            f"{rounded_up(drawing, '.2g')} of it: give a larger delta, or a smaller epsilon."
         )
     left = delta * (1 - SHARE) - drawing
     one = make(space[0], noise_multiplier=1.0, delta=run_delta)
@@ -181,6 +182,6 @@ def _check_same(
         )
     if not cut <= share:
         raise ValueError(
-            f"cut batches cost {cut:g} of delta and not the {share:g} that is set aside: give samplers a larger "
-            "capacity, or a larger delta."
+            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is set aside: give "
+            "samplers a larger capacity, or a larger delta."
         )
