@@ -98,7 +98,7 @@ def once(mechanism: Any, steps: Any) -> Once | None:
 def _is_same(first: Any, second: Any) -> bool:
     """Returns whether it can be seen that two mechanisms are the same."""
     leaves = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=False)
-    return jax.tree.structure(first) == jax.tree.structure(second) and all(
+    return len({jax.tree.structure(each) for each in (first, second)}) == 1 and all(
         x is y or (is_concrete(x, y) and np.array_equal(x, y)) for x, y in leaves
     )
 
