@@ -54,8 +54,6 @@ MOST_BYTES = 2**28
 KNOWN = ("builtins", "jaxacct", "jax", "numpy")
 """Packages whose versions are part of the hash."""
 
-_imported = time.time()
-
 _flags = os.environ.get("XLA_FLAGS", "")
 """XLA reads them once, when it starts."""
 
@@ -290,7 +288,7 @@ def _is_named(value: Any) -> bool:
 def _surroundings(flags: str) -> str:
     """Returns what all programs of this process depend on."""
     versions = sys.version_info[:3], jax.__version__, jaxlib.__version__, np.__version__
-    return repr((versions, flags, sys.platform, platform.machine(), _processor(), _sources().hex()))
+    return repr((versions, flags, sys.platform, platform.machine(), _processor(), _imported.hex()))
 
 
 def _processor() -> list[str]:
@@ -305,22 +303,22 @@ def _processor() -> list[str]:
         return [platform.processor(), platform.version(), *(os.environ.get(name, "") for name in names)]
 
 
-def _files() -> list[pathlib.Path]:
-    return sorted(PACKAGE.rglob("*.py"))
-
-
 def _sources() -> bytes:
     """Returns a hash of the package's text: what a program computes is written there. Some milliseconds."""
     total = hashlib.sha256()
-    for path in _files():
+    for path in sorted(PACKAGE.rglob("*.py")):
         content = path.read_bytes()
         total.update(f"{path.relative_to(PACKAGE)} {len(content)}\n".encode() + content)
     return total.digest()
 
 
+_imported = _sources()
+"""The text as this process imports it. Times of files tell nothing: a newer release may be put there with older ones."""
+
+
 def _is_as_imported() -> bool:
-    """Returns whether what was imported is what is on the disk: somebody may be writing there."""
+    """Returns whether what was imported is what is on the disk: another release may be there by now."""
     try:
-        return all(path.stat().st_mtime < _imported for path in _files())
+        return _sources() == _imported
     except OSError:
         return False

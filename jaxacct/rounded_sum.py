@@ -137,17 +137,24 @@ def runs_within(
 ) -> Float[Array, " ..."]:
     """Returns how many times ``each`` may be added to ``old``, at once or one by one, before it exceeds ``budget``.
 
-    At most MOST_COUNT, which is what remains of anything free; on the safe side: rounding may make it one too small,
-    never too large. Inside the float64 scope.
+    At most MOST_COUNT, which is what remains of anything free; on the safe side: never too large. n additions one by
+    one are rounded up n times, by r = :func:`rounding_of_one` each, so the most n is that for which
+
+        (old + n each) (1 + n r) <= budget:        n (1 + old r / each) + n^2 r <= (budget - old) / each.
+
+    Inside the float64 scope.
     """
     finite = jnp.minimum(budget, LARGEST)  # an infinite budget ends where its sum does
-    step = each + 2 * SMALLEST
-    guess = jnp.clip(jnp.floor((finite - old) / step), 0, MOST_COUNT)
+    step, r = each + 2 * SMALLEST, rounding_of_one()
+    # The larger root, as a quotient in which nothing cancels and nothing overflows a float32.
+    slope = 1 + old / step * r
+    linear = jnp.minimum((finite - old) / step, 4.0 * MOST_COUNT) / slope
+    guess = jnp.clip(jnp.floor(2 * linear / (1 + jnp.sqrt(1 + 4 * r * linear / slope))), 0, MOST_COUNT)
     most = jnp.zeros_like(guess)
-    # n additions one by one are rounded up n times.
-    for fewer in range(3):  # the guess may be off by its rounding
+    # The guess may be off by its rounding: what is told is what was seen to fit.
+    for fewer in range(3):
         count = jnp.maximum(guess - fewer, 0.0)
-        fits = (old + count * step) * (1 + count * rounding_of_one()) <= finite
+        fits = (old + count * step) * (1 + count * r) <= finite
         most = jnp.maximum(most, jnp.where(fits, count, 0.0))
     return jnp.where(each == 0, MOST_COUNT, jnp.where(each > 0, most, 0.0))
 

@@ -230,6 +230,23 @@ def test_it_can_be_turned_off(word, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_is_kept_after_an_upgrade_that_keeps_times_of_files(cache, tmp_path, monkeypatch):
+    package = tmp_path / "jaxacct"
+    shutil.copytree(program_cache.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(program_cache, "PACKAGE", package)
+    assert answer() == (4.0, 1)
+    as_imported = kept(cache)
+    assert as_imported
+    for path in as_imported:
+        path.unlink()
+    changed = package / "bounds.py"
+    times = changed.stat()
+    changed.write_text(changed.read_text(encoding="utf-8") + "# Another release.\n", encoding="utf-8")
+    os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert answer() == (4.0, 1)
+    assert not kept(cache)
+
+
 def test_what_was_not_used_for_longest_goes_first(cache, monkeypatch):
     answer()
     old, new = cache / ("0" * 40), cache / ("1" * 40)
