@@ -76,7 +76,8 @@ def _inward(value: Any) -> Any:
     """Returns an array or constant of the program as what stands for it."""
     if isinstance(value, NUMBERS):
         return value
-    dtype = jnp.result_type(value)
+    # Its own: that of a weakly typed one in an expression is float64, whatever it is itself.
+    dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
     if dtype == COMPLEX128:
         return Complex(_inward(jnp.real(value)), _inward(jnp.imag(value)))
     if dtype != FLOAT64:
