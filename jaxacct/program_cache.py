@@ -313,7 +313,7 @@ def _sources() -> bytes:
 
 
 _imported = _sources()
-"""The text as this process imports it. Times of files tell nothing: a newer release may be put there with older ones."""
+"""The text as this process imports it. Times of files tell nothing: a newer release may bring older ones."""
 
 
 def _is_as_imported() -> bool:

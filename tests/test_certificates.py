@@ -3,11 +3,16 @@
 import copy
 import functools
 import hashlib
+import html
 import json
+import math
 import pathlib
+import subprocess
+import sys
 import zipfile
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import jaxacct as ja
@@ -383,3 +388,40 @@ def test_the_hash_of_the_code_is_that_of_its_files(made):
     assert len(list(package.rglob("*.py"))) > 300
     assert made["sha256"]["code"] == content.code_digest() != hashlib.sha256().hexdigest()
     assert made["sha256"]["spec"] == content.digest(made["spec"])
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove", "remove", "add"])
+def test_the_picture_is_nowhere_below_what_is_proved(relation):
+    profile = {"epsilon": [0.2, 0.5, 1.1, 1.9, 2.1], "delta": [0.3, 0.1, 0.01, 1e-3, 1e-5]}
+    rates, success = content.attack_curve({"profile": profile, "relation": relation})
+    assert (rates[0], rates[-1]) == (0.0, 1.0)
+    assert rates == sorted(rates)
+    for x in np.random.default_rng(0).uniform(size=2000) ** 3:
+        best = min(
+            min([math.exp(e) * x + d] * (relation != "add") + [1 - math.exp(-e) * (1 - d - x)] * (relation != "remove"))
+            for e, d in zip(*profile.values(), strict=True)
+        )
+        assert min(best, 1.0) <= np.interp(x, rates, success) <= min(best, 1.0) + 1e-11
+
+
+def test_what_is_printed_is_what_the_page_says(made):
+    on_paper = [text for heading, texts in page.printed(made) for text in (heading, *texts)]
+    shown = html.unescape(page.html(made, None))
+    assert all(text in shown for pair in page.facts(made) for text in pair)
+    assert all(any(fact in text for text in on_paper) for _, fact in page.facts(made))
+    for one in made["assumptions"]:
+        assert sum(one["text"] in text and one["void_if"] in text for text in on_paper) == 1
+    for count, what in page.released(made):
+        assert f"{count} times {what}" in on_paper
+        assert what in shown
+    assert any(made["sha256"]["code"] in text for text in on_paper)
+
+
+def test_nothing_is_imported_that_is_not_read():
+    """torch takes seconds to import: a spec without a history of Opacus has no need of it, nor has one with it."""
+    script = (
+        "import sys; from jaxacct import specs; "
+        "specs.parsed({'parts': [{'opacus': [[1.0, 0.01, 5]]}], 'delta': 1e-5}); "
+        "assert not {'torch', 'opacus'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -167,15 +167,44 @@ def _profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, l
     return {"epsilon": epsilons, "delta": [*left, claim["delta"]]}
 
 
-def _success(profile: dict[str, list[float]], rate: float, relation: str) -> float:
-    """Returns a bound on the true-positive rate of any test at a false-positive rate, rounded up."""
-    found = 1.0
+def attack_curve(made: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Returns the curve of the most successful attack that a certificate's profile leaves room for, to be drawn.
+
+    It is the least of some straight lines, so it is straight between the places where two of them meet: through all of
+    these, chords are the curve itself, nowhere below it.
+
+    Returns:
+        False-positive rates from 0 to 1 in ascending order, and bounds on the true-positive rates there, rounded up.
+
+    >>> made = {"profile": {"epsilon": [0.0], "delta": [0.25]}, "relation": "replace"}
+    >>> attack_curve(made)
+    ([0.0, 0.75, 1.0], [0.250000000001, 1.0, 1.0])
+    """
+    lines = [(0.0, 1.0), *_lines(made["profile"], made["relation"])]
+    meet = {0.0, 1.0}
+    for i, (slope, at_0) in enumerate(lines):
+        for other, other_at_0 in lines[:i]:
+            place = (other_at_0 - at_0) / (slope - other) if slope != other else 0.0
+            # Rounding moves a place by some units of itself, and its bound by as many units of 1: less than is added.
+            meet |= {place} if 0 < place < 1 else set()
+    rates = sorted(meet)
+    return rates, [_success(made["profile"], rate, made["relation"]) for rate in rates]
+
+
+def _lines(profile: dict[str, list[float]], relation: str) -> list[tuple[float, float]]:
+    """Returns the lines, each by its slope and its value at 0, that bound the true-positive rate of any test."""
+    lines = []
     for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
         if relation != "add":
-            found = min(found, math.exp(min(epsilon, 700.0)) * rate + delta)
+            lines.append((math.exp(min(epsilon, 700.0)), delta))
         if relation != "remove":
-            found = min(found, 1 - math.exp(-epsilon) * (1 - delta - rate))
-    return min(1.0, found + 1e-12)
+            lines.append((math.exp(-epsilon), 1 - math.exp(-epsilon) * (1 - delta)))
+    return lines
+
+
+def _success(profile: dict[str, list[float]], rate: float, relation: str) -> float:
+    """Returns a bound on the true-positive rate of any test at a false-positive rate, rounded up."""
+    return min(1.0, 1e-12 + min(at_0 + slope * rate for slope, at_0 in _lines(profile, relation)))
 
 
 def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:

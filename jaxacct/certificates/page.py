@@ -23,25 +23,13 @@ td{overflow-wrap:anywhere}
 
 def html(made: dict[str, Any], picture: bytes | None) -> str:
     """Returns the page; ``picture`` is a PNG."""
-    claim, bracket = made["claim"], made["bracket"]
     text = escaping.escape
     shown = ""
     if picture is not None:
         data = base64.b64encode(picture).decode()
         shown = f'<img alt="The most successful attack" src="data:image/png;base64,{data}">'
-    facts = {
-        "epsilon, delta": f"{claim['epsilon']!r}, {claim['delta']!r}",
-        f"bracket of {bracket['quantity']} at {bracket['given']!r}": f"{bracket['lower']!r} to {bracket['upper']!r}",
-        "by": made["route"],
-        "referee": f"{made['verdict']['status']}: {made['verdict']['reason']}",
-        "relation, unit, group": f"{made['relation']}, {made['unit']}, {made['group']}",
-        "made": f"{made['made']}, " + ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
-    }
-    rows = "".join(f"<tr><th>{text(name)}</th><td>{text(fact)}</td></tr>\n" for name, fact in facts.items())
-    releases = "".join(
-        f"<tr><td>{text(str(one['count']))}</td><td>{text(strict_json.dumps(one['mechanism']))}</td></tr>\n"
-        for one in made["releases"]
-    )
+    rows = "".join(f"<tr><th>{text(name)}</th><td>{text(fact)}</td></tr>\n" for name, fact in facts(made))
+    releases = "".join(f"<tr><td>{text(count)}</td><td>{text(what)}</td></tr>\n" for count, what in released(made))
     assumed = "".join(
         f"<tr><td>{text(one['text'])}</td><td>{text(one['said_by'])}</td><td>{text(one['void_if'])}</td></tr>\n"
         for one in made["assumptions"]
@@ -59,10 +47,46 @@ def html(made: dict[str, Any], picture: bytes | None) -> str:
 {assumed}</table>
 <h2>What is proved, and how</h2><table>
 {rows}</table>
-<p><small>spec {made["sha256"]["spec"]}, code {made["sha256"]["code"]}. Check this folder: jaxacct certify --check
-FOLDER.</small></p>
+<p><small>{text(hashes(made))}</small></p>
 </body></html>
 """
+
+
+def facts(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns what is proved, and how, as names and texts."""
+    claim, bracket, verdict = made["claim"], made["bracket"], made["verdict"]
+    return [
+        ("epsilon, delta", f"{claim['epsilon']!r}, {claim['delta']!r}"),
+        (f"bracket of {bracket['quantity']} at {bracket['given']!r}", f"{bracket['lower']!r} to {bracket['upper']!r}"),
+        ("by", made["route"]),
+        ("referee", f"{verdict['status']}: {verdict['reason']}"),
+        ("relation, unit, group", f"{made['relation']}, {made['unit']}, {made['group']}"),
+        ("made", ", ".join([made["made"], *(f"{name} {version}" for name, version in made["versions"].items())])),
+    ]
+
+
+def released(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns what was released: how often, and the mechanism."""
+    return [(str(one["count"]), strict_json.dumps(one["mechanism"])) for one in made["releases"]]
+
+
+def hashes(made: dict[str, Any]) -> str:
+    """Returns the sentence of what was hashed, and of how a folder is checked."""
+    known = made["sha256"]
+    return f"spec {known['spec']}, code {known['code']}. Check this folder: jaxacct certify --check FOLDER."
+
+
+def printed(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Returns what the page says below its statement and picture, for paper: headings, and the texts below each."""
+    return [
+        ("What was released", [f"{count} times {what}" for count, what in released(made)]),
+        (
+            "What this assumes, who says so, and what would void it",
+            [f"{i}. {one['text']} Said by: {one['said_by']}. Void if: {one['void_if']}"
+             for i, one in enumerate(made["assumptions"], 1)],
+        ),
+        ("What is proved, and how", [*(f"{name}: {fact}" for name, fact in facts(made)), hashes(made)]),
+    ]  # fmt: skip
 
 
 def without_picture(text: str) -> str:

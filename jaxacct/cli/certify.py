@@ -89,28 +89,27 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
-    """Returns the picture and the printed page; none where matplotlib is missing."""
+    """Returns the picture and the page for paper; none where matplotlib is missing."""
     import numpy as np
 
     from jaxacct import plot
+    from jaxacct.certificates import page
+    from jaxacct.certificates.content import attack_curve
 
     try:
         plot.require_matplotlib()
     except ModuleNotFoundError:
         return None, None
-    rates, success = made["risks"]["false_positive_rate"], made["risks"]["true_positive_rate"]
+    rates, success = attack_curve(made)
     chart = plot.Chart(
         title="The most successful attack", x_name="false_positive_rate", x_label="wrong accusations",
-        y_label="right accusations, at most", x=np.array([0.0, *rates, 1.0]),
-        curves=[plot.Curve("true_positive_rate", "certified", [success[0] * 0, *success, 1.0]),
-                plot.Curve("guessing", "guessing", [0.0, *rates, 1.0], "reference")],
+        y_label="right accusations, at most", x=np.array(rates),
+        curves=[plot.Curve("true_positive_rate", "certified", success),
+                plot.Curve("guessing", "guessing", rates, "reference")],
     )  # fmt: skip
-    texts = [made["statement"], f"Referee: {made['verdict']['status']}. {made['route']}."]
-    texts += [f"{i}. {one['text']} Said by: {one['said_by']}. Void if: {one['void_if']}"
-              for i, one in enumerate(made["assumptions"], 1)]  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    plot.document("Certificate of differential privacy", texts, chart, pdf)
+    plot.document("Certificate of differential privacy", made["statement"], chart, page.printed(made), pdf)
     return png.getvalue(), pdf.getvalue()
 
 

@@ -10,6 +10,7 @@ from jaxtyping import ArrayLike, Bool
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.bounded_range import bounded_range_pair
+from jaxacct.mechanisms.group import more_of_a_group
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import exact_float64, kept_positive, outside, within_scope
 from jaxacct.pytrees import register_dataclass
@@ -55,6 +56,10 @@ class ExponentialMechanism(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon)
+
+    def of_group(self, size: int) -> ExponentialMechanism:
+        """Returns that of size epsilon: the losses of so many changes, one after another, lie in so many intervals."""
+        return ExponentialMechanism(more_of_a_group(self.epsilon, 0.0, size)[0])
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, Bool
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
+from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS, PureDP
+from jaxacct.mechanisms.group import more_of_a_group
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
 from jaxacct.precision import exact_float64, kept_positive, outside, within_scope
 from jaxacct.pytrees import register_dataclass
@@ -56,6 +57,10 @@ class RandomizedResponse(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_none(self.epsilon)
+
+    def of_group(self, size: int) -> PureDP:
+        """Returns the pure size epsilon, of which the reports of a group are."""
+        return PureDP(more_of_a_group(self.epsilon, 0.0, size)[0])
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

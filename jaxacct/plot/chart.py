@@ -88,19 +88,38 @@ def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:
     figure.savefig(path)
 
 
-def document(title: str, texts: Sequence[str], chart: Chart, file: BinaryIO) -> None:
-    """Writes one page of A4 as PDF: the first text, the chart, and the other texts in small print."""
+LINE = 0.0135
+"""A line of small print, of a page's height."""
+
+
+def document(
+    title: str, text: str, chart: Chart, sections: Sequence[tuple[str, Sequence[str]]], file: BinaryIO
+) -> None:
+    """Writes pages of A4 as PDF: the text, the chart, and sections in small print, on as many pages as they need."""
     new_figure, new_canvas = require_matplotlib()
-    figure = new_figure(figsize=(8.27, 11.69))
-    new_canvas(figure)
+    from matplotlib.backends.backend_pdf import PdfPages
+
+    def new_page() -> Any:
+        figure = new_figure(figsize=(8.27, 11.69))
+        new_canvas(figure)
+        return figure
+
+    figure, place = new_page(), 0.365
     figure.text(0.09, 0.95, title, fontsize=16, color=INK, va="top")
-    figure.text(0.09, 0.915, textwrap.fill(texts[0], 96), fontsize=10, color=INK, va="top", linespacing=1.4)
+    figure.text(0.09, 0.915, textwrap.fill(text, 96), fontsize=10, color=INK, va="top", linespacing=1.4)
     _draw(chart, figure.add_axes((0.15, 0.42, 0.7, 0.23)))
-    rest = "\n".join(textwrap.fill(text, 128, subsequent_indent="   ") for text in texts[1:])
-    figure.text(
-        0.09, 0.365, rest, fontsize=min(7.5, 330 / (rest.count("\n") + 1)), color=INK, va="top", linespacing=1.5
-    )
-    figure.savefig(file, format="pdf", metadata={"CreationDate": None, "Title": title})
+    with PdfPages(file, metadata={"CreationDate": None, "Title": title}) as pages:
+        # Line by line, headings with the first line below them.
+        for heading, texts in sections:
+            lines = [line for each in texts for line in textwrap.wrap(each, 122, subsequent_indent="   ")]
+            for weight, line in [("bold", heading), *(("normal", line) for line in lines)]:
+                if place < 0.05 + (2 * LINE if weight == "bold" else 0.0):
+                    pages.savefig(figure)
+                    figure, place = new_page(), 0.95
+                place -= LINE if weight == "bold" else 0.0
+                figure.text(0.09, place, line, fontsize=7.5, color=INK, va="top", weight=weight)
+                place -= LINE
+        pages.savefig(figure)
 
 
 def _draw(chart: Chart, axes: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.adapters.opacus import checkpoint_history
+from jaxacct.adapters.opacus_runs import checkpoint_history
 from jaxacct.specs.parts import READERS
 
 BY_KEY = {"parts": "", "final": "report", "history": "opacus", "class_name": "dp_event", "type": "type"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxacct import rates, validation
 from jaxacct.adapters import from_dp_event
-from jaxacct.adapters.opacus import from_history
+from jaxacct.adapters.opacus_runs import from_history
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.records import kind_of, mechanism_of
 from jaxacct.mechanisms.renyi_only import OfOthers

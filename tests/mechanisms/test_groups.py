@@ -242,3 +242,26 @@ def test_who_divides_by_the_number_of_examples_tells_it():
     threshold = parameters * (1 + ratio) / 2
     with_n, with_more = chi2.sf(threshold, parameters), chi2.sf(threshold / ratio, parameters)
     assert with_n - math.e * with_more > 0.1 > claim
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1 / 3])
+def test_of_g_examples_it_is_g_epsilon(epsilon, size):
+    for kind in (ja.PureDP, ja.RandomizedResponse):
+        assert isinstance(ja.group(kind(epsilon), size), ja.PureDP)
+    ranged = ja.group(ja.ExponentialMechanism(epsilon), size)
+    assert isinstance(ranged, ja.ExponentialMechanism)
+    for group in (ranged, ja.group(ja.RandomizedResponse(epsilon, 4), size)):
+        assert size * epsilon <= group.epsilon <= size * epsilon * (1 + 1e-14)
+
+
+def test_a_group_of_an_exponential_mechanism_covers_its_scores():
+    """Scores that g neighbours move by up to g: the group's delta is at least that of the probabilities themselves."""
+    epsilon, size, random = 0.7, 3, np.random.default_rng(0)
+    for _ in range(50):
+        scores = random.normal(size=6)
+        moved = scores + random.uniform(-size, size, 6)
+        p, q = (np.exp(epsilon * each / 2) / np.sum(np.exp(epsilon * each / 2)) for each in (scores, moved))
+        for at in (0.0, 0.5, 1.5):
+            spent = np.sum(np.maximum(p - np.exp(at) * q, 0))
+            assert spent <= ja.delta(ja.group(ja.ExponentialMechanism(epsilon), size), 1, at).upper
