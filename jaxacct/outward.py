@@ -13,11 +13,12 @@ def rounded_up(value: float | Decimal, spec: str = ".6g") -> str:
 
     Args:
         value: a float counts as it is written, as the shortest text that is read as it: 1e-5 is shown as that. The
-            text is then read as no smaller float. ``Decimal(value)`` counts to its last binary digit.
+            text is then read as no smaller float. ``Decimal(value)`` counts to its last binary digit, and is shown with
+            zeros at the end, as many digits as are asked for.
         spec: of a float, with ``e``, ``f``, ``g``, ``n`` or ``%``, or a width alone.
 
     >>> rounded_up(1 / 3), rounded_up(1e-5), rounded_up(Decimal(1e-5)), rounded_up(2.00001, ".2f")
-    ('0.333334', '1e-05', '1.00001e-05', '2.01')
+    ('0.333334', '1e-05', '0.0000100001', '2.01')
     """
     return _formatted(value, spec, decimal.ROUND_CEILING)
 
@@ -43,7 +44,7 @@ def _formatted(value: float | Decimal, spec: str, rounding: str) -> str:
     with decimal.localcontext(rounding=rounding, prec=1000):
         # Decimals know neither underscores between thousands nor the alternate form.
         safe = format(exact, spec.replace("_", ",").replace("#", ""))
-        if kind != "n":
+        if kind != "n" and not isinstance(value, Decimal):
             # Floats are written shorter, without zeros at the end: so, where that is on the safe side as well.
             for close in (exact, _number(safe)):
                 text = format(float(close), spec)

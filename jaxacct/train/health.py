@@ -76,11 +76,16 @@ def check_gradients(loss: Callable[[PyTree, Any], Array], params: PyTree, exampl
     """
     finite = jax.jit(lambda params, example: all_finite(jax.grad(loss)(params, example)))
     if not any(bool(finite(params, made)) for made in _made_up(example)):
-        raise FloatingPointError(
-            "the gradient of loss is infinite or NaN at the initial parameters, for examples of zeros, of ones, and of "
-            "uniform and of normal numbers: nothing would be learned, and the budget would be spent on noise. Look for "
-            "0 / 0, log(0), or a norm or root whose argument is 0, and for initial parameters that are not finite."
-        )
+        raise no_finite_gradient()
+
+
+def no_finite_gradient() -> FloatingPointError:
+    """Returns the error of a loss that has no finite gradient at any made-up example."""
+    return FloatingPointError(
+        "the gradient of loss is infinite or NaN at the initial parameters, for examples of zeros, of ones, and of "
+        "uniform and of normal numbers: nothing would be learned, and the budget would be spent on noise. Look for "
+        "0 / 0, log(0), or a norm or root whose argument is 0, and for initial parameters that are not finite."
+    )
 
 
 def _made_up(example: Any) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 from jaxacct import validation
 from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64
+from jaxacct.train.clipping.rows import mapped
 from jaxacct.train.example_loss import check_one_number
 from jaxacct.train.noise import standard_normal
 
@@ -140,7 +141,7 @@ class Metrics:
             noise_multiplier: what the step is accounted at.
             expected_batch_size: a public number.
         """
-        found = jax.vmap(functools.partial(self.fractions, model))(examples) if self.measures else []
+        found = mapped(functools.partial(self.fractions, model), examples, None) if self.measures else []
         noise = standard_normal(key, (len(self.names),))
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from jaxacct.precision import is_concrete
 from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping import ClippingRule, clip_and_sum
+from jaxacct.train.clipping.query import check_rows
+from jaxacct.train.example_loss import takes_key
 from jaxacct.train.groups import Batches, Budget
-from jaxacct.train.keys import run_key
+from jaxacct.train.keys import run_key, threefry
 from jaxacct.train.noise import deviation_of_mean, privatize
 from jaxacct.train.planned import Plan
 from jaxacct.train.planned_ledger import PlannedLedger
@@ -23,7 +29,7 @@ from jaxacct.train.sampling.packing import Batch
 from jaxacct.train.sampling.sampler import check_num_examples
 from jaxacct.train.settings import rule_of
 from jaxacct.train.spending import spending
-from jaxacct.train.step import NOISE, RULE, SAMPLE, strongly_typed
+from jaxacct.train.step import LOSS, NOISE, RULE, SAMPLE, strongly_typed
 
 
 @register_dataclass
@@ -52,7 +58,8 @@ class PrivateGradients:
     """Private gradients of any loss of a pytree of parameters, as many as a plan has; made by :meth:`planned`.
 
     Attributes:
-        loss: ``loss(params, *example)``, the scalar loss of one example without a batch axis.
+        loss: ``loss(params, *example)``, the scalar loss of one example without a batch axis; or
+            ``loss(params, *example, key=...)``, which gets a key of its own for each example and step.
         plan: what is drawn, how much noise there is, how many steps, and what all of it costs.
         rule: how gradients are clipped, at the start.
         microbatch_size: as :func:`~jaxacct.train.clip_and_sum` takes it.
@@ -64,7 +71,8 @@ class PrivateGradients:
     Formal guarantee: the gradients of one :meth:`start`, and all that is made of them, are (epsilon, delta)-DP for the
     addition or removal of one example, wherever the loop ends and whatever was chosen from what they gave
     (:mod:`jaxacct.train.planned`), if each state is used for one gradient, with the examples of its batch, and the loss
-    reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself.
+    reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself. That examples are worked off
+    one by one is looked at before the first gradient, on made-up ones (:mod:`jaxacct.train.clipping.rows`).
 
     >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
     ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
@@ -108,7 +116,7 @@ class PrivateGradients:
         """Returns the gradients with the least noise that the certified accountant allows for so many epochs.
 
         Args:
-            loss: ``loss(params, *example)``.
+            loss: ``loss(params, *example)``, or with ``key=`` besides.
             num_examples: size of the data set; public without ``most_examples``.
             epsilon: of all gradients together.
             delta: likewise; what batches cut at capacity cost is paid from it.
@@ -177,13 +185,21 @@ class PrivateGradients:
         granted, ledger = state.ledger.spend(1)
         if is_concrete(granted) and not granted:
             raise ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
+        rows = self.plan.sampler.capacity
+        if np.shape(mask) != (rows,) or any(np.shape(part)[:1] != (rows,) for part in jax.tree.leaves(examples)):
+            shapes = [np.shape(part) for part in jax.tree.leaves(examples)]
+            raise ValueError(
+                f"mask has shape {np.shape(mask)} and examples {shapes}: give the mask of batch(state), and the "
+                f"{rows} examples at its indices."
+            )
+        loss, given = _of_rows(self.loss, examples, state, self)
+        _check_once(self, *_shapes((params, examples)))
 
         def release(state: PrivateState) -> tuple[PyTree, PrivateState]:
             size = self.plan.sampler.expected_batch_size
             total, unclipped = clip_and_sum(
-                lambda params, example: self.loss(params, *example), params, examples, mask, rule=state.rule,
-                microbatch_size=self.microbatch_size, ghost=self.ghost,
-            )  # fmt: skip
+                loss, params, given, mask, rule=state.rule, microbatch_size=self.microbatch_size, ghost=self.ghost
+            )
             noise, sensitivity = self.gradient_noise, state.rule.sensitivity
             noisy = privatize(
                 _key(state, NOISE), total, noise_multiplier=noise, clip_norm=sensitivity, expected_batch_size=size
@@ -195,6 +211,45 @@ class PrivateGradients:
         if is_concrete(granted):
             return release(state)
         return jax.lax.cond(granted, release, lambda state: (jax.tree.map(jnp.zeros_like, params), state), state)
+
+
+def _of_rows(
+    loss: Callable[..., Array], examples: tuple[PyTree, ...], state: PrivateState, private: PrivateGradients
+) -> tuple[Callable[[PyTree, Any], Array], Any]:
+    """Returns the loss by parameters and a row, and the rows: examples, with what their keys are made from."""
+    if not takes_key(loss, len(examples)):
+        return lambda params, row: loss(params, *row), examples
+    key = threefry(_key(state, LOSS))
+
+    def keyed(params: PyTree, row: Any) -> Array:
+        return loss(params, *row[0], key=jax.random.fold_in(key, row[1]))
+
+    return keyed, (examples, private.batch(state)[0])
+
+
+def _shapes(tree: PyTree) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the structure of a pytree of arrays, and their shapes and dtypes."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves)
+
+
+@functools.lru_cache(maxsize=64)
+def _check_once(private: PrivateGradients, structure: Any, kinds: tuple[Any, ...]) -> None:
+    """Raises ValueError where made-up examples are not worked off one by one, by parameters that are made up as well.
+
+    Also where all of it is traced: nothing that is looked at has anything to do with what is. Where the loss itself
+    refers to what is traced, it cannot be looked at.
+    """
+    params, examples = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
+    one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), examples)
+    with jax.ensure_compile_time_eval():
+        loss, rows = _of_rows(private.loss, one, private.start(0), private)
+        row = rows if rows is one else (one, jax.ShapeDtypeStruct((), jnp.int32))
+        with contextlib.suppress(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
+            check_rows(
+                loss, params, row, private.plan.sampler.capacity, microbatch_size=private.microbatch_size,
+                ghost=private.ghost,
+            )  # fmt: skip
 
 
 def _key(state: PrivateState, purpose: int) -> jax.Array:

@@ -163,7 +163,7 @@ def make_trainer(
     >>> from jaxacct.train.datasets import load
     >>> trainer, steps = make_trainer(load("digits"), epsilon=3.0, delta=1e-5, epochs=10, seed=0)
     >>> trainer.steps, steps
-    (0, 14)
+    (0, 15)
     """
     recipe = _recipe_for(dataset, recipe)
     size = Batches(most_examples=most_examples).size_for(len(dataset.train_labels))

@@ -22,8 +22,10 @@ from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.precision import in_float64, scope
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
+from jaxacct.train.clipping.query import check_rows
+from jaxacct.train.clipping.rows import mapped
 from jaxacct.train.example_loss import ExampleLoss
-from jaxacct.train.health import all_finite, check_gradients
+from jaxacct.train.health import all_finite, check_gradients, no_finite_gradient
 from jaxacct.train.keys import threefry
 from jaxacct.train.layout import Layout
 from jaxacct.train.metrics import UNIT, Metrics, one_number
@@ -94,9 +96,22 @@ class Program:
         return self.sampler.mechanism_at(setting.noise_multiplier, setting.sampling_rate)
 
     def check_gradients(self, state: TrainState, constants: PyTree, example: Any) -> None:
-        """Raises where the loss has no finite gradient at made-up examples of those shapes."""
+        """Raises where the loss has no finite gradient at made-up examples of those shapes, or mixes examples.
+
+        Where tensors lie over several devices, whether it mixes examples is not looked at.
+        """
         row = (example, jax.ShapeDtypeStruct((), jnp.int32))
-        check_gradients(self.loss_of_row(state, constants), state.params, row)
+        loss, params, parts = self.loss_of_row(state, constants), state.params, 1
+        if self.layout is not None:
+            check_gradients(loss, params, row)
+            if not self.layout.replicated:
+                return
+            parts = self.layout.row_parts
+            params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+        rows = -(-self.sampler.capacity // parts)
+        finite = check_rows(loss, params, row, rows, microbatch_size=self.microbatch_size, ghost=self.ghost)
+        if not finite and self.layout is None:
+            raise no_finite_gradient()
 
     @property
     def strategy(self) -> Strategy | None:
@@ -300,7 +315,7 @@ class Program:
     def _counted(self, state: TrainState, constants: PyTree, data: Data) -> Array:
         """Returns what each example adds to the count of correct ones."""
         one = lambda example: self.counted(state, constants, example)  # noqa: E731
-        return jax.lax.map(one, data, batch_size=BLOCK)
+        return mapped(one, data, BLOCK)
 
     def counted(self, state: TrainState, constants: PyTree, example: Data) -> Array:
         """Returns what one example adds to the count, between 0 and 1, whatever ``correct`` returns.

@@ -11,6 +11,7 @@ from thorough import draws
 from jaxacct import audit
 from jaxacct.audit import attack, canaries, experiment, faults
 from jaxacct.cli import main
+from jaxacct.outward import rounded_up
 from jaxacct.train import Linear, cross_entropy, run_key
 
 SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
@@ -138,7 +139,7 @@ def test_the_command_prints_what_was_found_of_the_honest_trainer(found, monkeypa
     assert main(["audit"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    for words in ("no contradiction", ", ".join(map(str, found.correct)), f"{found.p_value:.3g}"):
+    for words in ("no contradiction", ", ".join(map(str, found.correct)), rounded_up(found.p_value, ".3g")):
         assert words in printed
 
 

@@ -28,8 +28,8 @@ def test_a_short_run_writes_its_report_and_picture(whole):
     pytest.importorskip("matplotlib")
     out, report = whole
     assert json.loads((out / "report.json").read_text()) == report
-    assert report["final"]["steps"] == 7  # five passes of 1437 examples by 1024 at a time
-    assert report["history"][-1]["step"] == 7
+    assert report["final"]["steps"] == 8  # five passes of 1437 examples by 1024 at a time, not a part of one less
+    assert report["history"][-1]["step"] == 8
     assert report["config"]["dataset"] == "digits"
     assert (out / "training.png").read_bytes()[1:4] == b"PNG"
     assert [path.name for path in out.iterdir() if path.is_dir()] == ["model"]
@@ -85,7 +85,7 @@ def test_without_a_seed_lost_updates_show_in_the_report(tmp_path, monkeypatch, c
     assert main([*kept, "--resume"]) == 0
     report = json.loads((tmp_path / "report.json").read_text())
     steps, epsilons = ([entry[name] for entry in report["history"]] for name in ("step", "epsilon"))
-    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    assert steps == [1, 2, 3, 4, 5, 6, 7, 8]
     assert epsilons[2] < spent["epsilon"] < epsilons[3]  # the fourth update again, with another key
     assert report["final"]["epsilon_certified"] is None
     assert report["config"]["policy"] == "AdaptiveNoise"

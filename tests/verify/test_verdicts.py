@@ -212,8 +212,8 @@ def one_run_less(module, patch):
     """The accountant loses one run in ten thousand."""
     parts = module.directed_parts
 
-    def fewer(mechanism, steps, relation):
-        return parts(mechanism, steps - 1, relation)
+    def fewer(mechanism, steps, *more):
+        return parts(mechanism, steps - 1, *more)
 
     patch.setattr(module, "directed_parts", fewer)
 
@@ -221,7 +221,7 @@ def one_run_less(module, patch):
 def only_adding(module, patch):
     """The accountant forgets the direction that counts more."""
     parts = module.directed_parts
-    patch.setattr(module, "directed_parts", lambda mechanism, steps, relation: parts(mechanism, steps, relation)[1:])
+    patch.setattr(module, "directed_parts", lambda *asked: parts(*asked)[1:])
 
 
 def a_fifth_less(module, patch):

@@ -35,6 +35,7 @@ from jaxacct.train.clipping.layers import (
     matrix_form,
     matrix_shape,
 )
+from jaxacct.train.clipping.rows import apart, has_groups, refuse
 from jaxacct.train.clipping.shards import WHOLE, side
 from jaxacct.train.clipping.uses import Path, Use, Uses
 
@@ -170,7 +171,10 @@ class GhostLoss:
             return loss(given, jax.tree.unflatten(self._example, inputs[self._count :]))
 
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in (*leaves, *parts)]
-        self._uses = Uses(jax.make_jaxpr(flat)(*shapes), self._count)
+        traced = jax.make_jaxpr(flat)(*shapes)
+        refuse(traced.jaxpr)
+        self._apart = apart if has_groups(traced.jaxpr) else None
+        self._uses = Uses(traced, self._count)
         self.taps: dict[int, Tap] = {}
         self.reasons: list[str] = []
         for leaf in range(self._count):
@@ -236,6 +240,7 @@ class GhostLoss:
             return self._uses.evaluate(tapped, [*inputs, *jax.tree.leaves(example)], shifts)
 
         slope = jax.grad(run, argnums=(0, 1), has_aux=True)
+        slope = self._apart(slope) if self._apart else slope
         (cotangents, gradients), activations = jax.vmap(slope, in_axes=(None, None, 0))(shifts, own, examples)
         return [
             Stored.of(gradients[leaf], spec)

@@ -14,8 +14,10 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float64, PyTree
 
 from jaxacct.precision import is_concrete, within_scope
-from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stored
+from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
+from jaxacct.train.clipping.rows import apart, filled, has_groups, refuse, rows_at_once
+from jaxacct.train.clipping.rows import check_rows as rows_are_alone
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 from jaxacct.train.clipping.shards import WHOLE, Shards, dealt
 
@@ -155,11 +157,12 @@ def _sum_rows(
     """Returns the sums over these rows, of ``batch`` in all, block by block up to the last one that counts."""
     # Traced here, on the devices: what the loss closes over, such as a step's key, is laid out as it is there.
     lying = tuple(map(shards.by_tensors, range(len(shards.specs)))) if shards else None
-    gradients = GhostLoss(loss, params, jax.tree.map(_one, examples), lying) if ghost else StoredLoss(loss, lying)
-    start, rows = _zeros(params, shards), len(mask)
-    if microbatch_size is None or microbatch_size >= rows:
+    gradients = (GhostLoss if ghost else StoredLoss)(loss, params, jax.tree.map(_one, examples), lying)
+    start, size = _zeros(params, shards), rows_at_once(len(mask), microbatch_size)
+    if size >= len(mask):
+        mask, examples = jnp.pad(mask, (0, size - len(mask))), filled(examples, len(mask), size)
         return _add(gradients, gradients.contributions(params, examples), mask, start, rule, batch, shards)
-    size: int = microbatch_size
+    rows = len(mask)
 
     def add_block(block: Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
         # The last block starts early where it would reach beyond the rows: those before it are not counted again.
@@ -208,8 +211,14 @@ class StoredLoss:
     its savings.
     """
 
-    def __init__(self, loss: Loss, specs: Sequence[PartitionSpec] | None = None) -> None:
-        self._gradients, self._specs = jax.vmap(jax.grad(loss), in_axes=(None, 0)), specs
+    def __init__(
+        self, loss: Loss, params: PyTree, example: PyTree, specs: Sequence[PartitionSpec] | None = None
+    ) -> None:
+        traced = jax.make_jaxpr(loss)(params, example)
+        refuse(traced.jaxpr)
+        slope = jax.grad(loss)
+        self._gradients = jax.vmap(apart(slope) if has_groups(traced.jaxpr) else slope, in_axes=(None, 0))
+        self._specs = specs
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
         found = jax.tree.leaves(self._gradients(params, examples))
@@ -219,6 +228,31 @@ class StoredLoss:
         return sums
 
     as_summed = restored
+
+
+def check_rows(
+    loss: Loss, params: PyTree, example: PyTree, rows: int, *, microbatch_size: int | None, ghost: bool
+) -> bool:
+    """Raises ValueError where :func:`clip_and_sum` of so many rows would not map them one by one: :func:`.check_rows`.
+
+    Arguments are as there, but for ``example``, of which only shapes and dtypes are looked at, and params, which may be
+    shapes as well. Nothing private is touched: all rows are made up. Blocks that have fewer rows than a tile are not
+    asked about where they have one row; it is by itself.
+
+    Returns whether the gradient is finite at any of the examples that were made up.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), (params, example))
+    gradients = (GhostLoss if ghost else StoredLoss)(loss, *shapes)
+
+    def look(params: PyTree, examples: PyTree) -> list[Array]:
+        found = [jax.vmap(loss, in_axes=(None, 0))(params, examples)]
+        for part in gradients.contributions(params, examples):
+            stacked = isinstance(part, Stacked)
+            parts = [leaf for leaf in jax.tree.leaves(part) if isinstance(leaf, jax.Array)]
+            found += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in parts]
+        return found
+
+    return rows_are_alone(look, params, shapes[1], rows_at_once(rows, microbatch_size))
 
 
 def _one(rows: Array) -> jax.ShapeDtypeStruct:

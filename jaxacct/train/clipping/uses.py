@@ -24,6 +24,7 @@ from jaxtyping import Array
 
 from jaxacct.jaxprs import scan_counts
 from jaxacct.train.clipping.layers import Convolution, Layer, Shape, find_layer, weight_shaped
+from jaxacct.train.clipping.rows import run_alone
 
 INLINED = ("jit", "pjit")
 """Operations that only group others."""
@@ -213,7 +214,7 @@ class Uses:
         if places and name == "scan":
             return self._scanned(step, given, shifts, path, steps)
         plain = [value.value if isinstance(value, Weight) else value for value in given]
-        results = _run(jaxpr, step, plain)
+        results = run_alone(jaxpr, step, plain)
         if len(places) == len(given) == 1 and keeps_entries(step):
             return [given[0].moved(step, results[0])], {}
         if len(places) == 1:
@@ -298,12 +299,4 @@ def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
 
 
 def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Array) -> Array:
-    return _run(jaxpr, step, [image, kernel])[0]
-
-
-def _run(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
-    """Returns the results of one operation of ``jaxpr``, run as a function of its own."""
-    places = [place for place, atom in enumerate(step.invars) if not isinstance(atom, core.Literal)]
-    inputs = dict(zip((step.invars[place] for place in places), (given[place] for place in places), strict=True))
-    alone = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(step.outvars), eqns=[step])
-    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*inputs.values())
+    return run_alone(jaxpr, step, [image, kernel])[0]

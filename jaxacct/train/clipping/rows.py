@@ -1,0 +1,283 @@
+"""A batch as a map over its rows: what is computed of one example has the same bits whatever stands beside it.
+
+Clipping bounds what one example adds. That is a bound on what it changes only if it changes nothing of what the others
+add, down to the last bit: a loss with a kink makes a large difference of a last bit. ``jax.vmap`` promises this of real
+numbers. Of numbers as computed three things break it, each of which is met here.
+
+* *Remainders.* Code for whole tiles of rows and for what is left over adds in different orders, so a row's last bits
+  depend on its place. Blocks are therefore whole tiles (:func:`rows_at_once`), filled up by rows that do not count.
+* *Masks of zeros.* XLA:CPU writes the derivative of a grouped convolution by its kernel as a dense convolution, times
+  zeros where groups of several examples meet: one NaN, or what overflows, reaches every example. There each example has
+  a convolution of its own (:func:`apart`).
+* *Operations that look at the batch*, as the callbacks and batching rules of users do: they are refused by name
+  (:func:`refuse`).
+
+What is left is a property of compilers, which nobody promises. So it is looked at before training, on made-up rows
+(:func:`check_rows`): what it cannot show is a dependence that these rows, or these parameters, do not bring to light.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jaxtyping import Array, PyTree, UInt32
+
+from jaxacct.precision import is_concrete
+
+TILE = 8
+"""Rows of a tile of XLA's CPU code, and a divisor of those of other compilers. Sound for any value: it is checked."""
+
+HUGE = 3e38
+"""Near the end of float32: what is next to it in a sum overflows."""
+
+CALLBACKS = ("pure_callback", "io_callback", "ffi_call")
+BY_ROWS = ("sequential", "sequential_unrolled")
+"""Ways of batching a callback that call it for each row."""
+
+
+def rows_at_once(rows: int, microbatch_size: int | None) -> int:
+    """Returns the rows of a block, at most ``microbatch_size``: whole tiles, or fewer rows than one has.
+
+    Without that, or where all rows fit: as many as there are, and what completes their last tile.
+
+    >>> rows_at_once(500, 37), rows_at_once(500, 5), rows_at_once(500, None)
+    (32, 5, 504)
+    """
+    whole = rows if rows <= TILE else -(-rows // TILE) * TILE
+    if microbatch_size is None or microbatch_size >= whole:
+        return whole
+    return microbatch_size if microbatch_size < TILE else microbatch_size // TILE * TILE
+
+
+def filled(tree: PyTree, rows: int, size: int) -> PyTree:
+    """Returns arrays of ``rows`` rows with further ones, copies of the last, up to ``size``; they are not to count."""
+    if size == rows:
+        return tree
+    places = np.minimum(np.arange(size), rows - 1)
+    return jax.tree.map(lambda part: jnp.asarray(part)[places], tree)
+
+
+def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
+    """Returns ``function`` of each row, worked off in blocks of whole tiles: every row as every other.
+
+    >>> mapped(lambda x: x + 1, jnp.arange(3), 512).tolist()
+    [1, 2, 3]
+    """
+    rows = len(jax.tree.leaves(tree)[0])
+    size = rows_at_once(rows, block)
+    whole = filled(tree, rows, -(-rows // size) * size)
+    found = jax.lax.map(jax.vmap(function), jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], found)
+
+
+def operations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
+    """Yields all operations of a traced function, those inside of others as well."""
+    for step in jaxpr.eqns:
+        yield step
+        for inner in _inside(step):
+            yield from operations(inner)
+
+
+def refuse(jaxpr: core.Jaxpr) -> None:
+    """Raises ValueError where the traced loss of one example has an operation that would look at a whole batch."""
+    for step in operations(jaxpr):
+        name = step.primitive.name
+        if name == "custom_vmap_call" and "sequential_vmap" not in step.params["rule"].__qualname__:
+            what, instead = "jax.custom_batching.custom_vmap, whose rule is given all examples", "sequential_vmap"
+        elif name in CALLBACKS and step.params.get("vmap_method", "sequential") not in BY_ROWS:
+            what = f"a callback, {name}, with vmap_method={step.params.get('vmap_method')!r}"
+            instead = 'vmap_method="sequential"'
+        elif name == "rng_bit_generator" or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
+            what = "random keys of the kind rbg, whose numbers depend on the batch"
+            instead = 'keys of impl="threefry2x32"'
+        else:
+            continue
+        raise ValueError(
+            f"loss uses {what}: one example's gradient could depend on the others, and clipping would bound nothing. "
+            f"Use {instead} instead."
+        )
+
+
+def has_groups(jaxpr: core.Jaxpr) -> bool:
+    """Returns whether there is a convolution of several groups."""
+    return any(_is_grouped(step) for step in operations(jaxpr))
+
+
+def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``function``, in a batch of which each example's grouped convolutions are computed by themselves.
+
+    For what is differentiated already: of other derivatives nothing is said.
+    """
+
+    def run(*args: Any) -> Any:
+        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        found = _evaluated(traced.jaxpr, traced.consts, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+
+    return run
+
+
+def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, example: PyTree, size: int) -> bool:
+    """Raises ValueError where a row of a block has other bits at another place, or beside other rows.
+
+    Args:
+        look: ``look(params, examples)``, the arrays (rows, ...) that are computed of the examples of a block.
+        params: parameters, concrete or only their shapes: then made up as well.
+        example: shapes and dtypes of one example.
+        size: rows of a block.
+
+    Returns whether what is looked at was finite for any of the rows that were made up.
+    """
+    random = np.random.default_rng(0)
+    if not is_concrete(params) or any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
+        params = jax.tree.map(lambda leaf: _made(leaf, 0.3 * random.standard_normal(leaf.shape)), params)
+
+    @jax.jit
+    def prints(params: PyTree, kinds: PyTree, chosen: Array) -> tuple[Array, Array]:
+        found = look(params, jax.tree.map(lambda kind: kind[chosen], kinds))
+        finite = [jnp.isfinite(part.reshape(size, -1)).all(axis=1) for part in found if _is_real(part)]
+        return _fingerprints(found), functools.reduce(jnp.logical_and, finite, jnp.ones(size, bool))
+
+    draws = (random.random, random.standard_normal, np.zeros, np.ones)
+    kinds = [_of_kind(example, draw) for draw in draws]
+    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, HUGE, -HUGE)]
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
+    is_finite, places = False, np.arange(size)
+    # Of two rows: alone with copies of themselves, and at all even and all odd places with every kind between them.
+    # The others of finite numbers follow where nothing has been finite so far.
+    for row in range(len(draws)):
+        if row >= 2 and is_finite:
+            break
+        expected = None
+        others = (places // 2 + row + 1) % len(kinds)
+        for own in (places >= 0, places % 2 == 0, places % 2 == 1):
+            found, finite = map(np.asarray, prints(params, stacked, np.where(own, row, others).astype(np.int32)))
+            expected = found[0] if expected is None else expected
+            is_finite |= bool(np.any(finite))
+            if np.any(wrong := own & (found != expected)):
+                raise ValueError(
+                    f"the gradient of one example depends on what stands beside it, or where: of {size} rows computed "
+                    f"together, made-up ones, row {int(np.argmax(wrong))} has other bits than the same row elsewhere. "
+                    "Clipping would not bound what one example changes. Give microbatch_size=1, which computes each "
+                    "by itself; or look for what mixes examples in the loss, and please report it."
+                )
+    return is_finite
+
+
+def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
+    return jax.tree.map(lambda part: _made(part, draw(part.shape)), example)
+
+
+def _made(like: Any, values: Any) -> Array:
+    """Returns made-up numbers of a shape and dtype; of whole numbers the nearest, none below 0."""
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(0, impl=str(jax.random.key_impl(like))), like.shape)
+    if jnp.issubdtype(like.dtype, jnp.floating):
+        most = float(jnp.finfo(like.dtype).max)
+        return jnp.asarray(np.clip(values, -most, most), like.dtype)
+    largest = 1 if like.dtype == bool else int(min(np.iinfo(like.dtype).max, 2**53))
+    return jnp.asarray(np.clip(np.nan_to_num(np.abs(values)), 0, largest).astype(np.int64), like.dtype)
+
+
+def _is_real(part: Array) -> bool:
+    return bool(jnp.issubdtype(part.dtype, jnp.floating))
+
+
+def _fingerprints(parts: list[Array]) -> UInt32[Array, " rows"]:
+    """Returns a number of each row that tells its bits apart: sums modulo 2^32, so in any order the same."""
+    total = jnp.zeros(len(parts[0]), jnp.uint32)
+    for number, part in enumerate(parts):
+        rows = part.reshape(len(part), -1)
+        if _is_real(rows):
+            rows = rows.astype(jnp.float32)
+            # Of zeros the sign is no matter, of NaN nothing else.
+            rows = jnp.where(rows == 0, 0.0, jnp.where(jnp.isnan(rows), jnp.nan, rows))
+            bits = jax.lax.bitcast_convert_type(rows, jnp.uint32)
+        else:
+            bits = rows.astype(jnp.uint32)
+        # Multiplied by odd numbers, none of which tells two values of an entry less apart than they are.
+        weights = (jax.lax.iota(jnp.uint32, rows.shape[1]) + jnp.uint32(number)) * jnp.uint32(2654435761) | 1
+        total += jnp.sum((bits ^ (bits >> 15)) * weights[None, :], axis=1, dtype=jnp.uint32)
+    return total
+
+
+def _is_grouped(step: core.JaxprEqn) -> bool:
+    if step.primitive.name != "conv_general_dilated":
+        return False
+    return bool(step.params["feature_group_count"] > 1 or step.params["batch_group_count"] > 1)
+
+
+def _inside(step: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+    """Yields the traced functions that an operation has in its parameters."""
+    for value in step.params.values():
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, core.ClosedJaxpr):
+                yield part.jaxpr
+            elif isinstance(part, core.Jaxpr):
+                yield part
+
+
+def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
+    """Returns what a traced function comes to, with its grouped convolutions computed by themselves in a batch."""
+    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+    for step in jaxpr.eqns:
+        given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
+        if _is_grouped(step):
+            results = [_by_itself(functools.partial(_convolved, step))(*given)]
+        else:
+            if any(map(has_groups, _inside(step))):
+                step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
+            results = run_alone(jaxpr, step, given)
+        values.update(zip(step.outvars, results, strict=True))
+    return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars]
+
+
+def _convolved(step: core.JaxprEqn, *given: Array) -> Array:
+    found: Array = step.primitive.bind(*given, **step.params)
+    return found
+
+
+def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Returns a convolution that is batched, on a CPU, by a loop, where both its operands are an example's own.
+
+    With a kernel that all examples share they are images of one batch, and no zeros are between them.
+    """
+    own = jax.custom_batching.custom_vmap(function)
+
+    @own.def_vmap
+    def batched(axis_size: int, in_batched: list[bool], *given: Array) -> tuple[Array, bool]:
+        together = jax.vmap(function, in_axes=tuple(0 if each else None for each in in_batched))
+        if not all(in_batched):
+            return together(*given), True
+        one_by_one = lambda *given: jax.lax.map(lambda pair: function(*pair), given)  # noqa: E731
+        return jax.lax.platform_dependent(*given, cpu=one_by_one, default=together), True
+
+    return own
+
+
+def _rewritten(value: Any) -> Any:
+    """Returns an operation's parameter with the traced functions in it evaluated as :func:`_evaluated` does."""
+    if isinstance(value, (tuple, list)) and any(isinstance(part, (core.ClosedJaxpr, core.Jaxpr)) for part in value):
+        return type(value)(map(_rewritten, value))
+    is_open = isinstance(value, core.Jaxpr)
+    if not is_open and not isinstance(value, core.ClosedJaxpr):
+        return value
+    jaxpr, consts = (value, ()) if is_open else (value.jaxpr, value.consts)
+    types: list[Any] = [atom.aval for atom in jaxpr.invars]
+    shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type) for kind in types]
+    made = jax.make_jaxpr(lambda *inputs: _evaluated(jaxpr, consts, inputs))(*shapes)
+    return made.jaxpr if is_open else made
+
+
+def run_alone(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
+    """Returns the results of one operation of ``jaxpr``, run as a function of its own."""
+    places = [place for place, atom in enumerate(step.invars) if not isinstance(atom, core.Literal)]
+    inputs = dict(zip((step.invars[place] for place in places), (given[place] for place in places), strict=True))
+    alone = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(step.outvars), eqns=[step])
+    return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*inputs.values())
