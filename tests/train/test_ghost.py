@@ -83,7 +83,7 @@ def compiled(name, ghost, microbatch_size=None):
 
     def run(params, examples, mask, clip_norm):
         one = jax.tree.map(lambda rows: rows[0], examples)
-        gradients = GhostLoss(loss, params, one) if ghost else StoredLoss(loss)
+        gradients = GhostLoss(loss, params, one) if ghost else StoredLoss(loss, params, one)
         squares = squares_of(gradients.contributions(params, examples))
         total, count = clip_and_sum(
             loss, params, examples, mask, rule=Flat(clip_norm), ghost=ghost, microbatch_size=microbatch_size
