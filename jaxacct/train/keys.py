@@ -32,6 +32,9 @@ class DerivedKey(NamedTuple):
     key: jax.Array
     description: int | str
 
+    def __repr__(self) -> str:
+        return f"<DerivedKey: {self.description}>"  # not the key
+
 
 def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
     """Returns the typed key that a whole run is derived from.

@@ -17,7 +17,7 @@ from jaxacct.processes import Interrupts, check_not_forked
 from jaxacct.train.health import check_parameters, root_mean_square
 from jaxacct.train.hosts import asked_anywhere, check_same
 from jaxacct.train.layout import OwnRows
-from jaxacct.train.owned import Sealed, owned
+from jaxacct.train.owned import Sealed, Sole, owned
 from jaxacct.train.planned import Plan
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
 from jaxacct.train.state import Evaluation, Keeper, Progress, TrainState
@@ -31,7 +31,7 @@ class ShortRunWarning(UserWarning):
     """A call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
 
 
-class Loop(Sealed):
+class Loop(Sole, Sealed):
     """What a trainer is once it is made: a program, the state that it changes, and how far it is to go.
 
     :class:`~jaxacct.train.trainer.DPTrainer` fills in what is declared here and says how much the ledger pays for.

@@ -118,10 +118,16 @@ def privatized(
                     f"the state of correlated noise has {leaf.dtype} in the place of {like.dtype}: what saved or "
                     "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
                 )
+    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+    for name, value in given.items():  # of several numbers some entries would get other noise than is accounted
+        validation.check_scalar(value, name)
     validation.check_noise_multiplier(noise_multiplier)
     validation.check_positive(clip_norm, "clip_norm")
     validation.check_positive(expected_batch_size, "expected_batch_size")
     leaves, structure = jax.tree.flatten(total)
+    for leaf in leaves:
+        if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+            raise TypeError(f"total has a leaf of dtype {jnp.asarray(leaf).dtype}: give sums of real gradients.")
     keys = jax.random.split(key, max(len(leaves), 1))
     numbers = noise_multiplier, clip_norm, expected_batch_size
     places = jax.tree.leaves(shardings) if jax.random.key_impl(keys) == "threefry2x32" else []

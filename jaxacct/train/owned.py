@@ -43,6 +43,28 @@ class Sealed:
         )
 
 
+class Sole:
+    """An object that there is one of: what it may still spend, and the keys that it has not used, cannot be copied.
+
+    A copy would spend the same budget again, and answer with the same noise: from the two, that is told.
+    """
+
+    def __copy__(self) -> Any:
+        raise self._refused()
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise self._refused()
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise self._refused()
+
+    def _refused(self) -> TypeError:
+        return TypeError(
+            f"a {type(self).__name__} cannot be copied: its copy would spend the same budget again, with the same "
+            "noise. Share the object, or make another one."
+        )
+
+
 def owned(tree: T) -> T:
     """Returns a pytree like ``tree`` with nothing of it in common: new containers, new Variables, new memory.
 

@@ -199,6 +199,11 @@ def plan(
     >>> plan(lambda epsilon, steps: sampler, 1e-5, epsilon=3.0, noise_multiplier=1.1).steps
     3712
     """
+    if sum(given is None for given in (epsilon, noise_multiplier, steps)) > 1:
+        raise ValueError(
+            f"epsilon = {epsilon}, noise_multiplier = {noise_multiplier}, steps = {steps}: give two of them; the third "
+            "follows."
+        )
     if epsilon is None:
         assert noise_multiplier is not None
         assert steps is not None

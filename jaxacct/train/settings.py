@@ -12,6 +12,7 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Constant, Policy
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
+from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.groups import Batches
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.owned import owned_settings
@@ -93,8 +94,9 @@ def rule_of(clip_norm: float | None, clipping: ClippingRule | None) -> ClippingR
         raise ValueError("give exactly one of clip_norm and clipping.")
     if clipping is not None:
         return clipping
-    validation.check_positive(clip_norm, "clip_norm")
     assert clip_norm is not None
+    validation.check_scalar(clip_norm, "clip_norm")
+    check_finite_clip_norm(clip_norm)
     return Flat(float(clip_norm))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from typing import Any
 
 import jax
@@ -13,10 +14,11 @@ from jaxacct import validation
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
 from jaxacct.train.keys import DerivedKey, run_key
 from jaxacct.train.noise import standard_normal
+from jaxacct.train.owned import Sealed, Sole, owned, owned_settings
 from jaxacct.train.planned import SideQuery
 
 
-class SparseVector:
+class SparseVector(Sole, Sealed):
     """Answers whether noisy queries reach a noisy threshold, until its runs are spent: to stop training early, say.
 
     A run ends with its first "above", and with Gaussian noise after ``mechanism.queries`` questions. The next question
@@ -33,7 +35,8 @@ class SparseVector:
     Formal guarantee: all answers are those of ``runs`` adaptive runs of the mechanism, for its relations, if each query
     has the sensitivity; up to the generator, and with float64 for the real line. Count them with what else is released:
     ``ja.epsilon((steps_mechanism, stop.mechanism), (steps, stop.runs), delta)``, or :meth:`side_query` in a planned
-    run, whose certificate has them. An object made anew, after an interruption say, makes runs of its own.
+    run, whose certificate has them. An object made anew, after an interruption say, makes runs of its own; none can be
+    copied, and several threads that ask one are answered one after another.
 
     Raises ValueError where an argument is out of range or is no single number, TypeError for another mechanism.
 
@@ -58,9 +61,12 @@ class SparseVector:
         validation.check_finite(threshold, "threshold")
         validation.check_positive(sensitivity, "sensitivity")
         validation.check_count(runs, "runs", "the number of runs")
-        self.mechanism, self.runs = mechanism, int(runs)
+        for name, value in (("threshold", threshold), ("sensitivity", sensitivity)):
+            validation.check_scalar(value, name)
+        self.mechanism, self.runs = owned_settings(mechanism, "mechanism"), int(runs)
         self._threshold, self._sensitivity = float(threshold), float(sensitivity)
-        self._key, self._begun, self._asked, self._noisy = run_key(seed), 0, 0, math.nan
+        self._key, self._begun, self._asked, self._noisy = owned(run_key(seed)), 0, 0, math.nan
+        self._answering = threading.Lock()
 
     @property
     def left(self) -> int:
@@ -75,13 +81,17 @@ class SparseVector:
         """
         if not abs(value) <= sys.float_info.max:
             raise ValueError(f"value = {value} is not finite: clip what is summed to a range, and count a NaN as 0.")
+        with self._answering:  # one question after the other, whoever asks
+            return self._above(float(value))
+
+    def _above(self, value: float) -> bool:
         if self.left == 0:
             raise RuntimeError(f"all {self.runs} runs are spent: a further answer is not paid for. Stop, or plan more.")
         if self._asked == 0:
             self._begun += 1
             self._noisy = self._threshold + self._noise(self._scales[0])
         self._asked += 1
-        reached = float(value) + self._noise(self._scales[1]) >= self._noisy
+        reached = value + self._noise(self._scales[1]) >= self._noisy
         capped = isinstance(self.mechanism, GaussianAboveThreshold) and self._asked >= int(
             np.asarray(self.mechanism.queries)
         )

@@ -62,12 +62,12 @@ def spending(
     budget = dataclasses.replace(budget, ledger=ledger)
     has_length = budget.steps is not None or budget.epochs is not None
     length = f"epochs = {budget.epochs}" if budget.steps is None else f"steps = {budget.steps}"
-    if budget.epsilon is None and (ledger != "planned" or not has_length):
+    has_noise = noise is not None or policy is not None
+    if budget.epsilon is None and (ledger != "planned" or not has_length or not has_noise):
         raise TypeError(
             "epsilon missing: give budget=Budget(...), or by itself; or else, for a planned run of constant noise, "
             "noise_multiplier with epochs or steps."
         )
-    has_noise = noise is not None or policy is not None
     if not has_noise and (ledger != "planned" or not has_length):
         raise ValueError(
             "give exactly one of noise_multiplier and policy; or else, for a planned run of constant noise, epsilon "

@@ -28,6 +28,9 @@ class AddNoiseState(NamedTuple):
     key: jax.Array
     noise: NoiseState | None = None
 
+    def __repr__(self) -> str:
+        return "<AddNoiseState>"  # not its key
+
 
 def add_noise(
     noise_multiplier: float,
@@ -77,7 +80,10 @@ def add_noise(
     """
     validation.check_noise_multiplier(noise_multiplier)
     validation.check_positive(expected_batch_size, "expected_batch_size")
+    for name, value in (("noise_multiplier", noise_multiplier), ("expected_batch_size", expected_batch_size)):
+        validation.check_scalar(value, name)
     if clip_norm is not None:
+        validation.check_scalar(clip_norm, "clip_norm")
         validation.check_positive(clip_norm, "clip_norm")
     if seed is not None:
         run_key(seed)

@@ -121,7 +121,7 @@ def squares_of(parts):
 def test_norms_and_sums_are_those_of_vmap(name):
     """By the forms meant for them, None: by vmap; of what is never formed, the program has no example's gradient."""
     loss, params, examples, forms = CASES[name]
-    ghost, stored = GhostLoss(loss, params, examples[0]), StoredLoss(loss)
+    ghost, stored = GhostLoss(loss, params, examples[0]), StoredLoss(loss, params, examples[0])
     found = {leaf: ghost.taps[place].form if place in ghost.taps else None for place, leaf in enumerate(sorted(params))}
     assert found == forms
 

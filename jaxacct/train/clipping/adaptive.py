@@ -16,7 +16,7 @@ from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64
 from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
-from jaxacct.train.clipping.rules import ClippingRule, flat_factors
+from jaxacct.train.clipping.rules import ClippingRule, check_finite_clip_norm, flat_factors
 from jaxacct.train.noise import standard_normal
 
 COUNT_SENSITIVITY = 0.5
@@ -65,7 +65,7 @@ class AdaptiveQuantile(ClippingRule):
     count_noise: float = dataclasses.field(default=10.0, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        validation.check_positive(self.clip_norm, "clip_norm")
+        check_finite_clip_norm(self.clip_norm)
         validation.check_probability(self.target_quantile, "target_quantile")
         validation.check_positive(self.learning_rate, "learning_rate")
         validation.check_positive(self.count_noise, "count_noise")

@@ -35,7 +35,7 @@ from jaxacct.train.clipping.layers import (
     matrix_form,
     matrix_shape,
 )
-from jaxacct.train.clipping.rows import apart, has_groups, refuse
+from jaxacct.train.clipping.rows import apart, need_care, refuse
 from jaxacct.train.clipping.shards import WHOLE, side
 from jaxacct.train.clipping.uses import Path, Use, Uses
 
@@ -173,7 +173,7 @@ class GhostLoss:
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in (*leaves, *parts)]
         traced = jax.make_jaxpr(flat)(*shapes)
         refuse(traced.jaxpr)
-        self._apart = apart if has_groups(traced.jaxpr) else None
+        self._apart = apart if need_care(traced.jaxpr) else None
         self._uses = Uses(traced, self._count)
         self.taps: dict[int, Tap] = {}
         self.reasons: list[str] = []

@@ -216,6 +216,8 @@ class Table:
         indices, gradients = (
             part.reshape(len(part), -1, *last) for part, last in ((activation, ()), (cotangent, (width,)))
         )
+        if indices.dtype.itemsize < 4:  # which may not hold the number of rows
+            indices = indices.astype(jnp.int32)
         inside = jnp.clip(indices, 0, size - 1).astype(jnp.int32)
         if not self.clipped:
             gradients = jnp.where((indices == inside)[..., None], gradients, 0)

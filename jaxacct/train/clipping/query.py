@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float64, PyTree
 from jaxacct.precision import is_concrete, within_scope
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
-from jaxacct.train.clipping.rows import apart, filled, has_groups, refuse, rows_at_once
+from jaxacct.train.clipping.rows import apart, filled, need_care, refuse, rows_at_once
 from jaxacct.train.clipping.rows import check_rows as rows_are_alone
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 from jaxacct.train.clipping.shards import WHOLE, Shards, dealt
@@ -114,7 +114,19 @@ def clip_and_sum(
             f"mask has shape {np.shape(mask)} and examples {shapes}: give one entry of mask for each row, or rows that "
             "are padding would count."
         )
+    if jnp.asarray(mask).dtype != bool:
+        raise TypeError(
+            f"mask has dtype {jnp.asarray(mask).dtype}: give booleans, whether a row counts: mask != 0, say."
+        )
+    for leaf in jax.tree.leaves(params):
+        if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+            raise TypeError(
+                f"params has a leaf of dtype {jnp.asarray(leaf).dtype}: give real floating-point arrays; complex ones "
+                "as their real and imaginary parts, and what is not trained within loss."
+            )
     bound = rule.sensitivity
+    if np.ndim(bound):
+        raise ValueError(f"the rule's sensitivity has shape {np.shape(bound)}: give one clipping norm.")
     if ghost and is_concrete(bound) and not np.all(np.asarray(bound) >= LEAST_CLIP_NORM):
         raise ValueError(f"the rule's sensitivity {bound} is below 2^-60: scale the loss up, or leave ghost out.")
     if microbatch_size is not None and microbatch_size < 1:
@@ -217,7 +229,7 @@ class StoredLoss:
         traced = jax.make_jaxpr(loss)(params, example)
         refuse(traced.jaxpr)
         slope = jax.grad(loss)
-        self._gradients = jax.vmap(apart(slope) if has_groups(traced.jaxpr) else slope, in_axes=(None, 0))
+        self._gradients = jax.vmap(apart(slope) if need_care(traced.jaxpr) else slope, in_axes=(None, 0))
         self._specs = specs
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:

@@ -2,13 +2,15 @@
 
 Clipping bounds what one example adds. That is a bound on what it changes only if it changes nothing of what the others
 add, down to the last bit: a loss with a kink makes a large difference of a last bit. ``jax.vmap`` promises this of real
-numbers. Of numbers as computed three things break it, each of which is met here.
+numbers. Of numbers as computed four things break it, each of which is met here.
 
 * *Remainders.* Code for whole tiles of rows and for what is left over adds in different orders, so a row's last bits
   depend on its place. Blocks are therefore whole tiles (:func:`rows_at_once`), filled up by rows that do not count.
 * *Masks of zeros.* XLA:CPU writes the derivative of a grouped convolution by its kernel as a dense convolution, times
   zeros where groups of several examples meet: one NaN, or what overflows, reaches every example. There each example has
   a convolution of its own (:func:`apart`).
+* *Narrow indices.* JAX puts the number of a row beside the indices that are looked up in it, in their own dtype: of
+  tokens of eight bits row 128 is another one. There indices are widened (:func:`apart`, too).
 * *Operations that look at the batch*, as the callbacks and batching rules of users do: they are refused by name
   (:func:`refuse`).
 
@@ -104,13 +106,13 @@ def refuse(jaxpr: core.Jaxpr) -> None:
         )
 
 
-def has_groups(jaxpr: core.Jaxpr) -> bool:
-    """Returns whether there is a convolution of several groups."""
-    return any(_is_grouped(step) for step in operations(jaxpr))
+def need_care(jaxpr: core.Jaxpr) -> bool:
+    """Returns whether there are operations that mix rows where they are batched as JAX does, for :func:`apart`."""
+    return any(_is_grouped(step) or _narrow_indices(step) for step in operations(jaxpr))
 
 
 def apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns ``function``, in a batch of which each example's grouped convolutions are computed by themselves.
+    """Returns ``function``, in a batch of which grouped convolutions are computed one by one, and indices are wide.
 
     For what is differentiated already: of other derivatives nothing is said.
     """
@@ -213,6 +215,19 @@ def _is_grouped(step: core.JaxprEqn) -> bool:
     return bool(step.params["feature_group_count"] > 1 or step.params["batch_group_count"] > 1)
 
 
+def _narrow_indices(step: core.JaxprEqn) -> range:
+    """Returns which operands of an operation are indices of less than 32 bits."""
+    name = step.primitive.name
+    if name == "gather" or name.startswith("scatter"):
+        places = range(1, 2)
+    elif name in ("dynamic_slice", "dynamic_update_slice"):
+        places = range(2 if name == "dynamic_update_slice" else 1, len(step.invars))
+    else:
+        return range(0)
+    kinds: list[Any] = [step.invars[place].aval for place in places]
+    return places if any(kind.dtype.itemsize < 4 for kind in kinds) else range(0)
+
+
 def _inside(step: core.JaxprEqn) -> Iterator[core.Jaxpr]:
     """Yields the traced functions that an operation has in its parameters."""
     for value in step.params.values():
@@ -229,16 +244,18 @@ def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
     for step in jaxpr.eqns:
         given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
         if _is_grouped(step):
-            results = [_by_itself(functools.partial(_convolved, step))(*given)]
+            results = [_by_itself(functools.partial(_bound, step))(*given)]
+        elif narrow := _narrow_indices(step):
+            results = [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
         else:
-            if any(map(has_groups, _inside(step))):
+            if any(map(need_care, _inside(step))):
                 step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
             results = run_alone(jaxpr, step, given)
         values.update(zip(step.outvars, results, strict=True))
     return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars]
 
 
-def _convolved(step: core.JaxprEqn, *given: Array) -> Array:
+def _bound(step: core.JaxprEqn, *given: Array) -> Array:
     found: Array = step.primitive.bind(*given, **step.params)
     return found
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 from jaxacct import validation
 from jaxacct.precision import in_float64, is_concrete
 from jaxacct.pytrees import register_dataclass
+from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 
 
 class ClippingRule:
@@ -108,7 +109,7 @@ class Automatic(ClippingRule):
     stability: ArrayLike = 0.01
 
     def __post_init__(self) -> None:
-        validation.check_positive(self.clip_norm, "clip_norm")
+        check_finite_clip_norm(self.clip_norm)
         validation.check_positive(self.stability, "stability")
 
     @property
@@ -147,7 +148,7 @@ class PerLayer(ClippingRule):
                 f"{len(self.clip_norms)} clip_norms for {len(self.groups)} groups: give one for each group."
             )
         for norm, group in zip(self.clip_norms, self.groups, strict=True):
-            validation.check_positive(norm, f"clip_norm of {'/'.join(group)!r}")
+            check_finite_clip_norm(norm, f"clip_norm of {'/'.join(group)!r}")
 
     @classmethod
     def of(cls, clip_norms: Mapping[str, Any]) -> Self:
@@ -166,7 +167,7 @@ class PerLayer(ClippingRule):
         >>> PerLayer.equally({"a": jnp.ones(1), "b": jnp.ones(2)}, 1.0).groups
         (('a',), ('b',))
         """
-        validation.check_positive(clip_norm, "clip_norm")
+        check_finite_clip_norm(clip_norm)
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         groups = tuple(dict.fromkeys(_names(path)[:1] for path in paths))
         return cls((clip_norm / math.sqrt(len(groups)) * (1 - 2.0**-50),) * len(groups), groups)
@@ -220,10 +221,23 @@ def flat_factors(squares: PyTree, clip_norm: ArrayLike) -> tuple[PyTree, Bool[Ar
 
 
 def check_clip_norm(value: Any) -> None:
-    """Raises where a concrete clipping norm is not above 0; infinity passes."""
+    """Raises where a clipping norm is no single number, or is concrete and below 2^-60; infinity passes.
+
+    Below, products of float32 vanish: nothing of any gradient would be left, and the budget would buy noise.
+    """
     seen = validation.concrete_value(value)
     if seen is None or not np.all(seen == np.inf):
-        validation.check_positive(value, "clip_norm")
+        check_finite_clip_norm(value)
+
+
+def check_finite_clip_norm(value: Any, name: str = "clip_norm") -> None:
+    """Raises as :func:`check_clip_norm` does, and where it is infinite."""
+    validation.check_positive(value, name)
+    seen = validation.concrete_value(value)
+    if seen is not None and not np.all(seen >= LEAST_CLIP_NORM):
+        raise ValueError(
+            f"{name} = {value} is below 2^-60, where float32 loses gradients: give a larger one, and scale the loss up."
+        )
 
 
 def _wide(value: ArrayLike) -> Float64[Array, ""]:
