@@ -115,7 +115,8 @@ class Checkpoints:
             raise FileNotFoundError(f"checkpoints = {self.folder} hold no run: there is nothing to resume.")
         if not resume and self.holds_run:
             raise ValueError(
-                f"checkpoints = {self.folder} hold a run: resume it (--resume), or name another folder for a new one."
+                f"checkpoints = {self.folder} hold a run: resume it, by resume(trainer) or on the command line by "
+                "--resume, or name another folder for a new one."
             )
 
     def begin(self, trainer: DPTrainer, steps: int) -> int:

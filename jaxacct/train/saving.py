@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,29 +42,33 @@ def save_model(model: nnx.Module, folder: str | os.PathLike[str], *, overwrite: 
 
     path = pathlib.Path(folder).absolute()
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists: name another folder, or overwrite it.")
+        raise FileExistsError(f"folder = {path} exists: name another one, or give overwrite=True to replace it.")
     arrays = {name: variable[...] for name, variable in _variables(model).items()}
     with orbax.checkpoint.StandardCheckpointer() as writer:
         writer.save(path, {name: array for name, array in arrays.items() if array.size}, force=overwrite)
 
 
-def load_model(folder: str | os.PathLike[str], model: nnx.Module) -> nnx.Module:
+def load_model(model: nnx.Module, folder: str | os.PathLike[str]) -> nnx.Module:
     """Returns a module like ``model`` with the arrays that :func:`save_model` or :meth:`.DPTrainer.save` wrote.
 
     Args:
-        folder: that was given to one of them.
         model: made as the saved one was, with any first values; not modified.
+        folder: that was given to one of them. The two in the other order are taken, with a warning, until 0.4.
 
     Raises FileNotFoundError where there is none; ValueError where the arrays have other names, shapes or dtypes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_model(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), f"{folder}/model")
-    ...     load_model(f"{folder}/model", nnx.Linear(2, 1, rngs=nnx.Rngs(1))).kernel.shape
+    ...     load_model(nnx.Linear(2, 1, rngs=nnx.Rngs(1)), f"{folder}/model").kernel.shape
     (2, 1)
     """
     import orbax.checkpoint
 
+    if isinstance(folder, nnx.Module):
+        warnings.warn("load_model(folder, model) is now load_model(model, folder).", DeprecationWarning, stacklevel=2)
+        given: Any = model
+        model, folder = folder, given
     path = pathlib.Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} holds no model.")

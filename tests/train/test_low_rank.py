@@ -132,7 +132,7 @@ def test_a_trainer_trains_and_saves_adapters_alone(tmp_path):
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(trainer.constants), strict=True):
         np.testing.assert_array_equal(old, new)
     trainer.save(tmp_path / "adapted")
-    loaded = load_model(tmp_path / "adapted", lora(Attentive(), 2, targets="again"))
+    loaded = load_model(lora(Attentive(), 2, targets="again"), tmp_path / "adapted")
     np.testing.assert_array_equal(call(loaded, X[0]), call(trainer.model, X[0]))
 
 
@@ -148,7 +148,7 @@ def test_a_run_beside_an_int8_base_is_taken_up_saved_and_exported(tmp_path):
     again = made()
     Checkpoints(tmp_path / "run", every=1).resume(again)
     trainer.save(tmp_path / "adapted")
-    loaded = load_model(tmp_path / "adapted", lora(Attentive(), 2, targets="again", base_dtype=jnp.int8))
+    loaded = load_model(lora(Attentive(), 2, targets="again", base_dtype=jnp.int8), tmp_path / "adapted")
     assert loaded.again.base.kernel.dtype == jnp.int8
     expected = call(trainer.model, X[0])
     for model in (again.model, loaded):

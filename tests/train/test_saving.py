@@ -32,7 +32,7 @@ def test_a_model_comes_back_bit_for_bit_without_its_random_state(tmp_path):
 
     saved, other = Mixed(0), Mixed(1)
     save_model(saved, tmp_path / "model")
-    loaded = load_model(tmp_path / "model", other)
+    loaded = load_model(other, tmp_path / "model")
     kept = nnx.Not(nnx.RngState)
     assert jax.tree.all(jax.tree.map(np.array_equal, nnx.state(loaded, kept), nnx.state(saved, kept)))
     assert float(other.mean[0]) == 1.0
@@ -47,11 +47,11 @@ def test_a_folder_is_not_overwritten_unasked_nor_loaded_into_another_model(tmp_p
     with pytest.raises(FileExistsError, match="overwrite"):
         save_model(Mixed(1), tmp_path / "model")
     save_model(Mixed(1), tmp_path / "model", overwrite=True)
-    assert float(load_model(tmp_path / "model", Mixed(0)).mean[0]) == 1.0
+    assert float(load_model(Mixed(0), tmp_path / "model").mean[0]) == 1.0
     with pytest.raises(ValueError, match=r"layers/0/kernel: float32 \(3, 4\) there, float32 \(3, 5\) here"):
-        load_model(tmp_path / "model", Mixed(0, width=5))
+        load_model(Mixed(0, width=5), tmp_path / "model")
     with pytest.raises(FileNotFoundError, match="holds no model"):
-        load_model(tmp_path / "none", Mixed(0))
+        load_model(Mixed(0), tmp_path / "none")
 
 
 READ_BACK = """

@@ -162,7 +162,7 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
     assert (told["classes"], told["dropped"], told["test"]) == (["no", "yes"], ["age", "id"], "public.csv")
     assert report["config"]["num_examples"] == 6
     assert report["history"][-1]["accuracy"] in (0.0, 1.0)
-    assert load_model(folder / "model", nnx.Linear(2, 2, rngs=nnx.Rngs(5)))(np.ones(2, np.float32)).shape == (2,)
+    assert load_model(nnx.Linear(2, 2, rngs=nnx.Rngs(5)), folder / "model")(np.ones(2, np.float32)).shape == (2,)
 
     (folder / "checkpoints").mkdir()
     for name in ("run.json", "lock"):  # of a run that kept checkpoints
