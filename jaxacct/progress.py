@@ -25,12 +25,21 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
         yield lambda done, words="": None
     elif sys.stderr.isatty():
         from rich.console import Console
+        from rich.errors import LiveError
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         about = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}")
-        with Progress(*about, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-            task = bar.add_task(name, total=total, completed=done, words="")
+        bar = Progress(*about, TimeRemainingColumn(), console=Console(stderr=True))
+        task = bar.add_task(name, total=total, completed=done, words="")
+        try:
+            bar.start()
+        except LiveError:  # the caller has a display of its own, and a terminal shows one
+            yield lambda done, words="": None
+            return
+        try:
             yield lambda done, words="": bar.update(task, completed=done, words=words)
+        finally:
+            bar.stop()
     else:
         before, begun = done, time.monotonic()
         said = begun

@@ -291,6 +291,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
     """Trains, and shows how far it is; the test set is public, what it measures costs no budget."""
     from jaxacct.progress import progress
     from jaxacct.train import Evaluation, accuracy
+    from jaxacct.train.claims import epsilon_so_far
 
     def measured(model: Any) -> float:
         return accuracy(model, dataset.test_inputs, dataset.test_labels)
@@ -309,7 +310,10 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
 
         def show(entry: Evaluation) -> None:
             reached = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.3f}, "
-            advance(entry.step, f"{reached}epsilon {rounded_up(entry.epsilon, '.2f')}")
+            so_far = epsilon_so_far(trainer, entry.step)
+            cost = entry.epsilon if so_far is None else so_far
+            whole = f" of {rounded_up(trainer.epsilon)}"
+            advance(entry.step, f"{reached}epsilon {rounded_up(cost, '.2f')}{whole}")
 
         def keep(entry: Evaluation) -> None:
             history.append(entry)
@@ -323,7 +327,8 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
         unseen = trainer.steps > (history[-1].step if history else 0)
         if unseen and (trainer.steps % every == 0 or left == 0):  # interrupted between a checkpoint and its evaluation
             keep(Evaluation(trainer.steps, reached and reached(trainer.model), trainer.spent_epsilon))
-        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper)
+        say = lambda step, words: advance(step, words)  # noqa: E731
+        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper, progress=say)
     return history
 
 

@@ -48,11 +48,15 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
         top.annotate(last, at, xytext=(0, -14), textcoords="offset points", ha="right", color=BLUE)
     top.set_ylabel("test accuracy" if metric == "accuracy" else f"test {metric.upper()}")
 
-    bottom.plot(
-        [0, *steps], [0.0, *(entry["epsilon"] for entry in history)], color=VERMILION, marker=marker, markersize=3,
-        label=f"spent, by the run's {config.get('ledger', 'filter')}",
-    )  # fmt: skip
-    bottom.axhline(budget, color=GREY, linestyle="--", linewidth=1, label=f"budget, epsilon = {rounded_up(budget)}")
+    planned = config.get("ledger") == "planned"
+    cost = [entry.get("epsilon_so_far", entry["epsilon"]) for entry in history]
+    if "epsilon_so_far" in history[-1]:
+        label = "the steps made so far"
+    else:
+        label = "the plan, from its first step on" if planned else f"spent, by the {config.get('ledger', 'filter')}"
+    bottom.plot([0, *steps], [0.0, *cost], color=VERMILION, marker=marker, markersize=3, label=label)
+    whole = "plan, wherever the run ends" if planned else "budget"
+    bottom.axhline(budget, color=GREY, linestyle="--", linewidth=1, label=f"{whole}: epsilon = {rounded_up(budget)}")
     if final["epsilon_certified"] is not None:
         lower, upper = final["epsilon_certified"]["lower"], final["epsilon_certified"]["upper"]
         middle = (lower + upper) / 2

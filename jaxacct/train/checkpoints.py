@@ -226,7 +226,7 @@ class Checkpoints:
             return False
         progress = trainer.progress
         for step, expected in record.digests:
-            trainer.fit(step - trainer.steps)
+            trainer.fit(step - trainer.steps, progress=False)
             if trainer.steps != step or _digest_of_state(trainer.state) != expected:
                 return False
         trainer._restore(trainer.state, progress)

@@ -90,6 +90,18 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     return Bounds(lower=below.lower, estimate=above.estimate, upper=above.upper)
 
 
+def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
+    """Returns what the first ``steps`` steps of a planned run cost, had it been planned to end with them.
+
+    To be shown beside the plan's epsilon, which is what holds if results decide on the end. None where there is no
+    plan, whose ledger then tells what is spent; and of correlated noise, of which steps have no cost of their own. Six
+    digits, rounded up: what is shown of one run is the same however often it was asked.
+    """
+    if trainer.plan is None or isinstance(trainer.sampler, Correlated):
+        return None
+    return float(rounded_up(float(epsilon_after(trainer, steps).upper)))
+
+
 def renyi_epsilon(trainer: DPTrainer) -> float:
     """Returns the epsilon of a trainer's run so far by Rényi divergences: the ledger's, or that of a planned run.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from jaxtyping import Array, Bool
 
 from jaxacct import validation
 from jaxacct.processes import Interrupts, check_not_forked
+from jaxacct.progress import progress as shown
 from jaxacct.train.health import check_parameters, root_mean_square
 from jaxacct.train.hosts import asked_anywhere, check_same
 from jaxacct.train.layout import OwnRows
@@ -48,6 +51,7 @@ class Loop(Sole, Sealed):
     _progress: Progress
     _fitting: bool
     _interrupts: Interrupts
+    _say: Callable[..., None]
     _at_once: int
     ledger_kind: str | None
     plan: Plan | None
@@ -84,6 +88,7 @@ class Loop(Sole, Sealed):
         evaluate: Callable[[nnx.Module], float] | None = None,
         on_evaluation: Callable[[Evaluation], None] | None = None,
         keeper: Keeper | None = None,
+        progress: bool | Callable[[int, str], None] | None = None,
     ) -> list[Evaluation]:
         """Trains from the present state for ``steps`` updates, or until the budget refuses the next one.
 
@@ -94,6 +99,8 @@ class Loop(Sole, Sealed):
             evaluate: gets a copy of the module, returns a number to record. Called outside the compiled step.
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
+            progress: whether to say on standard error what is compiled, which may take a minute, and how far the run
+                is; None: where that is a terminal. Or what is told: a function of the steps made, and words.
 
         Returns:
             The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
@@ -117,10 +124,20 @@ class Loop(Sole, Sealed):
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
         self._fitting = True
         try:
-            with Interrupts(deferred=True) as self._interrupts:
+            with Interrupts(deferred=True) as self._interrupts, self._shown(steps, progress) as self._say:
                 return self._fit(steps, every, evaluate, on_evaluation, keeper)
         finally:
             self._fitting = False
+
+    def _shown(self, steps: int | None, wanted: Any) -> Any:
+        """Returns a context that gives what is told how far the run is."""
+        if callable(wanted):
+            return contextlib.nullcontext(wanted)
+        if wanted is None:
+            wanted = sys.stderr.isatty() and jax.process_index() == 0
+        left = max(self.horizon - self.steps, 0)
+        goal = self.steps + (left if steps is None else min(int(steps), left))
+        return shown("private steps", goal, done=self.steps, wanted=bool(wanted))
 
     def _fit(
         self,
@@ -138,7 +155,10 @@ class Loop(Sole, Sealed):
         self._progress = self._progress._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
         if start == 0 < left:
+            self._say(start, "compiling a look at made-up examples")
             self.program.check_gradients(self._state, self._constants, self.source.example)
+        if left:
+            self._say(start, "compiling the update")
         granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
         while granted and left > 0 and not (self._asked or bool(self.policy.stopped(self._state.policy))):
             before = self.steps
@@ -197,6 +217,7 @@ class Loop(Sole, Sealed):
             state, granted = self._compute(self._state, chunk)
             check_same(state.ledger, "the ledger")
             done = int(state.step) - before
+            self._say(int(state.step), "")
             adapts = bool(period) and done > 0 and int(state.step) % period == 0
             if adapts:
                 state = self._adapt(state, self._constants, self.data)
@@ -220,6 +241,7 @@ class Loop(Sole, Sealed):
                 state, refused = self._run(state, curve, self._constants, self.data, count)
                 if bool(refused):
                     return state, False
+                self._say(int(state.step), "")
                 took, steps = time.monotonic() - begun, steps - count
                 if jax.process_count() > 1:  # all have to make as many
                     continue

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct import strict_json
-from jaxacct.train.claims import certified_epsilon, composition, guarantee, renyi_epsilon, unit_of
+from jaxacct.train.claims import certified_epsilon, composition, epsilon_so_far, guarantee, renyi_epsilon, unit_of
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
@@ -43,8 +43,10 @@ def build_report(
         ``{"config": {...}, "history": [{"step", "accuracy", "epsilon"}, ...], "final": {"steps", "test_accuracy",
         "epsilon_certified": {"lower", "estimate", "upper"}, "epsilon_renyi", "delta", "guarantee"}, "versions":
         {...}}``. ``history`` has the ledger's epsilon: that of a filter or an odometer, which decided on the stop, or
-        that of the whole plan. ``epsilon_certified`` is null where nothing certifies it: the run was not planned, and
-        its stopping time not fixed in advance. Of a seed only whether one was given, unless it is asked for.
+        that of the whole plan; and of a plan ``epsilon_so_far`` besides, what its steps cost up to there
+        (:func:`~jaxacct.train.claims.epsilon_so_far`). ``epsilon_certified`` is null where nothing certifies it: the
+        run was not planned, and its stopping time not fixed in advance. Of a seed only whether one was given, unless it
+        is asked for.
 
     Formal guarantee: ``epsilon_certified`` is that of :func:`~jaxacct.train.certified_epsilon`, and ``epsilon_renyi``
     an upper bound by the ledger, or by the Rényi accountant for a plan, both at ``delta``; ``guarantee`` says in words,
@@ -81,7 +83,7 @@ def build_report(
     }
     return {
         "config": {**(config or {}), **settings},
-        "history": [_record(entry) for entry in history],
+        "history": [_record(entry, epsilon_so_far(trainer, entry.step)) for entry in history],
         "final": {
             "steps": trainer.steps,
             "test_accuracy": history[-1].accuracy if history else None,
@@ -94,10 +96,11 @@ def build_report(
     }
 
 
-def _record(entry: Evaluation) -> dict[str, Any]:
+def _record(entry: Evaluation, so_far: float | None) -> dict[str, Any]:
     plain = entry._asdict()
     means = dict(plain.pop("metrics"))
-    return plain | ({"metrics": means} if means else {})
+    known = {} if so_far is None else {"epsilon_so_far": so_far}
+    return plain | known | ({"metrics": means} if means else {})
 
 
 def _version(package: str) -> str:

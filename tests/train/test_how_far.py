@@ -1,0 +1,65 @@
+"""What a run says of itself while it goes: what is compiled, how far it is, and what its steps cost so far."""
+
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxacct.progress import progress
+from jaxacct.train import DPTrainer, build_report
+from jaxacct.train.claims import epsilon_so_far
+
+X = np.ones((60, 3), np.float32)
+
+
+@pytest.fixture(scope="module")
+def told():
+    """A planned run, and what it said."""
+    trainer = DPTrainer(
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda model, x: model(x)[0] ** 2, optax.sgd(0.1), (X,), epsilon=3.0,
+        delta=1e-3, steps=6, expected_batch_size=20, clip_norm=1.0, seed=0,
+    )  # fmt: skip
+    said = []
+    history = trainer.fit(every=2, progress=lambda step, words: said.append((step, words)))
+    return trainer, history, said
+
+
+def test_what_is_compiled_is_said_before(told):
+    _, _, said = told
+    assert [words for _, words in said[:2]] == ["compiling a look at made-up examples", "compiling the update"]
+    assert [step for step, words in said[2:] if not words] == sorted(step for step, _ in said[2:])
+    assert said[-1] == (6, "")
+
+
+def test_it_is_silent_where_nobody_looks(told, capsys):
+    trainer, _, _ = told
+    with pytest.warns(UserWarning, match="its plan is of 6"):
+        trainer.fit(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_plan_shows_what_its_steps_cost_so_far(told):
+    trainer, history, _ = told
+    report = build_report(trainer, history)
+    found = [entry["epsilon_so_far"] for entry in report["history"]]
+    assert found == sorted(found)
+    assert 0 < found[0] < found[-1] <= 3.0
+    assert found[-1] == pytest.approx(float(trainer.plan.certified.upper), rel=1e-5)
+    assert epsilon_so_far(trainer, 4) == found[1]
+
+
+def test_a_second_display_is_none(monkeypatch):
+    """A terminal shows one: a caller's own stays, and nothing is raised."""
+    from rich.console import Console
+    from rich.errors import LiveError
+    from rich.progress import Progress
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+
+    def busy(self):
+        raise LiveError("Only one live display may be active at once")
+
+    monkeypatch.setattr(Progress, "start", busy)
+    with progress("steps", 3) as show:
+        show(1, "so far")
+    assert Console is not None
