@@ -34,7 +34,7 @@ for threads in ("NPROC", "OPENBLAS_NUM_THREADS"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Tests exchange parts of the library, which a program kept from before would not show.
-os.environ.setdefault("JAXACCT_CACHE", "off")
+os.environ["JAXACCT_CACHE"] = "off"
 # Each pytest worker has one core; XLA's own threads would only fight over it. And most of a cold suite is compilation:
 # all of it is done fast (jaxacct.elementary.FAST), in a third of the time, and in one piece, for no core is idle that
 # could take another. What only code that is compiled well could show, .ci/run asks in a second, short run without these

@@ -127,8 +127,7 @@ def environment(folder: pathlib.Path, base: str, wheel: str, page: list[Block]) 
     for own in folder.glob("lib/python*/site-packages"):
         (own / "base.pth").write_text(f"{base}/{own.relative_to(folder)}\n")
     wanted = [word for block in page if block.kind == "sh" and not block.title for word in commands(block.text)[1]]
-    assert wanted, "the page does not say what to install"
-    ours = [re.sub(r"^jaxacct(?=\[|$)", wheel, word) for word in wanted]
+    ours = [wheel, *(re.sub(r"^jaxacct(?=\[|$)", wheel, word) for word in wanted)]
     install = [f"{base}/bin/pip", "--python", python, "install", "--quiet", "--no-compile"]
     subprocess.run([*install, "--no-deps", "--ignore-installed", wheel], check=True)  # its command is of this Python
     subprocess.run([*install, *dict.fromkeys(ours)], check=True)

@@ -12,6 +12,10 @@ PAGES = {
     "docs/your-own-loop.md": 3,
     "docs/what-can-go-wrong.md": 4,
     "docs/units.md": 3,
+    "docs/accountants.md": 2,
+    "docs/correlated-noise.md": 1,
+    "docs/stop-and-resume.md": 2,
+    "docs/statistics.md": 2,
 }
 """With the least number of values that each compares."""
 

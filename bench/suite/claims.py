@@ -259,7 +259,8 @@ def summary(records: list[Record]) -> list[str]:
             for record in found
         ),
         "",
-        f"Of {len(records)} claims {counts['met']} are met and {counts['missed']} missed, with the reason beside each.",
+        f"Of {len(records)} claims {counts['met']} are met, {counts['missed']} missed, with the reason beside each, and "
+        f"{counts['not measured']} not measured there.",
     ]
 
 

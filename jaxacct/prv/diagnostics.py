@@ -17,7 +17,8 @@ class Diagnostics:
     """How a bracket came about, for the direction of the relation that decides it. Scalars unless shapes are given.
 
     Attributes:
-        method: "recursive", "two_stage" or "fixed".
+        method: "recursive", "two_stage" or "fixed"; of concrete arguments mostly one mesh for all steps, composed by
+            its frequencies: "recursive" with a single stage, that mesh and as many copies as there are runs.
         points: mesh points of every stage.
         order: the tilt; truncation and rounding count relative to the mass tilted by exp(order * loss).
         stages: mesh, window and copies of each stage; of a heterogeneous composition, those of its first mechanism.

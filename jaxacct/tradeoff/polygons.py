@@ -80,8 +80,8 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
 def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Float[Array, ...]:
     """Returns p f + (1 - p) Id, the curve of a mechanism on a Poisson sample with rate p; float64, elementwise.
 
-    It is that of telling the data without an example (null hypothesis) from those with it; the inverse is that of the
-    reverse, and both together are bounded by :func:`symmetrized`.
+    It is that of telling the data without an example (null hypothesis) from those with it: the curve of the relation
+    "remove". The inverse is that of "add", and both together are bounded by :func:`symmetrized`.
 
     Args:
         fpr (...): false-positive rates in [0, 1].
@@ -89,7 +89,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
         sampling_rate (): p, in (0, 1].
 
     Formal guarantee: a lower bound on the trade-off function of the mechanism on the sample where ``fnr`` is one on
-    that of the mechanism, for adding an example (the inverse: for removing it); up to a few roundings of 1. Traced
+    that of the mechanism, for removing an example (the inverse: for adding it); up to a few roundings of 1. Traced
     arguments out of range, or NaN, give 0.
 
     Raises ValueError where a concrete sampling rate is out of range.
@@ -109,7 +109,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns the polygon of the inverse: the two errors exchanged. Of a curve below 1 at 0 it ends there.
 
     Formal guarantee: an identity, without any rounding. The inverse of T(P, Q) is T(Q, P), for to exchange the
-    hypotheses is to exchange the errors: a bound for adding an example becomes one, from its side, for removing it.
+    hypotheses is to exchange the errors: a bound for removing an example becomes one, from its side, for adding it.
 
     Raises ValueError where concrete rates are no trade-off curve.
 
@@ -147,8 +147,8 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     Where f <= 1 - fpr the greatest convex function below both is the lower hull of the vertices of both: their minimum
     is concave where they cross.
 
-    Formal guarantee: where the polygon is a lower bound on the trade-off function for adding an example and its inverse
-    one for removing it, the result is a lower bound under "add_or_remove"; up to a few roundings of 1. Traced arguments
+    Formal guarantee: where the polygon is a lower bound on the trade-off function for removing an example and its inverse
+    one for adding it, the result is a lower bound under "add_or_remove"; up to a few roundings of 1. Traced arguments
     are not checked.
 
     Raises ValueError where concrete rates are no trade-off curve.
