@@ -259,8 +259,8 @@ def summary(records: list[Record]) -> list[str]:
             for record in found
         ),
         "",
-        f"Of {len(records)} claims {counts['met']} are met, {counts['missed']} missed, with the reason beside each, and "
-        f"{counts['not measured']} not measured there.",
+        f"Of {len(records)} claims {counts['met']} are met, {counts['missed']} missed, with the reason beside each, "
+        f"and {counts['not measured']} not measured there.",
     ]
 
 

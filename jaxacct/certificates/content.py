@@ -210,11 +210,11 @@ def _success(profile: dict[str, list[float]], rate: float, relation: str) -> flo
 def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     """Returns what the referee says of a bracket."""
     from jaxacct import verify  # of an extra
+    from jaxacct.verify.statements import states_less
 
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
-    found = judge(
-        spec.mechanisms, spec.steps, bracket["given"], (bracket["lower"], bracket["upper"]), relation=spec.relation
-    )
+    lower = 0.0 if states_less(spec.mechanisms) else bracket["lower"]
+    found = judge(spec.mechanisms, spec.steps, bracket["given"], (lower, bracket["upper"]), relation=spec.relation)
     return {"status": found.status.value, "reason": found.reason}
 
 

@@ -57,9 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
     judges = {"epsilon": verify.epsilon, "delta": verify.delta}
+    from jaxacct.verify.statements import states_less
+
     verdicts = []
     for claim in found:
-        bracket = claim.lower, claim.upper
+        bracket = 0.0 if states_less(claim.mechanism) else claim.lower, claim.upper
         try:
             verdict = judges[claim.quantity](
                 claim.mechanism, claim.steps, claim.given, bracket, relation=claim.relation

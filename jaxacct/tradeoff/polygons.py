@@ -147,9 +147,9 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     Where f <= 1 - fpr the greatest convex function below both is the lower hull of the vertices of both: their minimum
     is concave where they cross.
 
-    Formal guarantee: where the polygon is a lower bound on the trade-off function for removing an example and its inverse
-    one for adding it, the result is a lower bound under "add_or_remove"; up to a few roundings of 1. Traced arguments
-    are not checked.
+    Formal guarantee: where the polygon is a lower bound on the trade-off function for removing an example and its
+    inverse one for adding it, the result is a lower bound under "add_or_remove"; up to a few roundings of 1. Traced
+    arguments are not checked.
 
     Raises ValueError where concrete rates are no trade-off curve.
 

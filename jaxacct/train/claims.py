@@ -99,7 +99,9 @@ def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
     """
     if trainer.plan is None or isinstance(trainer.sampler, Correlated):
         return None
-    return float(rounded_up(float(epsilon_after(trainer, steps).upper)))
+    mechanism, counts = _composition(trainer, steps)
+    made = jaxacct.epsilon(mechanism, counts, trainer.delta_after_overflow, relation=trainer.sampler.relation).upper
+    return float(rounded_up(min(float(made), float(trainer.plan.certified.upper))))
 
 
 def renyi_epsilon(trainer: DPTrainer) -> float:

@@ -203,6 +203,8 @@ class Loss:
         lattice: exact offset and step, if all losses are offset + step * integer; else None.
         lost: P's mass of atoms left out, far out on a lattice that has no end.
         laplace: a, the largest loss, where this is plain Laplace noise; else None.
+        alone: delta of one run at an epsilon, where nothing else is known of the law, which is then not composed; else
+            None.
     """
 
     key: tuple
@@ -213,6 +215,7 @@ class Loss:
     lattice: Any = None
     lost: arb = ZERO
     laplace: Any = None
+    alone: Any = None
 
     @property
     def is_finite(self) -> bool:
@@ -221,13 +224,15 @@ class Loss:
 
     def supremum(self) -> arb:
         """Returns the supremum of the finite losses."""
-        if self.normal is not None or self.lost > 0:
+        if self.alone is not None or self.normal is not None or self.lost > 0:
             return arb.pos_inf()
         found = [loss for _, loss in self.atoms] + [piece.supremum() for piece in self.pieces]
         return reduce(lambda a, b: a.max(b), found, arb.neg_inf())
 
     def single(self, epsilon: arb) -> arb:
         """Returns E[(1 - e^(epsilon - Y))+; Y < inf] of one run."""
+        if self.alone is not None:
+            return self.alone(epsilon)
         value = sum((p * (1 - (epsilon - y).exp()).max(arb(0)) for p, y in self.atoms), arb(0))
         if self.normal is not None:
             mu = self.normal.sqrt()

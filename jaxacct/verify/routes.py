@@ -106,7 +106,7 @@ class Direction:
 
     def below(self, epsilon: float, delta: float) -> arb | None:
         """Returns a ball for the delta at ``epsilon`` that is below another, where Chernoff's bound is; else None."""
-        if not self.runs or math.isinf(epsilon) or not self.infinite < delta:
+        if not self.runs or math.isinf(epsilon) or not self.infinite < delta or self.runs[0][0].alone is not None:
             return None
         t = self._tilt(arb(epsilon))
         if not sketch.log_most(self.runs, t, epsilon) < math.log(delta):

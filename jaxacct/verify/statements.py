@@ -18,6 +18,7 @@ import numpy as np
 from flint import arb
 
 from jaxacct import mechanisms as m
+from jaxacct.verify import two_batches
 from jaxacct.verify.losses import Loss, ball
 from jaxacct.verify.mixtures import Weights, joined, mixtures, noise, nothing
 from jaxacct.verify.mixtures import noise as mixture_of_noise
@@ -43,6 +44,15 @@ def stated(mechanism: Any, relation: m.Relation) -> list[Loss]:
     raise Unstated(f"the referee has no statement of the pair of {type(mechanism).__name__}")
 
 
+def states_less(mechanism: Any) -> bool:
+    """Returns whether something is stated here by its own law, which the accountants' pair is above.
+
+    Of such a one their upper bound is to be judged; their lower bound is one on their pair, and not on the mechanism.
+    """
+    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
+    return any(isinstance(part, m.RandomAllocation) for part in parts)
+
+
 def directions_of(mechanism: Any, relation: m.Relation) -> tuple[str, ...]:
     """Returns the directions that a relation asks for; the order of a user's own pair (p, q) is "remove"."""
     if relation not in mechanism.relations:
@@ -65,6 +75,8 @@ def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[t
             if law.key != ("nothing",):
                 together[law.key] = law, count + together.get(law.key, (law, 0))[1]
         found.append(list(together.values()))
+        if any(law.alone is not None for law, _ in found[-1]) and sum(count for _, count in found[-1]) > 1:
+            raise Unstated("random allocation over two batches has a statement of one epoch, alone")
     return found
 
 
@@ -358,12 +370,19 @@ def discrete_pair(direction: str, p: Any, q: Any) -> Loss:
 def random_allocation(direction: str, noise_multiplier: Any, batches: Any, points: int, participations: int) -> Loss:
     """One batch is the Gaussian mechanism; with more the likelihood ratio is a mean of log-normal variables.
 
-    Noise without end says nothing.
+    Of two batches one epoch is an integral (:mod:`.two_batches`). Noise without end says nothing, none says all.
     """
     if float(np.asarray(batches)) == 1 or float(np.asarray(noise_multiplier)) == np.inf:
         return gaussian(direction, noise_multiplier)
+    noise = exact(noise_multiplier, "noise_multiplier")
+    if float(np.asarray(batches)) == 2 and participations == 1 and not isinstance(noise, float):
+        if noise == 0:
+            return everything()
+        s = ball(noise)
+        return Loss(("two batches", direction, noise), alone=lambda epsilon: two_batches.delta(direction, s, epsilon))
     raise Unstated(
-        "the likelihood ratio of random allocation, a mean of log-normal variables, has no density in closed form"
+        "the likelihood ratio of random allocation, a mean of log-normal variables, has no density in closed form: one "
+        "epoch of one or two batches has a statement"
     )
 
 
