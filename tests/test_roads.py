@@ -286,3 +286,16 @@ def test_the_values_that_were_found_wrong():
     assert bounds.lower <= exact.upper * (1 + 1e-12)
     assert exact.lower <= bounds.upper * (1 + 1e-12)
     assert bounds.upper == pytest.approx(0.008683, rel=1e-4)
+
+
+def test_profiles_of_an_epoch_in_all_of_its_batches():
+    """What is asked at many numbers at once takes the same road: a Gaussian of sensitivity sqrt(2)."""
+    epoch, exact = ja.RandomAllocation(2.0, 2, participations=2), ja.Gaussian(np.sqrt(2.0))
+    found, expected = (ja.curve(each, 1, epsilons=[0.5, 1.5]) for each in (epoch, exact))
+    assert np.all(found.lower <= expected.upper * (1 + SLACK))
+    assert np.all(expected.lower <= found.upper * (1 + SLACK))
+    curves = [ja.tradeoff.curve(each, 1, np.array([0.05, 0.3])) for each in (epoch, exact)]
+    assert np.all(curves[0].lower <= curves[1].upper + 1e-12)
+    assert np.all(curves[1].lower <= curves[0].upper + 1e-12)
+    mus = [ja.gdp.certified_mu(each, 1).mu for each in (epoch, exact)]
+    assert float(mus[0]) == pytest.approx(float(mus[1]), rel=1e-3)
