@@ -249,7 +249,10 @@ def summary(records: list[Record]) -> list[str]:
     """Returns the lines of a Markdown table of the headlines, and a line that counts all claims."""
     by_text = {record["claim"]: record for record in records}
     found = [by_text[text] for text in HEADLINES]
-    counts = {verdict: sum(record["verdict"] == verdict for record in records) for verdict in ("met", "missed")}
+    counts = {
+        verdict: sum(record["verdict"] == verdict for record in records)
+        for verdict in ("met", "missed", "not measured")
+    }
     return [
         "| | measured | wanted |",
         "|---|---|---|",
