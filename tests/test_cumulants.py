@@ -10,6 +10,7 @@ import pytest
 from thorough import draws
 
 from jaxacct.dominating_pairs import sampled_moments
+from jaxacct.dominating_pairs.moments import exp_remainder
 from jaxacct.dominating_pairs.sampled_moments import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.filters.renyi import FILTER_ORDERS
 from jaxacct.precision import in_float64
@@ -192,3 +193,14 @@ def test_two_windows_agree_with_one_that_is_looked_for():
 @jax.jit
 def _two_windows(s, q, orders):
     return jax.lax.map(lambda setting: sampled_moments._at_the_ends(*setting), (s, q, orders))
+
+
+def test_what_is_left_of_an_exponential_is_right_to_its_bound():
+    rng = np.random.default_rng(6)
+    sizes = np.concatenate([rng.uniform(0, 0.5, 2_000), 0.5 * 10.0 ** rng.uniform(-150, 0, 500), [0.5 - 2**-54]])
+    x = sizes * rng.choice([-1, 1], sizes.size)
+    with jax.enable_x64(True):
+        found = np.asarray(jax.jit(exp_remainder)(x, np.full(x.shape, np.nan)))
+    with mp.workdps(340):
+        errors = [abs(mp.mpf(value) / (mp.expm1(at) - at) - 1) for value, at in zip(found, map(mp.mpf, x), strict=True)]
+    assert max(errors) <= 23 * 2.0**-53

@@ -50,13 +50,21 @@ NODES, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
 def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
 
-    By its Taylor series where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.
+    By a ratio of polynomials where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.
+    With w = x^2 and Lambert's fraction h coth h = 1 + v/(3 + v/(5 + v/(7 + v/(9 + v/(11 + ...))))), v = h^2 = w/4,
+
+        e^x - 1 - x = x (h - g)/(1 + g - h),   h = x/2,   g = h coth h - 1,
+
+    and g, cut after 11, is w n/(2 d) of the polynomials n and d below. All of the fraction's terms are positive, so g
+    lies between this and the same cut after 13, which is 2.1e-15 of it away where |x| = 1/2; of the result that is
+    2.4e-16, two and a half units of roundoff. Forming it adds 20 units at most: x n < d/11, so no difference loses a
+    tenth.
     """
     small = jnp.clip(x, -0.5, 0.5)
-    series = small * (1.0 / 15)
-    for n in range(14, 2, -1):  # the first term left out is 0.5^14 2/16! = 6e-18 of the first
-        series = (1.0 + series) * (small * (1.0 / n))
-    return jnp.where(jnp.abs(x) < 0.5, (1.0 + series) * (small * small * 0.5), expm1_x - x)
+    w = small * small
+    n, d = w * (w + 756.0) + 55440.0, w * (w * 42.0 + 10080.0) + 332640.0
+    part = d - small * n
+    return jnp.where(small == x, w * part / (d + d - small * part), expm1_x - x)
 
 
 def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
