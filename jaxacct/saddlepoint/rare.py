@@ -6,8 +6,9 @@ run is marked where losses are large, and B that none is so but one where they a
     delta(eps) = E[(1 - e^(eps - S))+; no mark] + E[(1 - e^(eps - S))+; A] + E[(1 - e^(eps - S))+; B],
 
 and the first is the integral of a law without those losses: it has moments of all orders, and no reach beyond the
-losses that are kept. The second lies between P(A) - e^eps Q(A), for (x)+ >= x, and P(A). Where marked losses are so
-large that S >= eps whatever the other runs lose, which is at least their infimum, the lower of the two is exact. The
+losses that are kept. The second lies between P(A) - e^eps Q(A), for (x)+ >= x, and P(A), where of A only what P has
+mass on counts for Q: other runs may lose -inf. Where marked losses are so large that S >= eps whatever the other runs
+lose, which is at least their infimum, the lower of the two is exact. The
 third lies between 0 and P(B), and is 0 where marked losses are so small that S <= eps though the other runs lose their
 suprema. So marks begin where that is so, or, where it comes first, where they are nothing beside delta.
 """
@@ -27,11 +28,16 @@ from jaxacct.dominating_pairs.law import Law, Marked, law_of
 from jaxacct.pytrees import of_each, register_dataclass
 
 
+UNITS = 1024
+"""Units of roundoff by which Q's mass where P has none may err, relative to itself: a sum of so many atoms."""
+
+
 class Rare(NamedTuple):
     """What is known of the marked losses of a composition.
 
     Attributes:
-        p (), q (): probabilities that any run is marked where losses are large, all losses finite.
+        p (), q (): probabilities that any run is marked where losses are large, all losses finite, those of -inf
+            being none that P has.
         small (): P's probability that any run is marked where losses are small.
         error (): bound on the relative errors of these.
         above (): eps up to which the sum is at least eps wherever a run is marked where losses are large.
@@ -131,12 +137,16 @@ def rare_beyond(parts: Parts) -> Rare:
     """Returns what the losses come to that are marked, and left out, of what is composed."""
     infima, suprema, (least, most) = _ends(parts)
     nothing = jnp.zeros_like(least)
-    none_large = none_large_q = none_small = finite = worst = nothing
+    none_large = none_large_q = none_small = finite = present = worst = off = nothing
     above, below = jnp.full_like(nothing, jnp.inf), jnp.full_like(nothing, -jnp.inf)
     for (pairs, counts), lowest, highest in zip(parts, infima, suprema, strict=True):
         infinite: Array = of_each(lambda pair: _pair_of(pair).infinite_mass())(pairs)
         finite = finite + _log_none(counts, infinite)
         if not isinstance(pairs, Kept):
+            # A run that P cannot have made has no share in what Q says of large losses beside it.
+            missing = jnp.clip(of_each(lambda pair: law_of(pair).scan().missing)(pairs), 0.0, 1 - roundoff())
+            present = present + _log_none(counts, missing)
+            off = off + UNITS * roundoff() * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
             continue
         found = pairs.marked
         # Of the finite losses, for the rest of a composition has finite ones, too.
@@ -153,9 +163,9 @@ def rare_beyond(parts: Parts) -> Rare:
     # NaN, of infinite ends, is not known.
     above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
     # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
-    error = 2 * worst + 64 * roundoff()
-    finite = jnp.exp(finite)
-    return Rare(-jnp.expm1(none_large) * finite, -jnp.expm1(none_large_q), -jnp.expm1(none_small), error, above, below)
+    error = 2 * worst + 64 * roundoff() + off
+    p, q = -jnp.expm1(none_large) * jnp.exp(finite), -jnp.expm1(none_large_q) * jnp.exp(present)
+    return Rare(p, q, -jnp.expm1(none_small), error, above, below)
 
 
 def _pair_of(pair: DominatingPair | Kept) -> DominatingPair:

@@ -137,6 +137,21 @@ def test_rare_losses_beside_others():
     assert exact.lower <= mesh.upper
 
 
+MISSING = [(0.6, 1e-3, 30, 0.0), (1.0, 1e-3, 10, 0.0), (0.6, 1e-4, 3, 0.5)]
+
+
+@pytest.mark.parametrize("setting", MISSING[: draws(1, 3)])
+def test_rare_losses_beside_a_run_that_may_lose_minus_infinity(setting):
+    """Where P has mass the pair beside them loses log 2 always, so it moves epsilon by that and does nothing else."""
+    *fields, steps, epsilon = setting
+    beside = ja.DiscretePair(np.array([0.5, 0.5, 0.0]), np.array([0.25, 0.25, 0.5]))
+    rare = ja.PoissonSubsampledGaussian(*fields)
+    alone = ja.prv.delta(rare, steps, epsilon, relation="remove")
+    both = ja.saddlepoint.delta((rare, beside), (steps, 1), epsilon + np.log(2), relation="remove")
+    assert both.lower <= alone.upper * (1 + 1e-9)
+    assert alone.lower <= both.upper * (1 + 1e-9)
+
+
 def test_most_settings_of_few_runs_converge():
     random = np.random.default_rng(0)
     count = draws(200, 5000)
