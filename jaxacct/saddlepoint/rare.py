@@ -27,7 +27,6 @@ from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Law, Marked, law_of
 from jaxacct.pytrees import of_each, register_dataclass
 
-
 UNITS = 1024
 """Units of roundoff by which Q's mass where P has none may err, relative to itself: a sum of so many atoms."""
 
