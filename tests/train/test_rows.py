@@ -128,6 +128,66 @@ def test_what_looks_at_the_batch_is_refused_by_name(looks, words, ghost):
         clip_and_sum(loss, jnp.ones(3), jnp.ones((4, 3)), jnp.ones(4, bool), rule=Flat(1.0), ghost=ghost)
 
 
+def hidden_backward(looks):
+    """The same, where only the derivative shows it: a rule of the user's."""
+    same = jax.custom_vjp(lambda x: x)
+    same.defvjp(lambda x: (x, None), lambda _, slope: (looks(slope),))
+    return same
+
+
+def hidden_tangent(looks):
+    same = jax.custom_jvp(lambda x: x)
+    same.defjvp(lambda points, slopes: (points[0], slopes[0] * jax.lax.stop_gradient(looks(points[0]))))
+    return same
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"), [(with_rule, "custom_vmap"), (with_callback, "broadcast_all"), (with_rbg, "rbg")]
+)
+@pytest.mark.parametrize("hidden", [hidden_backward, hidden_tangent])
+@pytest.mark.parametrize("ghost", [True, False])
+def test_what_only_a_derivative_does_is_refused_as_well(hidden, looks, words, ghost):
+    def loss(w, x):
+        return jnp.sum(hidden(looks)(w * x) ** 2)
+
+    with pytest.raises(ValueError, match=words):
+        clip_and_sum(loss, jnp.ones(3), jnp.ones((4, 3)), jnp.ones(4, bool), rule=Flat(1.0), ghost=ghost)
+
+
+def test_a_rule_that_is_only_called_like_one_by_rows_is_refused():
+    def sequential_vmap():
+        return with_rule
+
+    double = sequential_vmap()
+    with pytest.raises(ValueError, match="custom_vmap"):
+        clipped_sum(lambda w, x: jnp.sum(w * jax.lax.stop_gradient(double(x))), jnp.ones(3), jnp.ones((4, 3)),
+                    jnp.ones(4, bool), clip_norm=1.0)  # fmt: skip
+
+
+@pytest.mark.parametrize("ghost", [True, False])
+@pytest.mark.parametrize(
+    "meets", [lambda x: jax.lax.pmean(x, "rows"), lambda x: x * jax.lax.axis_index("rows")], ids=["pmean", "index"]
+)
+def test_examples_of_other_devices_are_not_met(meets, ghost):
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+
+    def total(x):
+        loss = lambda w, x: jnp.sum(w * meets(x))  # noqa: E731
+        return clip_and_sum(loss, jnp.ones(3), x, jnp.ones(8, bool), rule=Flat(1.0), ghost=ghost, sharding=rows)
+
+    with pytest.raises(ValueError, match="axis of devices"):
+        jax.jit(total)(jnp.ones((8, 3)))
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"), [(with_rule, "custom_vmap"), (with_callback, "broadcast_all"), (with_rbg, "rbg")]
+)
+def test_what_is_counted_of_an_example_looks_at_no_other(looks, words):
+    with pytest.raises(ValueError, match=f"what is counted uses .*{words}"):
+        rows.mapped(lambda x: jnp.sum(looks(x)), jnp.ones((20, 3)), 8)
+
+
 def test_what_works_row_by_row_is_not_refused():
     def loss(w, x):
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -178,6 +238,60 @@ def test_a_batch_that_is_no_map_over_rows_is_seen(name):
     rows.check_rows(look(lambda x: x), jnp.ones(3), shape, 16)
     with pytest.raises(ValueError, match="depends on what stands beside it"):
         rows.check_rows(look(MUTANTS[name]), jnp.ones(3), shape, 16)
+
+
+BESIDE = {
+    "NaN anywhere": lambda x: ulp(x, jnp.any(jnp.isnan(x))),
+    "a large number anywhere": lambda x: ulp(x, jnp.any(x > 1e30)),
+    "a large negative number anywhere": lambda x: ulp(x, jnp.any(x < -1e30)),
+    "a row of zeros": lambda x: ulp(x, jnp.any(jnp.all(x == 0, axis=1))),
+    "a mask of zeros": lambda x: x + jnp.sum(0 * x, axis=0),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8])
+def test_small_blocks_are_seen_beside_all_kinds_of_rows(name, size):
+    with pytest.raises(ValueError, match="depends on what stands beside it"):
+        rows.check_rows(lambda w, x: [BESIDE[name](x) * w], jnp.ones(3), jax.ShapeDtypeStruct((3,), jnp.float32), size)
+
+
+@pytest.mark.parametrize("far", [2, 3, 4, 6, 8, 16, 17])
+@pytest.mark.parametrize("is_bad", [jnp.isnan, lambda x: x > 1e30, lambda x: x == 0], ids=["NaN", "large", "zero"])
+def test_rows_are_seen_to_meet_at_all_distances(far, is_bad):
+    def look(w, x):
+        return [ulp(x, is_bad(jnp.roll(x, far, axis=0))) * w]
+
+    with pytest.raises(ValueError, match="depends on what stands beside it"):
+        rows.check_rows(look, jnp.ones(3), jax.ShapeDtypeStruct((3,), jnp.float32), 32)
+
+
+def test_last_digits_of_float64_are_looked_at():
+    def look(w, x):
+        last = (jnp.arange(len(x)) == len(x) - 1)[:, None]
+        return [jnp.where(last, jnp.nextafter(x, jnp.full_like(x, jnp.inf)), x) * w]
+
+    with jax.enable_x64(True):
+        shape = jax.ShapeDtypeStruct((3,), jnp.float64)
+        rows.check_rows(lambda w, x: [x * w], jnp.ones(3), shape, 16)
+        with pytest.raises(ValueError, match="depends on what stands beside it"):
+            rows.check_rows(look, jnp.ones(3), shape, 16)
+
+
+@pytest.mark.parametrize("dtype", [jnp.complex64, jnp.uint4, jnp.int4, jnp.bfloat16, jnp.float8_e4m3fn, jnp.bool_])
+@pytest.mark.parametrize("ghost", [True, False])
+def test_examples_of_any_dtype_are_made_up(dtype, ghost):
+    shape = jax.ShapeDtypeStruct((3,), dtype)
+    real = (lambda x: x.real) if dtype == jnp.complex64 else (lambda x: x.astype(jnp.float32))
+    assert query.check_rows(
+        lambda w, x: jnp.sum(w * real(x)), jnp.ones(3), shape, 16, microbatch_size=None, ghost=ghost
+    )
+
+
+def test_keys_as_examples_are_made_up():
+    shape = jax.eval_shape(lambda: jax.random.key(0))
+    loss = lambda w, x: jnp.sum(w * jax.random.normal(x, (3,)))  # noqa: E731
+    assert query.check_rows(loss, jnp.ones(3), shape, 16, microbatch_size=None, ghost=True)
 
 
 def test_blocks_are_whole_tiles_within_the_memory_that_is_given():

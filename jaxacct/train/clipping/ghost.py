@@ -35,7 +35,7 @@ from jaxacct.train.clipping.layers import (
     matrix_form,
     matrix_shape,
 )
-from jaxacct.train.clipping.rows import apart, need_care, refuse
+from jaxacct.train.clipping.rows import apart, refuse
 from jaxacct.train.clipping.shards import WHOLE, side
 from jaxacct.train.clipping.uses import Path, Use, Uses
 
@@ -173,7 +173,6 @@ class GhostLoss:
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in (*leaves, *parts)]
         traced = jax.make_jaxpr(flat)(*shapes)
         refuse(traced.jaxpr)
-        self._apart = apart if need_care(traced.jaxpr) else None
         self._uses = Uses(traced, self._count)
         self.taps: dict[int, Tap] = {}
         self.reasons: list[str] = []
@@ -239,8 +238,7 @@ class GhostLoss:
             inputs = [own[leaf] if leaf in own else leaves[leaf] for leaf in range(self._count)]
             return self._uses.evaluate(tapped, [*inputs, *jax.tree.leaves(example)], shifts)
 
-        slope = jax.grad(run, argnums=(0, 1), has_aux=True)
-        slope = self._apart(slope) if self._apart else slope
+        slope = apart(jax.grad(run, argnums=(0, 1), has_aux=True))
         (cotangents, gradients), activations = jax.vmap(slope, in_axes=(None, None, 0))(shifts, own, examples)
         return [
             Stored.of(gradients[leaf], spec)

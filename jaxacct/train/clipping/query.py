@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float64, PyTree
 from jaxacct.precision import is_concrete, within_scope
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
-from jaxacct.train.clipping.rows import apart, filled, need_care, refuse, rows_at_once
+from jaxacct.train.clipping.rows import apart, filled, refuse, rows_at_once
 from jaxacct.train.clipping.rows import check_rows as rows_are_alone
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 from jaxacct.train.clipping.shards import WHOLE, Shards, dealt
@@ -226,10 +226,8 @@ class StoredLoss:
     def __init__(
         self, loss: Loss, params: PyTree, example: PyTree, specs: Sequence[PartitionSpec] | None = None
     ) -> None:
-        traced = jax.make_jaxpr(loss)(params, example)
-        refuse(traced.jaxpr)
-        slope = jax.grad(loss)
-        self._gradients = jax.vmap(apart(slope) if need_care(traced.jaxpr) else slope, in_axes=(None, 0))
+        refuse(jax.make_jaxpr(loss)(params, example).jaxpr)
+        self._gradients = jax.vmap(apart(jax.grad(loss)), in_axes=(None, 0))
         self._specs = specs
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:

@@ -30,7 +30,7 @@ import numpy as np
 from jax.extend import core
 from jaxtyping import Array, PyTree, UInt32
 
-from jaxacct.precision import is_concrete
+from jaxacct.precision import is_concrete, within_scope
 
 TILE = 8
 """Rows of a tile of XLA's CPU code, and a divisor of those of other compilers. Sound for any value: it is checked."""
@@ -41,6 +41,16 @@ HUGE = 3e38
 CALLBACKS = ("pure_callback", "io_callback", "ffi_call")
 BY_ROWS = ("sequential", "sequential_unrolled")
 """Ways of batching a callback that call it for each row."""
+
+GENERATORS = ("rng_bit_generator", "rng_uniform")
+"""Operations that draw the numbers of a whole batch at once."""
+
+
+BESIDE = np.array([4, 5, 6, 2, 3])
+"""Kinds of made-up rows that stand beside those of ordinary numbers: NaN, large ones of both signs, zeros and ones."""
+
+MIXTURES = 2 * len(BESIDE)
+"""Arrangements of all kinds: each of BESIDE once at each of two places."""
 
 
 def rows_at_once(rows: int, microbatch_size: int | None) -> int:
@@ -74,7 +84,8 @@ def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> A
     rows = len(jax.tree.leaves(tree)[0])
     size = rows_at_once(rows, block)
     whole = filled(tree, rows, -(-rows // size) * size)
-    found = jax.lax.map(jax.vmap(function), jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
+    together = jax.vmap(apart(function, "what is counted"))
+    found = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
     return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], found)
 
 
@@ -86,24 +97,34 @@ def operations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
             yield from operations(inner)
 
 
-def refuse(jaxpr: core.Jaxpr) -> None:
-    """Raises ValueError where the traced loss of one example has an operation that would look at a whole batch."""
+def refuse(jaxpr: core.Jaxpr, what: str = "loss") -> None:
+    """Raises ValueError where ``what``, traced for one example, has an operation that would look at a whole batch."""
     for step in operations(jaxpr):
         name = step.primitive.name
-        if name == "custom_vmap_call" and "sequential_vmap" not in step.params["rule"].__qualname__:
-            what, instead = "jax.custom_batching.custom_vmap, whose rule is given all examples", "sequential_vmap"
+        if name == "custom_vmap_call" and not _calls_each_row(step.params["rule"]):
+            used, instead = "jax.custom_batching.custom_vmap, whose rule is given all examples", "sequential_vmap"
         elif name in CALLBACKS and step.params.get("vmap_method", "sequential") not in BY_ROWS:
-            what = f"a callback, {name}, with vmap_method={step.params.get('vmap_method')!r}"
+            used = f"a callback, {name}, with vmap_method={step.params.get('vmap_method')!r}"
             instead = 'vmap_method="sequential"'
-        elif name == "rng_bit_generator" or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
-            what = "random keys of the kind rbg, whose numbers depend on the batch"
+        elif name in GENERATORS or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
+            used = "random keys of the kind rbg, whose numbers depend on the batch"
             instead = 'keys of impl="threefry2x32"'
         else:
             continue
         raise ValueError(
-            f"loss uses {what}: one example's gradient could depend on the others, and clipping would bound nothing. "
+            f"{what} uses {used}: one example's gradient could depend on the others, and clipping would bound nothing. "
             f"Use {instead} instead."
         )
+    if axes := [effect for effect in jaxpr.effects if type(effect).__name__ == "NamedAxisEffect"]:
+        raise ValueError(
+            f"{what} refers to an axis of devices ({axes[0]}), by lax.pmean or lax.axis_index, say: one example's "
+            "gradient could depend on those of other devices, and clipping would bound nothing. Leave it out."
+        )
+
+
+def _calls_each_row(rule: Any) -> bool:
+    """Returns whether a batching rule is that of ``sequential_vmap``: JAX's, and no function of the same name."""
+    return "sequential_vmap" in rule.__qualname__ and str(rule.__module__).startswith("jax.")
 
 
 def need_care(jaxpr: core.Jaxpr) -> bool:
@@ -111,14 +132,18 @@ def need_care(jaxpr: core.Jaxpr) -> bool:
     return any(_is_grouped(step) or _narrow_indices(step) for step in operations(jaxpr))
 
 
-def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def apart(function: Callable[..., Any], what: str = "loss") -> Callable[..., Any]:
     """Returns ``function``, in a batch of which grouped convolutions are computed one by one, and indices are wide.
 
-    For what is differentiated already: of other derivatives nothing is said.
+    For what is differentiated already: of other derivatives nothing is said. It is traced for that, and here what
+    users' rules of derivatives do is seen, which a trace of their loss does not show: :func:`refuse` looks at it.
     """
 
     def run(*args: Any) -> Any:
         traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        refuse(traced.jaxpr, what)
+        if not need_care(traced.jaxpr):
+            return function(*args)
         found = _evaluated(traced.jaxpr, traced.consts, jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
@@ -150,26 +175,35 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     kinds = [_of_kind(example, draw) for draw in draws]
     kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, HUGE, -HUGE)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
-    is_finite, places = False, np.arange(size)
-    # Of two rows: alone with copies of themselves, and at all even and all odd places with every kind between them.
-    # The others of finite numbers follow where nothing has been finite so far.
-    for row in range(len(draws)):
-        if row >= 2 and is_finite:
-            break
-        expected = None
-        others = (places // 2 + row + 1) % len(kinds)
-        for own in (places >= 0, places % 2 == 0, places % 2 == 1):
-            found, finite = map(np.asarray, prints(params, stacked, np.where(own, row, others).astype(np.int32)))
-            expected = found[0] if expected is None else expected
-            is_finite |= bool(np.any(finite))
-            if np.any(wrong := own & (found != expected)):
+    alone: dict[int, tuple[Any, bool]] = {}
+    # Each of finite numbers first with copies of itself at all places; then all kinds among each other.
+    for chosen in (*(np.full(size, kind) for kind in range(len(draws))), *_mixtures(size, random)):
+        found, finite = map(np.asarray, prints(params, stacked, chosen.astype(np.int32)))
+        for kind in {*chosen.tolist()} & {*range(len(draws))}:
+            bits, is_finite = alone.setdefault(kind, (found[0], bool(finite[0])))
+            # A gradient that is not finite is left out whatever its bits, and has to be so beside all others.
+            same = (found == bits) & finite if is_finite else ~finite
+            if np.any(wrong := (chosen == kind) & ~same):
                 raise ValueError(
                     f"the gradient of one example depends on what stands beside it, or where: of {size} rows computed "
                     f"together, made-up ones, row {int(np.argmax(wrong))} has other bits than the same row elsewhere. "
                     "Clipping would not bound what one example changes. Give microbatch_size=1, which computes each "
                     "by itself; or look for what mixes examples in the loss, and please report it."
                 )
-    return is_finite
+    return any(is_finite for _, is_finite in alone.values())
+
+
+def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yields which kind stands at each place of a block: the first two at half of them, the others between them.
+
+    At even places and at odd ones, each of the others next to them, also in blocks of two rows; in longer blocks at
+    random places as well, so that rows meet at all distances.
+    """
+    for turn in range(MIXTURES if size > 1 else 0):
+        is_own = np.arange(size) % 2 == turn % 2
+        is_own = random.permutation(is_own) if turn >= MIXTURES // 2 and size > 2 else is_own
+        rank, number = np.cumsum(is_own) - 1, np.cumsum(~is_own) - 1
+        yield np.where(is_own, (rank + turn // 2) % 2, BESIDE[(number + turn // 2) % len(BESIDE)])
 
 
 def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
@@ -179,25 +213,25 @@ def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
 def _made(like: Any, values: Any) -> Array:
     """Returns made-up numbers of a shape and dtype; of whole numbers the nearest, none below 0."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.split(jax.random.key(0, impl=str(jax.random.key_impl(like))), like.shape)
-    if jnp.issubdtype(like.dtype, jnp.floating):
+        return jax.random.split(jax.random.key(0, impl=jax.random.key_impl(jnp.empty((), like.dtype))), like.shape)
+    if jnp.issubdtype(like.dtype, jnp.inexact):
         most = float(jnp.finfo(like.dtype).max)
-        return jnp.asarray(np.clip(values, -most, most), like.dtype)
-    largest = 1 if like.dtype == bool else int(min(np.iinfo(like.dtype).max, 2**53))
+        real = np.clip(values, -most, most)
+        return jnp.asarray(real if _is_real(like) else real * (1 - 0.5j), like.dtype)
+    largest = 1 if like.dtype == bool else int(min(jnp.iinfo(like.dtype).max, 2**53))
     return jnp.asarray(np.clip(np.nan_to_num(np.abs(values)), 0, largest).astype(np.int64), like.dtype)
 
 
-def _is_real(part: Array) -> bool:
+def _is_real(part: Any) -> bool:
     return bool(jnp.issubdtype(part.dtype, jnp.floating))
 
 
 def _fingerprints(parts: list[Array]) -> UInt32[Array, " rows"]:
     """Returns a number of each row that tells its bits apart: sums modulo 2^32, so in any order the same."""
     total = jnp.zeros(len(parts[0]), jnp.uint32)
-    for number, part in enumerate(parts):
-        rows = part.reshape(len(part), -1)
+    pieces = [piece.reshape(len(piece), -1) for part in parts for piece in _pieces(part)]
+    for number, rows in enumerate(pieces):
         if _is_real(rows):
-            rows = rows.astype(jnp.float32)
             # Of zeros the sign is no matter, of NaN nothing else.
             rows = jnp.where(rows == 0, 0.0, jnp.where(jnp.isnan(rows), jnp.nan, rows))
             bits = jax.lax.bitcast_convert_type(rows, jnp.uint32)
@@ -207,6 +241,20 @@ def _fingerprints(parts: list[Array]) -> UInt32[Array, " rows"]:
         weights = (jax.lax.iota(jnp.uint32, rows.shape[1]) + jnp.uint32(number)) * jnp.uint32(2654435761) | 1
         total += jnp.sum((bits ^ (bits >> 15)) * weights[None, :], axis=1, dtype=jnp.uint32)
     return total
+
+
+@within_scope
+def _pieces(part: Array) -> list[Array]:
+    """Returns arrays of float32, or of whole numbers, that tell apart what ``part`` does: all digits of float64."""
+    if jnp.issubdtype(part.dtype, jnp.complexfloating):
+        return _pieces(part.real) + _pieces(part.imag)
+    if not _is_real(part):
+        return [part]
+    pieces = [part.astype(jnp.float32)]
+    for _ in range(2 if part.dtype.itemsize > 4 else 0):  # float32 holds 24 digits of 53
+        part = part - pieces[-1].astype(part.dtype)
+        pieces.append(part.astype(jnp.float32))
+    return pieces
 
 
 def _is_grouped(step: core.JaxprEqn) -> bool:
