@@ -13,13 +13,9 @@ Subnormal numbers may be flushed to zero, and the bounds allow for it.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import functools
-import math
-import pickle
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -30,20 +26,16 @@ import numpy as np
 from jax.scipy.special import erf, ndtr
 from jaxtyping import Array
 
-from jaxacct import program_cache
 from jaxacct.arithmetic import UnsoundBackendError, is_decided, platform
-from jaxacct.numpy_programs.code import Code, run
 
 
 class By(enum.Enum):
-    """What makes and runs a program; each is asked of the same table."""
+    """The ways in which a program is compiled; each is asked of the same table."""
 
     XLA = "XLA"
     """As JAX compiles by default."""
     XLA_FAST = "XLA, compiling fast"
     """Told :data:`FAST`: another code generator, which makes machine code of loops without LLVM's passes."""
-    NUMPY = "NumPy"
-    """Nothing is compiled (:mod:`jaxacct.numpy_programs`)."""
 
     @property
     def options(self) -> dict[str, str | bool] | None:
@@ -225,21 +217,9 @@ def _given() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.repeat(np.arange(len(rows)), [len(x) for x, _ in rows]), x, y
 
 
-def _code(content: bytes) -> Code:
-    found = pickle.loads(content)
-    if not isinstance(found, Code):
-        raise TypeError
-    return found
-
-
-def computed(by: By = By.XLA, *, anew: bool = True) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns what the device in use, or NumPy, makes of :func:`table`'s arguments.
-
-    Unless ``anew``, an earlier process may have compiled it: that tells of the machine, not of this compiler.
-    """
+def computed(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns what the device in use makes of :func:`table`'s arguments, in a program that is compiled for that."""
     given = _given()
-    functions = tuple(assumption.function for assumption in ASSUMED.values())
-    place = program_cache.place_of(_together, given, functions, by)
     with (
         jax.enable_x64(True),
         jax.transfer_guard("allow"),
@@ -247,27 +227,10 @@ def computed(by: By = By.XLA, *, anew: bool = True) -> tuple[dict[str, np.ndarra
         jax.debug_nans(False),
         jax.debug_infs(False),
         jax.disable_jit(False),
+        jax.ensure_compile_time_eval(),
     ):
-        # Anew, lest it be what was traced when the table was another.
-        program, device = jax.jit(functools.partial(_together)), program_cache.cpu()
-        if by is By.NUMPY:
-            code = program_cache.read(place, _code)
-            if code is None:
-                from jaxacct.numpy_programs.translate import translated  # not needed where all is on the disk
-
-                code = translated(program.trace(*given).jaxpr)
-                program_cache.write(place, lambda: pickle.dumps(code))
-            ((found,), _) = run(code, given, math.inf)
-        elif device is None:
-            with jax.ensure_compile_time_eval():
-                found = program(*given)
-        else:
-            structure = jax.tree.structure((given, {}))
-            compiled = None if anew else program_cache.load(place, structure, device)
-            if compiled is None:
-                compiled = program.lower(*given).compile(by.options)
-                program_cache.save(place, compiled, device, given)
-            found = compiled(*given)
+        # A function of its own, lest it be what was traced when the table was another.
+        found = jax.jit(functools.partial(_together), compiler_options=by.options)(*given)
     rows = np.split(np.asarray(found), np.flatnonzero(np.diff(given[0])) + 1)
     names = table().arguments
     return dict(zip(names, rows, strict=False)), np.stack(rows[len(names) :])
@@ -295,29 +258,12 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
     return found
 
 
-class _Left(threading.local):
-    traces = 0
+_sound: set[tuple[str, By]] = set()
+"""Platforms, and the ways of compiling for them, that have passed."""
 
 
-_left = _Left()
-
-
-@contextlib.contextmanager
-def left_to_the_caller() -> Iterator[None]:
-    """Within it nothing is compiled: what is traced there is checked by whoever runs it, on what that runs it with."""
-    _left.traces += 1
-    try:
-        yield
-    finally:
-        _left.traces -= 1
-
-
-_sound: dict[tuple[str, By], bool] = {}
-"""Platforms and what runs programs there that have passed: whether by a program that was compiled anew."""
-
-
-def check(by: By = By.XLA, *, anew: bool = False) -> None:
-    """Computes the table on the backend in use, or by NumPy, once a process, and raises where one fails.
+def check(by: By = By.XLA) -> None:
+    """Computes the table on the backend in use, once a process for each way of compiling, and raises where it fails.
 
     Inside somebody's trace, too. What is traced here and compiled for another backend elsewhere is not seen.
 
@@ -325,15 +271,13 @@ def check(by: By = By.XLA, *, anew: bool = False) -> None:
         UnsoundBackendError: the backend breaks an assumption.
     """
     name = platform()
-    if (name == "tpu" and is_decided()) or (_left.traces and by is By.XLA):
+    if (name == "tpu" and is_decided()) or (name, by) in _sound:
         return
-    if _sound.get((name, by), False) or (not anew and (name, by) in _sound):
-        return
-    broken = failures(*computed(by, anew=anew))
+    broken = failures(*computed(by))
     if broken:
         raise UnsoundBackendError(
             f"the backend {name!r} ({by.value}) does not compute as the certificates assume: {'; '.join(broken)}. No "
             "number would be a bound there: run the accounting on another one, under "
             "jax.default_device(jax.devices('cpu')[0])"
         )
-    _sound[name, by] = anew
+    _sound.add((name, by))

@@ -13,7 +13,7 @@ from jaxacct.elementary import ASSUMED, OPERATIONS, UnsoundBackendError, failure
 @pytest.fixture
 def unchecked(monkeypatch):
     """No platform has passed yet."""
-    monkeypatch.setattr(elementary, "_sound", {})
+    monkeypatch.setattr(elementary, "_sound", set())
 
 
 @pytest.fixture(params=elementary.By, ids=lambda by: by.name)

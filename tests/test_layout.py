@@ -10,8 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("pytrees", "jaxprs", "arithmetic", "float_pairs", "later", "platforms", "program_cache", "numpy_programs"),
-    *("elementary", "programs"),
+    *("pytrees", "jaxprs", "arithmetic", "float_pairs", "later", "platforms", "elementary", "programs"),
     *(
         "rates",
         "outward",

@@ -19,7 +19,7 @@ PACKAGES = ["jaxacct"] + [
     name
     for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
     # The command's public face is its help; pairs of float32 are asked for by ``arithmetic=``, and NumPy's by nobody.
-    if is_package and name not in ("jaxacct.cli", "jaxacct.float_pairs", "jaxacct.numpy_programs")
+    if is_package and name not in ("jaxacct.cli", "jaxacct.float_pairs")
 ]
 
 NUMBERS = ("prv", "saddlepoint", "rdp", "gdp", "tradeoff", "convert", "iteration", "calibrate", "filters", "odometers")

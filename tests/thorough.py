@@ -20,10 +20,8 @@ def cases(usual: Sequence[Case], more: Sequence[Case]) -> list[Case]:
 
 
 def program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays as one program, where it is not ``jax.jit`` that is asked about.
-
-    As everywhere in the package, NumPy's operations do until a compiler pays; thorough runs compile at once.
-    """
+    """A function of arrays as one program, where it is not ``jax.jit`` that is asked about: compiled fast, but in
+    thorough runs."""
     import jax
 
     from jaxacct.programs import Program

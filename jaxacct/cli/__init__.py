@@ -21,13 +21,11 @@ from typing import Any
 
 from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, explore, sweep, training, verify
 from jaxacct.cli.arguments import Parser
+from jaxacct.cli.cache import keep_compilations
 from jaxacct.processes import Interrupts
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
 """What wrong input raises, in this library and in the standard one."""
-
-BY_THE_LIBRARY = ("epsilon", "delta", "calibrate", "verify", "certify")
-"""Commands all of whose programs the library keeps by itself (:mod:`jaxacct.program_cache`)."""
 
 
 def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
@@ -37,8 +35,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         with _as_a_command(interrupts), interrupts:
             parsed = build_parser().parse_args(arguments)
             name = f"jaxacct {parsed.command}"
-            if parsed.command not in BY_THE_LIBRARY:
-                _keep_compilations()
+            keep_compilations()
             code = parsed.run(parsed)
             sys.stdout.flush()
         return code
@@ -162,18 +159,3 @@ class Completion(argparse.Action):
             parser.error('--print-completion needs shtab, which is missing: pip install "jaxacct[completion]"')
         print(shtab.complete(parser, shell=shell))
         parser.exit()
-
-
-def _keep_compilations() -> None:
-    """Lets JAX keep what it compiles between runs of the command, beside the library's own programs.
-
-    Only here: a library must leave the process's JAX settings alone, an application may choose them.
-    """
-    import jax
-
-    from jaxacct import program_cache
-
-    folder = program_cache.folder()
-    if folder is not None and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(folder / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

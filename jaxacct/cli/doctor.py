@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from jaxacct.cli.arguments import add_json, examples
+from jaxacct.cli.cache import folder
 from jaxacct.cli.shown import print_facts, show
 
 PACKAGES = {
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _found() -> dict[str, Any]:
     import jax
 
-    from jaxacct import __version__, elementary, program_cache
+    from jaxacct import __version__, elementary
     from jaxacct.arithmetic import UnsoundBackendError
 
     record: dict[str, Any] = {
@@ -50,23 +51,23 @@ def _found() -> dict[str, Any]:
     try:
         record["devices"] = [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
     except RuntimeError as error:  # a platform that is asked for and not there
-        return record | {"devices": [], "arithmetic": {"none": str(error).splitlines()[0]}} | _around(program_cache)
+        return record | {"devices": [], "arithmetic": {"none": str(error).splitlines()[0]}} | _around()
     arithmetic = {}
     for by in elementary.By:
         try:
-            elementary.check(by, anew=True)
+            elementary.check(by)
             arithmetic[by.value] = "sound"
         except UnsoundBackendError as error:
             arithmetic[by.value] = str(error)
-    return record | {"arithmetic": arithmetic} | _around(program_cache)
+    return record | {"arithmetic": arithmetic} | _around()
 
 
-def _around(program_cache: Any) -> dict[str, Any]:
-    folder = program_cache.folder()
-    files = [] if folder is None else [path for path in folder.rglob("*") if path.is_file()]
+def _around() -> dict[str, Any]:
+    kept = folder()
+    files = [] if kept is None else [path for path in kept.rglob("*") if path.is_file()]
     installed = {name: next((one.version for one in metadata.distributions(name=name)), None) for name in PACKAGES}
     return {
-        "cache": None if folder is None else str(folder),
+        "cache": None if kept is None else str(kept),
         "cache_bytes": sum(path.stat().st_size for path in files),
         "installed": installed,
     }

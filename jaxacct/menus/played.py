@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxacct import validation
+from jaxacct.elementary import By
 from jaxacct.mechanisms.mechanism import Mechanism
 from jaxacct.menus.dominance import costlier
 from jaxacct.menus.game import Losses, Solved, Window, solve
@@ -27,13 +28,13 @@ MOST_LEVELS = 2**20
 """The largest budget that is looked at."""
 
 LONG = 2e8
-"""Points of all levels, items and directions from which the program is compiled well at once: that takes half a second
-more, and five nanoseconds less for each of them."""
+"""Points of all levels, items and directions from which the program is compiled as JAX does by default: that takes half
+a second more, and five nanoseconds less for each of them. Speed only."""
 
 MOST_WORK = 1e12
 """The same beyond which a game is refused, about two hours of a core."""
 
-solve_well = Program(solve.function, ("ring",), patience=0)
+solve_well = Program(solve.function, ("ring",), by=By.XLA)
 
 FAR = 10.0
 """Standard deviations of a sum that are looked at on either side."""

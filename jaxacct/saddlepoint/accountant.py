@@ -16,7 +16,6 @@ from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmet
 from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Once, Parts, directed_parts, once, runs_nothing, says_nothing
-from jaxacct.elementary import By
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
 from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
@@ -210,7 +209,7 @@ def _every(directions: tuple[Parts, ...], questions: Question) -> Bounds:
     return jax.lax.map(lambda question: solve.bounds_of(directions, question)[0], questions)
 
 
-_each = Program(_every, patience=0.5, by=By.XLA_FAST)  # a row by NumPy, not more
+_each = Program(_every)
 
 
 @compiled

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct import programs, saddlepoint
+from jaxacct import saddlepoint
 from jaxacct.mechanisms.shifts import subsampled_pair
 
 
@@ -42,21 +42,6 @@ def test_derivatives_are_those_of_the_exact_value(argument):
         moved[argument] += sign * step
         sides.append(float(upper_and_estimate(*moved).estimate))
     assert float(found) == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5)
-
-
-def test_a_derivative_runs_the_program_that_found_the_answer(monkeypatch):
-    found, find = [], programs.Program._found
-
-    def noted(self, *args):
-        found.append(self.function.__name__)
-        return find(self, *args)
-
-    monkeypatch.setattr(programs.Program, "_found", noted)
-    monkeypatch.setattr(programs.Program, "_compile", None)  # and nothing is compiled
-    programs.forget()
-    upper_and_estimate(0.98, 0.01, 1000)
-    jax.grad(lambda s: upper_and_estimate(s, 0.01, 1000).estimate)(1.0)
-    assert found == ["_found", "_log_slopes"]
 
 
 @pytest.mark.parametrize("direction", ["remove", "add", "replace"])

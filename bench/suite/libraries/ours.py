@@ -11,12 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxacct as ja
-from jaxacct import programs
 from jaxacct.prv import ToleranceWarning
 
 warnings.simplefilter("ignore", ToleranceWarning)
-programs.PATIENCE = 0
-"""What is asked here stands for what is asked often: compiled at once. What a first answer takes is `bench.cold`'s."""
 
 COMPILED = {"compiles": True}
 """The first call compiles: it is no measure of the ones after it, however long it took."""
