@@ -265,7 +265,13 @@ def test_a_users_own_mechanism_that_is_two_runs():
         return found.lower, found.upper
 
     told.add("traced", *asked(np.float64(3.0)))
-    assert told.pairs == 3
+    told.add("Rényi", 0.0, rdp.epsilon(Twice(3.0), 1, DELTA))
+    assert told.pairs == 6
+    curves = [rdp.curve(each, [2.0, 8.0]) for each in (Twice(3.0), ja.Gaussian(3.0))]
+    np.testing.assert_allclose(curves[0], 2 * curves[1], rtol=1e-9)
+    one, two = ja.filters.ZCDPFilter(1.0, DELTA), ja.filters.RenyiFilter(1.0, DELTA)
+    for each in (one, two):
+        assert each.remaining(Twice(30.0)) == each.remaining(ja.Gaussian(30.0)) // 2 > 0
 
 
 def test_the_values_that_were_found_wrong():

@@ -139,11 +139,17 @@ class Mechanism(Fields, abc.ABC):
 
     @property
     def composed(self) -> bool:
-        """Whether a run of it is always accounted for as the mechanisms of :meth:`apart`, by all accountants."""
-        return False
+        """Whether a run of it is always accounted for as the mechanisms of :meth:`apart`, by all accountants.
+
+        So it is where a class has written that; one whose runs are sometimes its own says here when they are not.
+        """
+        return type(self).apart is not Mechanism.apart
 
     def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
-        """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; mostly itself, so often."""
+        """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; by default itself, so often.
+
+        A class that gives itself among others overrides :attr:`composed`, too.
+        """
         return [(self, steps)]
 
 
