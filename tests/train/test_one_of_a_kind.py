@@ -137,6 +137,12 @@ def test_a_norm_below_float32_is_refused_before_it_costs_anything(rule):
         trainer(clip_norm=1e-40)
 
 
+@pytest.mark.parametrize("norm", [1e19, 1e39])
+def test_a_norm_whose_noise_overflows_is_refused_before_it_costs_anything(norm):
+    with pytest.raises(ValueError, match="above 2"):
+        trainer(clip_norm=norm)
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(TypeError, match="epsilon missing"):
         trainer(epsilon=None)

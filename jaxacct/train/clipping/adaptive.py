@@ -16,13 +16,11 @@ from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64
 from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
-from jaxacct.train.clipping.rules import ClippingRule, check_finite_clip_norm, flat_factors
+from jaxacct.train.clipping.rules import MOST_CLIP_NORM, ClippingRule, check_finite_clip_norm, flat_factors
 from jaxacct.train.noise import standard_normal
 
 COUNT_SENSITIVITY = 0.5
 """Each example adds 1/2 to the centred count if it is unclipped and takes 1/2 away if not."""
-
-MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 
 
 @register_dataclass

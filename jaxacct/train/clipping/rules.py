@@ -22,6 +22,9 @@ from jaxacct.precision import in_float64, is_concrete
 from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 
+MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
+"""Gradients whose squares leave float32 count as zero anyway, little above it."""
+
 
 class ClippingRule:
     """What every clipping rule answers. Subclasses are frozen dataclasses registered as pytrees."""
@@ -231,12 +234,17 @@ def check_clip_norm(value: Any) -> None:
 
 
 def check_finite_clip_norm(value: Any, name: str = "clip_norm") -> None:
-    """Raises as :func:`check_clip_norm` does, and where it is infinite."""
+    """Raises as :func:`check_clip_norm` does, and where it is infinite, or above 2^60: its noise may overflow."""
     validation.check_positive(value, name)
     seen = validation.concrete_value(value)
     if seen is not None and not np.all(seen >= LEAST_CLIP_NORM):
         raise ValueError(
             f"{name} = {value} is below 2^-60, where float32 loses gradients: give a larger one, and scale the loss up."
+        )
+    if seen is not None and not np.all(seen <= MOST_CLIP_NORM):
+        raise ValueError(
+            f"{name} = {value} is above 2^60: gradients as long as that are left out, and noise of its size would be "
+            "all that is learned. Give a smaller one."
         )
 
 
