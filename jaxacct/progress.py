@@ -16,7 +16,8 @@ EVERY = 10.0
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Gives what is called with how many are done, and with words about them, to show it on standard error.
 
-    A line has the rate since the beginning, when ``done`` were done already, and the time left.
+    A line has the rate and the time left. Both count from the first ones that were done here: what comes before them is
+    mostly compilation. In a log, words that come before anything is done have a line at once.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -41,16 +42,25 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
         finally:
             bar.stop()
     else:
-        before, begun = done, time.monotonic()
+        before, begun, is_first = done, time.monotonic(), True
         said = begun
 
         def line(done: int, words: str = "") -> None:
-            nonlocal said
+            nonlocal before, begun, said, is_first
             now = time.monotonic()
-            if now - said >= EVERY and done > before:
-                said, pace = now, (done - before) / (now - begun)
-                left = datetime.timedelta(seconds=round((total - done) / pace))
-                text = f"{name}: {done:,} of {total:,} ({done / total:.0%}), {pace:.3g} a second, {left} left"
+            if is_first and done == before:
+                if words:
+                    said = now
+                    print(f"{name}: {words}", file=sys.stderr, flush=True)
+            elif is_first:
+                before, begun, is_first = done, now, False
+            if now - said >= EVERY and not (is_first and done == before):
+                said = now
+                text = f"{name}: {done:,} of {total:,} ({done / total:.0%})"
+                if done > before:
+                    pace = (done - before) / (now - begun)
+                    left = datetime.timedelta(seconds=round((total - done) / pace))
+                    text += f", {pace:.3g} a second, {left} left"
                 print(", ".join(filter(None, (text, words))), file=sys.stderr, flush=True)
 
         yield line

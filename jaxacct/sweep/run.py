@@ -71,6 +71,7 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
             done += count
             show(done)
 
+        show(0, "compiling")
         for i, size in sizes.items():
             if store.holds(i):  # and what is damaged is done again
                 advance(size)

@@ -75,6 +75,12 @@ class ExampleLoss:
                 "or into a module other than its argument. Flax has its own transformations for that: nnx.remat, "
                 "nnx.vmap, nnx.scan, nnx.jit."
             ) from error
+        except ValueError as error:
+            if "deterministic" in str(error):
+                error.add_note(
+                    "The module has to know whether it trains: call model.train() before the trainer is made."
+                )
+            raise
         check_one_number(value, "loss", floating=True)
         return made
 

@@ -42,6 +42,15 @@ from jaxacct.train.spending import items_of, spending
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
+OTHER_NAMES = {
+    **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "clipping_norm", "clipping_threshold"), "clip_norm"),
+    **dict.fromkeys(("batch_size", "lot_size", "logical_batch_size"), "expected_batch_size"),
+    **dict.fromkeys(("sample_rate", "rate"), "sampling_rate"),
+    **dict.fromkeys(("target_epsilon", "target_delta"), "epsilon and delta"),
+    "max_physical_batch_size": "microbatch_size",
+}
+"""Names that other libraries have for arguments of the trainer, for a message."""
+
 
 class DPTrainer(Loop):
     """Trains a Flax module on one data set by DP-SGD, within a budget.
@@ -140,13 +149,14 @@ class DPTrainer(Loop):
         batches = group_of(Batches, batches, "batches", given)
         self.placement = placement = group_of(Placement, placement, "placement", given)
         self.augmentation = augmentation = group_of(Augmentation, augmentation, "augmentation", given)
+        for name in given.keys() - {"clip_norm"}:
+            meant = f": {OTHER_NAMES[name]} is meant" if name in OTHER_NAMES else ""
+            raise TypeError(f"DPTrainer() got an unexpected keyword argument {name!r}{meant}.")
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(f"optimizer = {optimizer!r}: give an Optax transformation, such as optax.adam(1e-3).")
         if metrics is not None and not isinstance(metrics, Metrics):
             raise TypeError(f"metrics = {metrics!r}: give a jaxacct.train.Metrics.")
-        if given:
-            raise TypeError(f"DPTrainer() got an unexpected keyword argument {next(iter(given))!r}")
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.noise = owned_settings(noise, "noise")

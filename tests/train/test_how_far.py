@@ -63,3 +63,36 @@ def test_a_second_display_is_none(monkeypatch):
     with progress("steps", 3) as show:
         show(1, "so far")
     assert Console is not None
+
+
+def test_a_log_says_what_is_compiled_and_its_rate_does_not_count_that(monkeypatch, capsys):
+    clock = iter([0.0, 1.0, 50.0, 58.0, 66.0])
+    monkeypatch.setattr("jaxacct.progress.time.monotonic", lambda: next(clock))
+    with progress("steps", 100) as show:
+        show(0, "compiling")
+        for done in (10, 20, 30):
+            show(done)
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "steps: compiling"
+    assert rest[0].startswith("steps: 10 of 100 (10%)")
+    assert "a second" not in rest[0]
+    assert "1.25 a second, 0:00:56 left" in rest[1]
+
+
+def test_a_name_of_another_library_is_answered_with_the_one_meant():
+    settings = {"epsilon": 3.0, "delta": 1e-3, "steps": 6, "expected_batch_size": 20}
+    with pytest.raises(TypeError, match="'max_grad_norm': clip_norm is meant"):
+        DPTrainer(
+            nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda model, x: model(x)[0], optax.sgd(0.1), (X,), max_grad_norm=1.0,
+            **settings,
+        )  # fmt: skip
+
+
+def test_a_module_that_does_not_know_whether_it_trains_is_told_how():
+    model = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="deterministic") as raised:
+        DPTrainer(
+            nnx.Sequential(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), model), lambda model, x: model(x)[0], optax.sgd(0.1), (X,),
+            epsilon=3.0, delta=1e-3, steps=6, expected_batch_size=20, clip_norm=1.0,
+        )  # fmt: skip
+    assert "model.train()" in raised.value.__notes__[0]
