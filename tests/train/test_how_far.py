@@ -89,10 +89,10 @@ def test_a_name_of_another_library_is_answered_with_the_one_meant():
 
 
 def test_a_module_that_does_not_know_whether_it_trains_is_told_how():
-    model = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    model = nnx.MultiHeadAttention(2, in_features=4, decode=False, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="deterministic") as raised:
         DPTrainer(
-            nnx.Sequential(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), model), lambda model, x: model(x)[0], optax.sgd(0.1), (X,),
-            epsilon=3.0, delta=1e-3, steps=6, expected_batch_size=20, clip_norm=1.0,
+            model, lambda model, x: model(x).sum(), optax.sgd(0.1), (np.ones((60, 3, 4), np.float32),), epsilon=3.0,
+            delta=1e-3, steps=6, expected_batch_size=20, clip_norm=1.0,
         )  # fmt: skip
     assert "model.train()" in raised.value.__notes__[0]
