@@ -89,7 +89,7 @@ def test_a_name_of_another_library_is_answered_with_the_one_meant():
 
 
 def test_a_module_that_does_not_know_whether_it_trains_is_told_how():
-    model = nnx.MultiHeadAttention(2, in_features=4, decode=False, rngs=nnx.Rngs(0))
+    model = nnx.MultiHeadAttention(2, in_features=4, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="deterministic") as raised:
         DPTrainer(
             model, lambda model, x: model(x).sum(), optax.sgd(0.1), (np.ones((60, 3, 4), np.float32),), epsilon=3.0,
