@@ -95,4 +95,4 @@ def test_a_module_that_does_not_know_whether_it_trains_is_told_how():
             model, lambda model, x: model(x).sum(), optax.sgd(0.1), (np.ones((60, 3, 4), np.float32),), epsilon=3.0,
             delta=1e-3, steps=6, expected_batch_size=20, clip_norm=1.0,
         )  # fmt: skip
-    assert "model.train()" in raised.value.__notes__[0]
+    assert any("model.train()" in note for note in raised.value.__notes__)
