@@ -227,7 +227,7 @@ def computed(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
         jax.debug_nans(False),
         jax.debug_infs(False),
         jax.disable_jit(False),
-        jax.ensure_compile_time_eval(),
+        jax.core.eval_context(),
     ):
         # A function of its own, lest it be what was traced when the table was another.
         found = jax.jit(functools.partial(_together), compiler_options=by.options)(*given)

@@ -81,7 +81,7 @@ class Program(Generic[Result]):
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
             elementary.check(By.XLA_FAST if fast else By.XLA)
         # Of numbers within somebody else's trace, too: they are constants there.
-        with jax.ensure_compile_time_eval():
+        with jax.core.eval_context():
             found = (self._fast if fast else self._default)(*args, **kwargs)
         return found
 

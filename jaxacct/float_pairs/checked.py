@@ -120,7 +120,7 @@ def computed(do: Operations | None = None) -> np.ndarray:
     a, b = (np.asarray(column, np.float32) for column in zip(*OPERANDS, strict=True))
     with jax.transfer_guard("allow"), jax.numpy_dtype_promotion("standard"), jax.debug_nans(False):
         program = jax.jit(lambda a, b: jnp.stack([row.computed(operations, a, b) for row in TABLE]))
-        with jax.ensure_compile_time_eval():
+        with jax.core.eval_context():
             return np.asarray(program(a, b))
 
 

@@ -242,7 +242,7 @@ def _check_once(private: PrivateGradients, structure: Any, kinds: tuple[Any, ...
     """
     params, examples = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
     one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), examples)
-    with jax.ensure_compile_time_eval():
+    with jax.core.eval_context():
         loss, rows = _of_rows(private.loss, one, private.start(0), private)
         row = rows if rows is one else (one, jax.ShapeDtypeStruct((), jnp.int32))
         with contextlib.suppress(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
