@@ -80,14 +80,14 @@ class ResNet(nnx.Module):
 class Attention(nnx.Module):
     """A block of a transformer: causal attention of four heads and a dense layer, each after a LayerNorm."""
 
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.norms = nnx.List(nnx.LayerNorm(WIDTH, rngs=rngs) for _ in range(2))
-        self.attention = nnx.MultiHeadAttention(4, WIDTH, decode=False, rngs=rngs)
-        self.up = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
-        self.down = nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
+    def __init__(self, rngs: nnx.Rngs, width: int = WIDTH) -> None:
+        self.norms = nnx.List(nnx.LayerNorm(width, rngs=rngs) for _ in range(2))
+        self.attention = nnx.MultiHeadAttention(4, width, decode=False, rngs=rngs)
+        self.up = nnx.Linear(width, 4 * width, rngs=rngs)
+        self.down = nnx.Linear(4 * width, width, rngs=rngs)
 
     def __call__(self, values: jax.Array) -> jax.Array:
-        mask = nnx.make_causal_mask(jnp.zeros(WORDS))
+        mask = nnx.make_causal_mask(jnp.zeros(len(values)))
         values = values + self.attention(self.norms[0](values), mask=mask)
         return values + self.down(nnx.gelu(self.up(self.norms[1](values))))
 
@@ -95,11 +95,13 @@ class Attention(nnx.Module):
 class Transformer(nnx.Module):
     """Two blocks between a table of words and its transpose, which is tied to it."""
 
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.table = nnx.Embed(VOCABULARY, WIDTH, rngs=rngs)
-        self.places = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (WORDS, WIDTH)))
-        self.blocks = nnx.List(Attention(rngs) for _ in range(2))
-        self.norm = nnx.LayerNorm(WIDTH, rngs=rngs)
+    def __init__(
+        self, rngs: nnx.Rngs, *, vocabulary: int = VOCABULARY, words: int = WORDS, width: int = WIDTH
+    ) -> None:
+        self.table = nnx.Embed(vocabulary, width, rngs=rngs)
+        self.places = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (words, width)))
+        self.blocks = nnx.List(Attention(rngs, width) for _ in range(2))
+        self.norm = nnx.LayerNorm(width, rngs=rngs)
 
     def __call__(self, words: jax.Array) -> jax.Array:
         values = self.table(words) + self.places
