@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import GetAttrKey
 
 Class = TypeVar("Class", bound=type)
@@ -110,3 +111,19 @@ def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*entries))
 
     return each
+
+
+def each(part: tuple[Any, Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Returns ``function(pair, *args)`` of a part: of each row, or of the one there is where counts have no axis.
+
+    >>> import jax.numpy as jnp
+    >>> float(each((jnp.float32(2.0), jnp.float32(1.0)), lambda x, y: x + y, 3.0))
+    5.0
+    """
+    pairs, counts = part
+    return function(pairs, *args) if np.ndim(counts) == 0 else of_each(function, (0,) * (1 + len(args)))(pairs, *args)
+
+
+def without_axes(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns parts of which those of one row have no axis for it."""
+    return tuple(jax.tree.map(lambda leaf: leaf[0], part) if np.shape(part[1]) == (1,) else part for part in parts)

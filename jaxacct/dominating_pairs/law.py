@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import FLOAT32, arithmetic, scaled
+from jaxacct.arithmetic import FLOAT32, PAIR, arithmetic, scaled
 from jaxacct.dominating_pairs.moments import exp_remainder
 
 RULE = 256
@@ -21,6 +21,10 @@ RULE = 256
 
 BEYOND = 14.0
 """Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
+
+
+LOG_UNITS = 16
+"""Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``."""
 
 
 def log_left_out() -> float:
@@ -99,7 +103,7 @@ class Law(ABC):
     """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
 
     is_close: ClassVar[bool] = False
-    """Whether logs of masses and losses are right to sixteen units of themselves, as :func:`moments_and_errors` asks.
+    """Whether logs of masses and losses are right to LOG_UNITS of themselves, as :func:`moments_and_errors` asks.
 
     Not where a loss is the difference of two logarithms that may be far larger.
     """
@@ -138,8 +142,8 @@ class Law(ABC):
         For nodes that are ``step`` apart.
         """
 
-    def log_moment_error(self, order: Array, step: Array) -> Array:
-        """Returns the same for a moment of this real order, as the scan has it."""
+    def log_moment_error(self, order: Array, step: Array, value: Array) -> Array:
+        """Returns the same for a moment of this real order, as the scan has it: the log of that is ``value``."""
         return self.log_quadrature_error(order, jnp.zeros_like(order), step)
 
     def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
@@ -259,71 +263,63 @@ def in_float64_only(law: Law) -> Law | None:
     return None if arithmetic() == FLOAT32 else law
 
 
-def moments(nodes: Nodes, order: Array) -> Moments:
-    """Returns the moments at a real order t >= -1/2, without cancellation however close to 1 the moment is.
+def moments(nodes: Nodes, orders: Array) -> Moments:
+    """Returns the moments at real orders t >= -1/2, () or (n,), without cancellation however close to 1 a moment is.
 
     With phi(x) = e^x - 1 - x and E_P[e^-Y; Y finite] known, the moment's distance from 1 is the sum of p (phi(t Y) + t
     phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
     For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
     """
-    return moments_and_errors(nodes, order)[0]
+    return moments_and_errors(nodes, orders)[0]
 
 
-def moments_and_errors(nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
+def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | None, Array | None]:
     """Returns the moments, and bounds on what rounding does to value and slope; inf where they are taken directly.
 
+    None but in pairs, which have few digits: else a share of the value will do.
+
     The other form adds terms of one sign. Each is a mass times phi(x), or times Y (e^x - 1), x being t Y or -Y: they
-    err relatively by what x does, times at most |x| + 2. With logs, orders times losses and losses off by sixteen units
-    of themselves, as in :func:`cumulant_above`, a term is by 16 (|log p| + |t Y| + |Y| + 3), and by 64 of its own: e^x
-    by four units, which e^x - 1 - x makes 45 from x = 1/2 on, and what moves the places of nodes.
+    err relatively by what x does, times at most |x| + 2. With logs, orders times losses and losses off by LOG_UNITS of
+    themselves a term is by that many times |log p| + |t Y| + |Y| + 3, and by 64 of its own: e^x by four units, which
+    e^x - 1 - x makes 45 from x = 1/2 on, and what moves the places of nodes.
     """
-    y, limit = nodes.losses, arithmetic().largest_exponent
-    p, power = jnp.exp(nodes.log_p), order * y
-    logs = nodes.log_p + power
-    top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all
+    t = jnp.reshape(orders, (-1, 1))
+    y, log_p, limit = nodes.losses[None], nodes.log_p[None], arithmetic().largest_exponent
+    p, power = jnp.exp(log_p), t * y
+    logs = log_p + power
+    top = jnp.maximum(jnp.max(logs, axis=1, keepdims=True), -1e30)  # a number, where there is no mass at all
     weights = jnp.exp(logs - top)
-    total = jnp.sum(weights)
+    total = jnp.sum(weights, axis=1, keepdims=True)
     weights = weights / total
     direct = top + jnp.log(total)
-    capped, reverse = jnp.minimum(power, limit), jnp.minimum(-y, limit)
-    # Far out p e^-Y is q, and p alone nothing beside it.
-    back = jnp.where(-y > 30.0, jnp.exp(nodes.log_q), p * exp_remainder(reverse, jnp.exp(reverse) - 1))
     near = jnp.abs(direct) < 0.25
+    # Those of all orders, and of -1, at once.
+    capped = jnp.minimum(jnp.concatenate([power, -y]), limit)
+    remainders = exp_remainder(capped, jnp.exp(capped) - 1)
+    # Far out p e^-Y is q, and p alone nothing beside it.
+    back = jnp.where(-y > 30.0, jnp.exp(nodes.log_q[None]), p * remainders[-1:])
     # Where e^(tY) overflows it is all there is, and p e^(tY) what counts.
     huge = power > limit
-    far = jnp.exp(jnp.where(huge & near, logs, -jnp.inf))
-    remainder = exp_remainder(capped, jnp.exp(capped) - 1)
-    up = jnp.where(huge, far, p * remainder)
-    lean = jnp.where(huge, far, p * (remainder + capped))
-    excess = jnp.sum(up + order * back) + order * nodes.missing - (order + 1) * nodes.infinite
-    rise = jnp.sum(y * lean + back) + nodes.missing - nodes.infinite
-    value = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
-    slope = jnp.where(near, rise / (1 + jnp.where(near, excess, 0.0)), jnp.sum(weights * y))
+    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * remainders[:-1])
+    lean = up + jnp.where(huge, 0.0, p * power)
+    excess = jnp.sum(up + t * back, axis=1, keepdims=True) + t * nodes.missing - (t + 1) * nodes.infinite
+    rise = jnp.sum(y * lean + back, axis=1, keepdims=True) + nodes.missing - nodes.infinite
+    excess = jnp.where(near, excess, 0.0)
+    value = jnp.where(near, jnp.log1p(excess), direct)
+    slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y, axis=1, keepdims=True))
+    curvature = jnp.sum(weights * (y - slope) ** 2, axis=1)
+    found = Moments(*(jnp.reshape(part, jnp.shape(orders)) for part in (value, slope, curvature)))
+    if arithmetic() != PAIR:
+        return found, None, None
 
     def error(terms: Array, atoms: Array) -> Array:
         """Of a sum, over a moment that is above 0.77."""
-        units = arithmetic().of_sum(y.shape[0]) + 64 + 16 * (3 + jnp.abs(nodes.log_p) + jnp.abs(power) + jnp.abs(y))
-        off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0)) + 8 * atoms
+        sizes = 3 + jnp.abs(log_p) + jnp.abs(power) + jnp.abs(y)
+        units = arithmetic().of_sum(y.shape[1]) + 64 + LOG_UNITS * sizes
+        off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0), axis=1, keepdims=True) + 8 * atoms
         return jnp.where(near, 1.3 * arithmetic().roundoff * off, jnp.inf)
 
     atoms = nodes.missing + nodes.infinite
-    off_value = error(up + order * back, (order + 1) * atoms)
-    off_slope = error(y * lean + back, atoms) + 1.3 * jnp.abs(slope) * off_value
-    return Moments(value, slope, jnp.sum(weights * (y - slope) ** 2)), off_value, off_slope
-
-
-def cumulant_above(nodes: Nodes, order: Array) -> Array:
-    """Returns an upper bound on ``log E_P[e^(t Y); Y < inf]`` as the nodes have it: its rounding is in it.
-
-    Cheaper than :func:`moments`, and not made for what is raised to the power of the steps and wanted to the last
-    digit: the error is absolute. With logs l = log p + t y, each off by a few units of |log p| and of |t y|, sixteen
-    here, the sum of e^l is off relative to itself by their mean under its own weights, and by the roundings of a sum.
-    """
-    y, u = nodes.losses, arithmetic().roundoff
-    logs = nodes.log_p + order * y
-    top = jnp.maximum(jnp.max(logs), -1e30)
-    weights = jnp.exp(logs - top)
-    total = jnp.sum(weights)
-    off = jnp.sum(jnp.where(weights > 0, weights * (jnp.abs(nodes.log_p) + jnp.abs(order * y)), 0.0)) / total
-    value = top + jnp.log(total)
-    return value + u * (y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * off)
+    of_value = error(up + t * back, (t + 1) * atoms)
+    of_slope = error(y * lean + back, atoms) + 1.3 * jnp.abs(slope) * of_value
+    return found, jnp.reshape(of_value, jnp.shape(orders)), jnp.reshape(of_slope, jnp.shape(orders))

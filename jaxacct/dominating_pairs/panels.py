@@ -37,8 +37,9 @@ DEGREE = 32
 """Nodes of a panel."""
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(DEGREE)
-POINTS, LOG_WEIGHTS = (_POINTS + 1) / 2, np.log(_WEIGHTS / 2)
-"""Nodes, and logs of the weights, on [0, 1]."""
+POINTS, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
+LOG_WEIGHTS = np.log(WEIGHTS)
+"""Nodes, weights and their logs, on [0, 1]."""
 
 PIECES = 8
 """Most pieces that the nodes for complex orders come in."""

@@ -47,8 +47,8 @@ from jaxacct.dominating_pairs.law import (
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, lower_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
-from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, LOG_WEIGHTS, POINTS, argument
-from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments, log_ratio
+from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, POINTS, WEIGHTS, argument
+from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments
 from jaxacct.precision import as_real, is_concrete, log_complement
 from jaxacct.pytrees import register_dataclass
 
@@ -69,9 +69,11 @@ tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
 """Values of theta that the quadrature's bound may use."""
 
-WIDE_ANGLES = np.concatenate([ANGLES, [4.5, 7.0, 11.0, 17.0, 26.0, 40.0]])
-"""For q = 1, where r is an exponential and vanishes nowhere."""
+SECANTS = -np.log(np.cos(ANGLES / 2))
+"""What the line at each costs a negative power of r: log sec(theta/2)."""
 
+WIDE_ANGLES = np.geomspace(0.02, 40.0, 9)
+"""For q = 1, where r is an exponential and vanishes nowhere, and a line costs nothing."""
 
 PANELS = RULE // DEGREE
 """Panels of a piece, where the losses that are kept end."""
@@ -278,9 +280,11 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         s, q, removes = self.pair._fields()
         z = self._at_ratio(jnp.where(removes, large, -small))
         z = jnp.where(z > 0, z, jnp.inf)
-        of_shifted = jnp.where(removes, log_mass - jnp.log(q), 0.0)
-        far = _beyond(jnp.stack([log_mass, of_shifted]), jnp.stack([jnp.zeros_like(s), jnp.where(removes, 1 / s, 0.0)]))
-        place = jnp.minimum(z, far)
+        # About where no more of P lies beyond: of the base, and for "remove" of q times the law around 1/s.
+        logs = jnp.stack([log_mass, jnp.where(removes, log_mass - jnp.log(q), 0.0)])
+        a = 2 * jnp.maximum(-logs - 0.92, 0.5)
+        roots = jnp.sqrt(a - jnp.log(jnp.maximum(a, 1.0)))
+        place = jnp.minimum(z, jnp.maximum(roots[0], roots[1] + jnp.where(removes, 1 / s, 0.0)))
         half = (place + arithmetic().reach) / (2 * PANELS)
         fits = half < WIDEST * jnp.minimum(2 * s, 1.0)
         return jnp.where((q < 1) & fits, place, jnp.inf)
@@ -291,17 +295,17 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         z = jnp.where(there, place, 1.0)
         v = jnp.stack([-z, 1 / s - z])
         tails = lower_tail(-jnp.abs(v))
-        base, shifted = jnp.where(v < 0, tails, 1 - tails)
+        base, shifted = jnp.where(there, jnp.where(v < 0, tails, 1 - tails), 0.0)
         mixture = (1 - q) * base + q * shifted
         # A tail errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, which is two of 1/s and the place.
-        units = 16 + 8 * (1 + jnp.max(v**2)) + 2 * (jnp.max(jnp.abs(v)) + 1) * (1 / s + z)
-        mixture, base, units = (jnp.where(there, mass, 0.0) for mass in (mixture, base, units))
-        log_r = self._log_ratio(z)
+        most = jnp.max(jnp.abs(v))
+        units = 24 + 8 * most**2 + 2 * (most + 1) * (1 / s + z)
+        log_r, _ = self._curve(z)
         # By the logarithm of a sum it is right to some units of 1, of itself and of u.
-        sign = jnp.where(removes, 1.0, -1.0)
-        loss = sign * log_r - 16 * sign * roundoff() * (1 + jnp.abs(log_r) + (z + 0.5 / s) / s)
+        rounding = 16 * roundoff() * (1 + jnp.abs(log_r) + (z + 0.5 / s) / s)
         p, of_q = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
-        return Marked(place, p, of_q, units * roundoff(), loss, removes)
+        loss = jnp.where(removes, log_r, -log_r) - jnp.where(removes, rounding, -rounding)
+        return Marked(place, p, of_q, jnp.where(there, units, 0.0) * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
 
     def _end(self) -> tuple[Array, Array]:
         """Returns where the losses end that are kept, and whether they end."""
@@ -309,27 +313,26 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         there = jnp.isfinite(self.left_out.place)
         return jnp.where(there, self.left_out.place, 1.0), there
 
-    def _log_ratio(self, z: Array) -> Array:
-        """Returns log r, right to some units of 1 and of u: for bounds, and where panels end; q < 1."""
-        base, logit = self._logs()
-        x = logit + (z - 0.5 / self.pair._fields()[0]) / self.pair._fields()[0]
-        return base + jnp.maximum(x, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-    def _share(self, z: Array) -> Array:
-        """Returns the share of q e^u in r: the loss rises by share/s in z."""
-        s = self.pair._fields()[0]
-        return jax.nn.sigmoid(self._logs()[1] + (z - 0.5 / s) / s)
-
-    def _at_ratio(self, log_r: Array) -> Array:
-        """Returns about where r is so large."""
-        s, q, _ = self.pair._fields()
-        return s * (jnp.log(jnp.maximum(jnp.expm1(log_r) + q, 0.0)) - jnp.log(q)) + 0.5 / s
-
     def _logs(self) -> tuple[Array, Array]:
         """Returns log(1 - q) and log(q/(1 - q))."""
         q = self.pair._fields()[1]
         base = jnp.log1p(-jnp.minimum(q, 1 - roundoff()))
         return base, jnp.log(q) - base
+
+    def _curve(self, z: Array) -> tuple[Array, Array]:
+        """Returns log r, right to some units of 1 and of u, and the share of q e^u in r; q < 1.
+
+        For bounds, and where panels end. The loss rises by share/s in z.
+        """
+        s, (base, logit) = self.pair._fields()[0], self._logs()
+        x = logit + (z - 0.5 / s) / s
+        fall = jnp.exp(-jnp.abs(x))
+        return base + jnp.maximum(x, 0.0) + jnp.log1p(fall), jnp.where(x > 0, 1.0, fall) / (1 + fall)
+
+    def _at_ratio(self, log_r: Array) -> Array:
+        """Returns about where r is so large."""
+        s, q, _ = self.pair._fields()
+        return s * jnp.log(jnp.maximum(jnp.expm1(log_r) / q + 1, 0.0)) + 0.5 / s
 
     def _room(self) -> tuple[Array, Array]:
         """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.
@@ -352,8 +355,9 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         place, there = self._end()
         # So large that the panels at the end have e^HEIGHT times as much at one end as at the other; with the order of
         # the other direction moments fall towards the end.
-        height = self._log_ratio(place) - self._log_ratio(place - (place + arithmetic().reach) / PANELS)
-        return jnp.where(there & removes, HEIGHT / height, whole)
+        width = (place + arithmetic().reach) / PANELS
+        last, before = self._curve(jnp.stack([place, place - width]))[0]
+        return jnp.where(there & removes, HEIGHT / (last - before), whole)
 
     def scan(self) -> Nodes:
         _, _, removes = self.pair._fields()
@@ -366,23 +370,28 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         if self.left_out is None:
             return found
         place, there = self._end()
-        turns = w * (self._log_ratio(place) - self._logs()[0]) / TURN
+        turns = w * (self._curve(place)[0] - self._logs()[0]) / TURN
         others = jnp.ceil(jnp.maximum(turns - 1, 0.0) / PANELS)
         return jnp.where(there, jnp.clip(1 + others, 1, MOST_PIECES).astype(jnp.int32), found)
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
-        step = self.step(window, pieces)
         edges = None if self.left_out is None else self._edges(index, pieces)
-        return self._nodes(window[0] + step * RULE * index, step, edges)
+        return self._piece(window, index, pieces, edges)
 
     def piece_and_error(
         self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array
     ) -> tuple[Nodes, Array]:
         if self.left_out is None:
             return super().piece_and_error(order, w, window, index, pieces)
-        step, edges = self.step(window, pieces), self._edges(index, pieces)
-        nodes = self._nodes(window[0] + step * RULE * index, step, edges)
-        return nodes, jnp.where(self._end()[1], self._log_panel_error(order, w, edges), -jnp.inf)
+        edges = self._edges(index, pieces)
+        missed = jnp.where(self._end()[1], self._log_panel_error(order, w, edges), -jnp.inf)
+        return self._piece(window, index, pieces, edges), missed
+
+    def _piece(
+        self, window: tuple[Array, Array], index: Array | int, pieces: Array | int, edges: Array | None
+    ) -> Nodes:
+        step = self.step(window, pieces)
+        return self._nodes(window[0] + step * RULE * index, step, edges)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         return replace(self, left_out=None)._nodes(low, step, None)
@@ -391,16 +400,15 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         """Returns nodes of the trapezoid rule; where the losses end, those of panels."""
         s, q, removes = self.pair._fields()
         infinite = missing = jnp.zeros_like(s)
-        z, log_weight = low + step * (jnp.arange(RULE) + 0.5).astype(s.dtype), jnp.log(step)
+        z, weight = low + step * (np.arange(RULE) + 0.5).astype(s.dtype), step
         if self.left_out is not None and edges is not None:
             infinite, missing = self.left_out.p, self.left_out.q
             _, there = self._end()
-            width = jnp.diff(edges)
-            panels = (edges[:-1, None] + width[:, None] * jnp.asarray(POINTS)[None]).reshape(-1)
-            log_weights = (jnp.log(width)[:, None] + jnp.asarray(LOG_WEIGHTS)[None]).reshape(-1)
-            z, log_weight = jnp.where(there, panels, z), jnp.where(there, log_weights, log_weight)
-        log_r = log_ratio(s, q, z)[0]
-        base = -0.5 * z**2 + log_weight - 0.5 * jnp.log(2 * jnp.pi).astype(s.dtype)
+            starts, widths = (jnp.repeat(part, DEGREE) for part in (edges[:-1], jnp.diff(edges)))
+            z = jnp.where(there, starts + widths * np.tile(POINTS, PANELS), z)
+            weight = jnp.where(there, widths * np.tile(WEIGHTS, PANELS), weight)
+        log_r = self._log_ratio(z)
+        base = jnp.log(weight) - 0.5 * z**2 - (0.5 * np.log(2 * np.pi)).astype(s.dtype)
         mixture = base + log_r
         return Nodes(
             losses=jnp.where(removes, log_r, -log_r),
@@ -411,10 +419,29 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             places=z,
         )
 
+    def _log_ratio(self, z: Array) -> Array:
+        """Returns log r, right to LOG_UNITS of itself; inf where it overflows.
+
+        r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put back after the logarithm (what
+        it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where that sum has lost digits when
+        q is near 1.
+        """
+        (s, q, _), limit = self.pair._fields(), arithmetic().largest_exponent
+        u = (z - 0.5 / s) / s
+        # q e^u, by its exponent where e^u alone would overflow.
+        growth = u + jnp.log(q)
+        is_vast = u > limit
+        grown = jnp.where(is_vast, 1.0, q) * jnp.exp(jnp.where(is_vast, jnp.minimum(growth, 1.1 * limit), u))
+        more = jnp.where(jnp.abs(u) < 0.5, q * jnp.expm1(jnp.clip(u, -0.5, 0.5)), grown - q)
+        is_small = more < -0.5
+        r = jnp.where(is_small, (1 - q) + grown, 1 + more)
+        log_r = jnp.log(r) + jnp.where(is_small, 0.0, (more - (r - 1)) / r)
+        return jnp.where(growth > limit, growth, log_r)
+
     def _even(self, place: Array) -> Array:
         """Returns the ends (PANELS + 1,) of panels that are evenly spaced up to a place."""
-        low, j = -arithmetic().reach, jnp.arange(PANELS + 1) / PANELS
-        return jnp.where(j == 1, place, low + (place - low) * j)
+        share = np.arange(PANELS + 1) / PANELS
+        return place * share - arithmetic().reach * (1 - share)
 
     def _edges(self, index: Array | int, pieces: Array | int) -> Array:
         """Returns the ends (PANELS + 1,) of one piece's panels.
@@ -424,126 +451,98 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         s, place, low = self.pair._fields()[0], self._end()[0], -arithmetic().reach
         others = jnp.asarray(PANELS * (pieces - 1), s.dtype)
         width = (place - low) / PANELS
-        (base, logit), top = self._logs(), self._log_ratio(place)
+        (base, logit), top = self._logs(), self._curve(place)[0]
         # Where the loss begins to rise more in a panel of that width than in one of the others.
         share = jnp.minimum((top - base) * s / (others * width), 0.999)
         rises = s * (jnp.log(share) - jnp.log1p(-share) - logit) + 0.5 / s
         first = jnp.where(others > 0, jnp.clip(rises, low + width, place), place)
-        bottom = self._log_ratio(first)
-        at = (PANELS * (index - 1) + jnp.arange(PANELS + 1)) / jnp.maximum(others, 1.0)
+        bottom = self._curve(first)[0]
+        at = (PANELS * (index - 1) + np.arange(PANELS + 1)) / jnp.maximum(others, 1.0)
         graded = jnp.clip(self._at_ratio(bottom + (top - bottom) * at), first, place)
         graded = jnp.where(at <= 0, first, jnp.where(at >= 1, place, graded))
         return jnp.where(index == 0, self._even(first), graded)
 
     def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
-        whole = self._log_missed(order, w, self.step(window, pieces))
+        whole = self.log_quadrature_error(order, w, self.step(window, pieces))
         return whole if self.left_out is None else jnp.where(self._end()[1], log_left_out(), whole)
 
     def _log_panel_error(self, order: Array, w: Array, edges: Array) -> Array:
         """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
         s, _, removes = self.pair._fields()
-        half, rho = jnp.diff(edges)[:, None] / 2, jnp.asarray(RATIOS_OF_PANELS)[None]
-        beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * (rho - 1 / rho) / 2
-        low, high = edges[:-1, None] - beyond, edges[1:, None] + beyond
+        half, rho = jnp.diff(edges)[:, None] / 2, RATIOS_OF_PANELS[None]
+        beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * ((rho - 1 / rho) / 2)
+        ends = jnp.stack([edges[:-1, None] - beyond, edges[1:, None] + beyond])
+        (low, high), (logs, shares) = ends, self._curve(ends)
         theta = height / s
         nearest = jnp.maximum(jnp.maximum(low, -high), 0.0)
-        turn = argument(self._share(high), jnp.minimum(theta, HIGHEST))
+        turn = argument(shares[1], jnp.minimum(theta, HIGHEST))
         # Up to an argument of pi/2 |r| is least where Re z is. Logarithms of r are absolutely right.
-        at = self._log_ratio(jnp.where(removes, high, low))
-        shrunk = jnp.where(removes, 0.0, _log_shrunk(self._share(low), theta))
-        power = jnp.where(removes, order + 1, -order) * (at + shrunk) + scaled(1e-9)
+        power = jnp.where(
+            removes, (order + 1) * logs[1], -order * (logs[0] + _log_shrunk(shares[0], theta))
+        ) + scaled(1e-9)
         modulus = 0.5 * (height**2 - nearest**2) + power + w * turn
-        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log1p(-(rho**-2))
-        # 64/15 over the root of 2 pi.
+        # 64/15 over the root of 2 pi, and what the ratio gains.
+        gain = np.log(1.71) - (2 * DEGREE - 2) * np.log(rho) - np.log1p(-(rho**-2))
         fits = theta < jnp.where(removes, HIGHEST, jnp.pi / 2)
-        errors = jnp.where(fits, jnp.log(1.71 * half) + modulus - gain, jnp.inf)
+        errors = jnp.where(fits, jnp.log(half) + modulus + gain, jnp.inf)
         # An empty panel misses nothing.
-        return jax.nn.logsumexp(jnp.where(half[:, 0] > 0, jnp.min(errors, axis=1), -jnp.inf))
+        return jnp.log(jnp.sum(jnp.where(half[:, 0] > 0, jnp.exp(jnp.min(errors, axis=1)), 0.0)))
 
-    def _log_least_moment(self, order: Array, edges: Array) -> Array:
-        """Returns a lower bound on the log of a moment: by stretches of length 1/2 below the panels' ends.
-
-        The log density there lies above its chord less 1/32, for its second derivative is at least -1. For "add" r is
-        at most 1 where z <= 0, where half of the noise is.
-        """
-        removes = self.pair._fields()[2]
-        z = jnp.stack([edges[1:] - 0.5, edges[1:]])
-        logs = jnp.min(-0.5 * z**2 + (order + 1) * self._log_ratio(z), axis=0)
-        return jnp.where(removes, jnp.max(logs) - 1.7, -0.7)
+    def log_moment_error(self, order: Array, step: Array, value: Array) -> Array:
+        whole = super().log_moment_error(order, step, value)
+        if self.left_out is None:
+            return whole
+        place, there = self._end()
+        # Over what the nodes come to, which is off by that much: by at most half of the moment itself, or it says nothing.
+        missed = self._log_panel_error(order, jnp.zeros_like(order), self._even(place)) - value
+        missed = jnp.where(missed < -1.0, missed + 0.7, jnp.inf)
+        return jnp.where(there, jnp.logaddexp(missed, log_left_out()), whole)
 
     def widest_step(self, order: Array, w: Array) -> Array:
-        s, _, _ = self.pair._fields()
-        theta, cost = self._angles(order)
-        gain = arithmetic().cut + BEYOND + 0.5 * (theta * s) ** 2 + w * theta + cost
-        return jnp.max(2 * jnp.pi * theta * s / gain)
+        b, cost = self._costs(order, w)
+        return jnp.max(2 * jnp.pi * b / (arithmetic().cut + BEYOND + cost))
 
-    def _angles(self, order: Array) -> tuple[Array, Array]:
-        """Returns WIDE_ANGLES, and what the line at each costs a power of r; inf for those that are not used.
-
-        That is log sec(theta/2) for each negative power.
-        """
+    def _costs(self, order: Array, w: Array) -> tuple[Array, Array]:
+        """Returns heights of lines in z, and the log of what the integral of the modulus on each is to a moment."""
         s, q, removes = self.pair._fields()
-        used, secants = np.arange(len(WIDE_ANGLES)) < len(ANGLES), np.zeros(len(WIDE_ANGLES))
-        secants[: len(ANGLES)] = -np.log(np.cos(ANGLES / 2))
-        cost = jnp.where(used, jnp.where(removes, 0.0, order * jnp.asarray(secants, s.dtype)), jnp.inf)
-        return jnp.asarray(WIDE_ANGLES, s.dtype), jnp.where(q == 1, 0.0, cost)
+        theta = jnp.where(q == 1, WIDE_ANGLES, ANGLES).astype(s.dtype)
+        b, of_powers = theta * s, jnp.where(removes | (q == 1), 0.0, order)
+        return b, 0.5 * b**2 + w * theta + of_powers * SECANTS.astype(s.dtype)
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        b, cost = self._costs(order, w)
+        return jnp.logaddexp(np.log(2.0) - jnp.max(2 * jnp.pi * b / step - cost), log_left_out())
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
+        logs = nodes.log_p + order * nodes.losses
         weights = tilted(nodes, order)
         log_r = jnp.where(removes, nodes.losses, -nodes.losses)
         share = jnp.exp(jnp.minimum((nodes.places - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
-        rest = jnp.where(q == 1, 0.0, 1 - share)
         # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
-        slopes = jnp.sqrt(jnp.sum(weights * share**2)), jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
-
+        mode = jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
+        slopes = jnp.stack([jnp.sqrt(jnp.sum(weights * share**2)), mode])
+        b = w * slopes / s
+        b = jnp.where(q == 1, b, jnp.minimum(b, STEEPEST * s))
+        theta = (b / s)[:, None]
+        # The argument of r/|r(Re z)| = 1 - share + share e^(i theta), and the logarithm of its modulus, by bounds.
+        angle = jnp.where(q == 1, theta, share[None] * jnp.sin(theta))
+        shrink = jnp.where(q == 1, 0.0, 4 * (share * (1 - share))[None] * jnp.sin(theta / 2) ** 2)
+        modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
+        sums = jnp.sum(weights[None] * jnp.exp(modulus - w * angle), axis=1)
         if self.left_out is not None:
+            # The tilted density at the end, and for "add" the most that r^-order may be larger beside it.
             place, there = self._end()
-            total = jax.nn.logsumexp(nodes.log_p + order * nodes.losses)
-            log_last, last = self._log_ratio(place), self._share(place)
-
-        def bound(slope: Array) -> Array:
-            b = jnp.where(q == 1, w * slope / s, jnp.minimum(w * slope / s, STEEPEST * s))
-            theta = b / s
-            # The argument of r/|r(Re z)| = 1 - share + share e^(i theta), and the logarithm of its modulus, by bounds.
-            angle = jnp.where(q == 1, theta, share * jnp.sin(theta))
-            shrink = 4 * share * rest * jnp.sin(theta / 2) ** 2
-            modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
-            exponents = modulus - w * angle
-            back: Array | float = 0.0
-            if self.left_out is not None:
-                # The tilted density at the end, and for "add" the most that r^-order may be larger beside it.
-                shrunk = jnp.where(removes, 0.0, _log_shrunk(last, theta))
-                power = jnp.where(removes, order + 1, -order) * (log_last + shrunk) + scaled(1e-9)
-                end = jnp.exp(power - 0.5 * place**2 - total) / jnp.sqrt(2 * jnp.pi)
-                back = jnp.where(there, end * s / (w * last * jnp.sinc(theta / jnp.pi)), 0.0)
-            return 0.5 * b**2 + jnp.log(jnp.sum(weights * jnp.exp(exponents)) + back)
-
-        found = jnp.fmin(*jax.lax.map(bound, jnp.stack(slopes))) + modulus_rounding()
-        return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
-
-    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        whole = self._log_missed(order, w, step)
-        if self.left_out is None:
-            return whole
-        edges = self._even(self._end()[0])
-        found = self._log_panel_error(order, w, edges) - self._log_least_moment(order, edges)
-        return jnp.where(self._end()[1], jnp.logaddexp(found, log_left_out()), whole)
-
-    def _log_missed(self, order: Array, w: Array, step: Array) -> Array:
-        """Returns the same of a trapezoid rule."""
-        s, _, _ = self.pair._fields()
-        theta, cost = self._angles(order)
-        gain = jnp.max(2 * jnp.pi * theta * s / step - 0.5 * (theta * s) ** 2 - w * theta - cost)
-        return jnp.logaddexp(jnp.log(2.0) - gain, log_left_out())
+            log_last, last = self._curve(place)
+            theta = theta[:, 0]
+            power = jnp.where(removes, (order + 1) * log_last, -order * (log_last + _log_shrunk(last, theta)))
+            log_end = power + scaled(1e-9) - 0.5 * (place**2 + np.log(2 * np.pi)) - jax.nn.logsumexp(logs)
+            back = jnp.exp(log_end) * s / (w * last * jnp.sinc(theta / jnp.pi))
+            sums = sums + jnp.where(there, back, 0.0)
+        found = 0.5 * b**2 + jnp.log(sums) + modulus_rounding()
+        return jnp.min(jnp.where(found < 0, found, 0.0))
 
 
 def _log_shrunk(share: Array, theta: Array) -> Array:
     """Returns log |1 - share + share e^(i theta)|."""
     return 0.5 * jnp.log1p(-4 * share * (1 - share) * jnp.sin(theta / 2) ** 2)
-
-
-def _beyond(log_mass: Array, center: Array) -> Array:
-    """Returns about where no more than e^log_mass of normal laws of deviation 1 lies beyond: for the farthest."""
-    a = jnp.maximum(-log_mass - 0.92, 0.5)
-    return jnp.max(center + jnp.sqrt(2 * a - jnp.log(jnp.maximum(2 * a, 1.0))))

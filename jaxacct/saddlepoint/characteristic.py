@@ -7,9 +7,8 @@ tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a the tile's first a
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +16,10 @@ from jaxtyping import Array
 
 from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic, roughly, with_pair_form
-from jaxacct.composition import Part
+from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import HasLaw, Moments, Nodes, law_of
 from jaxacct.dominating_pairs.turns import turned
-from jaxacct.precision import log_complement
-from jaxacct.saddlepoint.sums import Row
+from jaxacct.saddlepoint.sums import is_alone
 
 FREQUENCIES = 2048
 """Most nodes on one half of the line."""
@@ -69,49 +67,69 @@ def blocks_of(tiles: Array) -> Array:
     return -(-tiles * TILE // BLOCK)
 
 
-def log_characteristic(
-    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Row], order: Array, spacing: Array, tiles: Array
-) -> Sums:
-    """Returns log modulus and phase of E_t[e^(iw(S - E_t S))] at (1 ... FREQUENCIES) spacing, in rows of BLOCK.
+class Transforms(NamedTuple):
+    """Of each row, if there are several with an axis for them, after that of the blocks.
 
-    ``of_rows`` has the moments of each row at that order.
-    And a bound on the error of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is off by
-    e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k. Only the first ``tiles`` tiles are filled.
+    Attributes:
+        real (blocks, [m,] BLOCK), imaginary (blocks, [m,] BLOCK): E_t[e^(iwX) - 1] at the frequencies.
+        spread ([m,] n), missed ([m]): what bounds their errors.
+        steps ([m]): runs.
     """
-    sums: list[Sums] = []
-    for (pairs, steps), scan, known in zip(parts, scans, of_rows, strict=True):
-        run = (pairs, scan, known, steps)
-        if steps.shape[0] == 1:
-            sums.append(_row(jax.tree.map(lambda leaf: leaf[0], run), order, spacing, tiles))
-            continue
-        # One after the other: each takes as many pieces as it needs.
-        rows = jax.lax.map(lambda row: _row(row, order, spacing, tiles), run)
-        sums.append(tuple(jnp.sum(of_rows, axis=0) for of_rows in rows))
-    return tuple(functools.reduce(jnp.add, each) for each in zip(*sums, strict=True))
+
+    real: Array
+    imaginary: Array
+    spread: Array
+    missed: Array
+    steps: Array
 
 
-def _row(run: tuple[HasLaw, Nodes, Row, Array], order: Array, spacing: Array, tiles: Array) -> Sums:
-    """Returns the sums of one loss, times steps."""
-    pair, scan, (known, slope_error), steps = run
+def transforms(
+    parts: Parts,
+    scans: list[Nodes],
+    windows: list[tuple[Array, Array]],
+    known: list[tuple[Moments, Array | None]],
+    order: Array,
+    spacing: Array,
+    tiles: Array,
+) -> Transforms:
+    """Returns the sums of all rows at (1 ... FREQUENCIES) spacing, of which only the first ``tiles`` tiles are filled.
+
+    ``known`` has the moments of each row at that order, and the errors of their slopes.
+    """
+    found: list[Transforms] = []
+    for (pairs, steps), *more in zip(parts, scans, windows, known, strict=True):
+        run = (pairs, *more, steps)
+        if is_alone(parts):
+            return _row(run, order, spacing, tiles)
+        if jnp.ndim(steps) == 0:
+            found.append(jax.tree.map(lambda leaf: leaf[None], _row(run, order, spacing, tiles)))
+        else:  # one after the other: each takes as many pieces as it needs
+            found.append(jax.lax.map(lambda row: _row(row, order, spacing, tiles), run))
+    rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
+    return rows._replace(real=jnp.swapaxes(rows.real, 0, 1), imaginary=jnp.swapaxes(rows.imaginary, 0, 1))
+
+
+def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
+    """Returns the sums of one loss."""
+    pair, scan, window, (known, slope_error), steps = run
     law = law_of(pair)
-    window = law.window(order, scan)
     end = spacing * TILE * tiles
     # What so many pieces miss is bounded below.
     pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
-    given = pair, window, pieces, known, order, end, spacing, tiles
+    given = pair, window, pieces, (known.value, known.slope), order, end, spacing, tiles
     real, imaginary, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
     missed = 2 * (jnp.exp(law.log_pieces_error(order, end, window, pieces)) + spread[-1])
-    spread = spread[:-1] if arithmetic() == PAIR else spread[0]
-    rows = tuple(values.reshape(-1, BLOCK) for values in (real, imaginary))
+    spread = spread[:-1]
     if arithmetic() == PAIR:
         apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
         doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
         # Each piece after the first is added to the sums, and to the mean.
         added = 2 * arithmetic().roundoff * (pieces - 1) * spread[0]
         spread = jnp.append(spread, doubt + added)
-    return by_work.map_rows(blocks_of(tiles), _to_the_steps, rows, (spacing, spread, missed, steps))
+    real, imaginary = (jnp.reshape(part, (-1, BLOCK)) for part in (real, imaginary))
+    return Transforms(real, imaginary, spread, missed, steps)
 
 
 def _piece_by_piece(given: Any, taken: Array) -> Sums:
@@ -153,7 +171,7 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how:
 
 
 def _of_piece(
-    i: Array, pair: HasLaw, window: Any, pieces: Array, known: Moments, order: Array, end: Array, spacing: Array
+    i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, end: Array, spacing: Array
 ) -> Sums:
     """Returns the weights of one piece of the nodes, their angles at the first frequency, and what they err by.
 
@@ -161,20 +179,33 @@ def _of_piece(
     moments up to the last frequency.
     """
     nodes, missed = law_of(pair).piece_and_error(order, end, window, i, pieces)
-    weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
-    deviations = nodes.losses - known.slope
+    value, slope = known
+    weights = jnp.exp(nodes.log_p + order * nodes.losses - value)
+    deviations = nodes.losses - slope
     angles = spacing * deviations
     sizes = jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)
     errors = [jnp.sum(weights * sizes)]
     if arithmetic() == PAIR:
         errors += [jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)]
-    errors.append(jnp.exp(missed - known.value))
+    errors.append(jnp.exp(missed - value))
     return weights, angles, jnp.stack(errors)
 
 
-def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
+def log_characteristic(i: Array, rows: Transforms, spacing: Array) -> Sums:
+    """Returns log modulus, phase and error of E_t[e^(iw(S - E_t S))] at the frequencies of a block, of all that is run.
+
+    The error is a bound on that of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is
+    off by e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k.
+    """
+    if jnp.ndim(rows.steps) == 0:
+        return _to_the_steps(i, rows, spacing)
+    found = jax.vmap(lambda *row: _to_the_steps(i, Transforms(*row), spacing))(*rows)
+    return tuple(jnp.sum(part, axis=0) for part in found)
+
+
+def _to_the_steps(i: Array, row: Transforms, spacing: Array) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
-    (x, y), (spacing, spread, missed, steps), u = sums, given, arithmetic().roundoff
+    (x, y, spread, missed, steps), u = row, arithmetic().roundoff
     w = frequencies(spacing, i)
     if arithmetic() == PAIR:
         spread, square, mean, doubt = spread
@@ -183,14 +214,13 @@ def _to_the_steps(i: Array, sums: Sums, given: tuple[Array, ...]) -> Sums:
         y = jnp.where(centred < off, y - w / spacing * mean, y)
         off = jnp.fmin(off, centred)
     else:
-        off = NODE_ROUNDING * u * w * spread
+        off = NODE_ROUNDING * u * w * spread[0]
     # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
     excess, square = 2 * x + x**2 + y**2, jnp.maximum((1 + x) ** 2 + y**2, u**2)
-    log_modulus = 0.5 * jnp.where(excess > -0.5, log_complement(-jnp.maximum(excess, -0.5)), jnp.log(square))
+    log_modulus = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(square))
     # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
     error = jnp.log1p((off + missed) * jnp.exp(-log_modulus))
-    once = log_modulus, jnp.arctan2(y, 1 + x), error
-    return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in once)
+    return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in (log_modulus, jnp.arctan2(y, 1 + x), error))
 
 
 @with_pair_form
@@ -205,24 +235,19 @@ def _sums(weights: Array, angles: Array, first: Array, tiles: Array, *sums: Arra
     ``angles`` are w X at the first frequency; ``first`` is the tile that the sums begin with.
     """
 
-    # The table is filled row by row: a CPU's compiler vectorizes one axis, and makes scalar code of two. The barriers
-    # keep it from being done anew for each use.
-    def offset(i: Array, table: tuple[Array, Array]) -> tuple[Array, Array]:
-        row = turned(i.astype(weights.dtype) * angles)
-        at = i.astype(jnp.int32)
-        cosines, sines = (jax.lax.dynamic_update_index_in_dim(a, b, at, 0) for a, b in zip(table, row, strict=True))
-        return cosines, sines
-
-    nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)
-    cosines, sines = jax.lax.optimization_barrier(jax.lax.fori_loop(1, TILE, offset, (nothing, nothing)))
+    # Flat, for a CPU's compiler vectorizes one axis and makes scalar code of two. The barriers keep it from being done
+    # anew for each use.
+    offsets = jnp.outer(jnp.arange(TILE, dtype=weights.dtype), angles).reshape(-1)
+    table = turned(jax.lax.optimization_barrier(offsets))
+    cosines, sines = jax.lax.optimization_barrier(tuple(part.reshape(TILE, -1) for part in table))
     # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles. Full precision: some
     # devices multiply matrices in fewer bits by default.
     own = [jnp.matmul(part, weights, precision="highest") for part in (cosines, sines)]
-    table = jax.lax.optimization_barrier(jnp.concatenate([1 + cosines, sines]))
+    both = jax.lax.optimization_barrier(jnp.concatenate([1 + cosines, sines]))
 
     def tile(i: Array, sums: Sums) -> Sums:
         c, s = (weights * part for part in turned((TILE * (first + i) + 1).astype(weights.dtype) * angles))
-        (cc, sc), (cs, ss) = (jnp.split(jnp.matmul(table, part, precision="highest"), 2) for part in (c, s))
+        (cc, sc), (cs, ss) = (jnp.split(jnp.matmul(both, part, precision="highest"), 2) for part in (c, s))
         added = own[0] + cc - ss, own[1] + cs + sc
         old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)
         new = (a + b for a, b in zip(old, added, strict=True))

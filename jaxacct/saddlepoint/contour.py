@@ -15,20 +15,30 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic, roughly
-from jaxacct.composition import Part
+from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import Nodes, law_of
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import first_index
-from jaxacct.pytrees import of_each
-from jaxacct.saddlepoint.characteristic import BLOCK, FREQUENCIES, TILE, blocks_of, frequencies, log_characteristic
+from jaxacct.pytrees import each
+from jaxacct.saddlepoint.characteristic import (
+    BLOCK,
+    FREQUENCIES,
+    TILE,
+    blocks_of,
+    frequencies,
+    Transforms,
+    log_characteristic,
+    transforms,
+)
 from jaxacct.saddlepoint.rare import Rare
-from jaxacct.saddlepoint.sums import Row, cumulants_above, largest_order, log_factor, summed, total_and_error
+from jaxacct.saddlepoint.sums import at_orders, log_factor, summed
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
@@ -37,8 +47,8 @@ FINER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
 """The same in pairs. Where large losses are rare the lower a line is the more digits it loses, and pairs have few: the
 highest that nodes suffice for is wanted, and is met more closely."""
 
-HIGHER = 3
-"""The last so many of them, beyond the saddle point, are for bounds alone; all others may be lines.
+HERE, HIGHER = -4, 3
+"""Where in them the saddle point's own order stands. The last so many, beyond the saddle point, are for bounds alone; all others may be lines.
 
 Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
 line leaves them out and needs far fewer nodes.
@@ -69,12 +79,9 @@ class Integrand(NamedTuple):
 
     amplitude: Array
     phase: Array
-    mass: Array
-    """Sum of the amplitudes of each block."""
-    rounding: Array
-    """Sum of the amplitudes times the error of each node, as a complex number, and of its phase's rounding."""
-    lever: Array
-    """Sum of the amplitudes times w."""
+    sums: Array
+    """(blocks, 3): of the amplitudes; of them times the error of each node, as a complex number, and of its phase's
+    rounding; and of them times w."""
 
 
 class Line(NamedTuple):
@@ -97,6 +104,18 @@ class Line(NamedTuple):
     """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
     rare: Rare | None
     """What is not in the integral."""
+
+
+class Read(NamedTuple):
+    """What a line says of delta at an eps."""
+
+    value: Array
+    """Log delta as the rule has it, with what is rare."""
+    slope: Array
+    """Its derivative in eps."""
+    below: Array
+    above: Array
+    """Bounds on the relative errors of delta: how far it may be above, and how far below."""
 
 
 @roughly
@@ -124,13 +143,14 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     else:
         cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
-    return best, lengths[best]
+    return best, jnp.sum(jnp.where(jnp.arange(lines.size) == best, lengths, 0.0))
 
 
 def line_at(
-    parts: tuple[Part, ...],
+    parts: Parts,
     rare: Rare | None,
     scans: list[Nodes],
+    largest: Array,
     saddle: Array,
     epsilon: Array,
     log_delta: Array,
@@ -146,35 +166,38 @@ def line_at(
     Then there is no bound on what the rule adds; and there are no nodes where Chernoff's bound is below it already.
     """
     u, exact = arithmetic().roundoff, arithmetic().cut
-    largest = largest_order(parts)
     ladder = FINER if arithmetic() == PAIR else LADDER
     orders = jnp.minimum(saddle * jnp.asarray(ladder, saddle.dtype), largest)
-    above = cumulants_above(parts, scans, orders, jnp.logical_and(wanted, jnp.logical_not(is_rough)))
+    rungs = at_orders(parts, scans, orders)
+    above = rungs.above
     chosen, length = chosen_line(orders, above, epsilon, log_delta)
-    order = jnp.where(is_rough, jnp.minimum(saddle, largest), orders[chosen])
-    # From the scan, which covers P and Q as well: the form without cancellation takes both for whole.
-    here, error_here, of_rows = total_and_error(parts, scans, order)
+    is_chosen = jnp.arange(len(ladder)) == jnp.where(is_rough, len(ladder) + HERE, chosen)
+    order, here, error_here, rows = jax.tree.map(
+        lambda leaf: jnp.sum(jnp.where(jnp.broadcast_to(is_chosen, leaf.shape), leaf, 0.0), axis=-1),
+        (orders, rungs.moments, rungs.error, rungs.rows),
+    )
+    windows = [
+        each(part, lambda pair, rows: law_of(pair).window(order, rows), rows)
+        for part, rows in zip(parts, scans, strict=True)
+    ]
     common_error = error_here + 4 * u
     # Under a law this wide, or far enough below eps for delta <= 1 to do.
     wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
     length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
     at_most = with_rare(chernoff(order, here.value, common_error, epsilon), rare, epsilon)
-    enough = is_rough & (at_most < log_delta)
-    wanted = jnp.logical_and(wanted, ~enough)
+    wanted = jnp.logical_and(wanted, ~(is_rough & (at_most < log_delta)))
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
-    tiles, log_tail = far_enough(parts, scans, order, spacing, here.curvature, log_sum, cut, wanted)
-    found = integrand(parts, scans, of_rows, order, spacing, tiles)
+    tiles, log_tail = far_enough(parts, windows, order, spacing, here.curvature, log_sum, cut, wanted)
     # At order 0 the bound is that of delta <= 1.
-    none = jnp.zeros_like(order)[None]
-    beside = jnp.concatenate([orders, none])
+    none = jnp.zeros_like(orders[:1])
+    beside, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_factor(orders), none])
     fall = -jnp.abs(order - beside) * length
-    heights = jnp.concatenate([above + log_factor(orders), none])
     return Line(
         order=order,
         spacing=spacing,
-        integrand=found,
+        integrand=integrand(parts, scans, windows, rows, order, spacing, tiles),
         blocks=blocks_of(tiles),
         value=here.value,
         slope=here.slope,
@@ -190,8 +213,7 @@ def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
     """Returns an upper bound on log delta(eps) together with what is marked, given one on it without."""
     if rare is None:
         return log_delta
-    more = jnp.log(sum(rare.between(epsilon)) * (1 + 8 * arithmetic().roundoff))
-    return jnp.where(rare.there, jnp.logaddexp(log_delta, more), log_delta)
+    return jnp.logaddexp(log_delta, jnp.log(sum(rare.between(epsilon))) + 16 * arithmetic().roundoff)
 
 
 def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
@@ -201,8 +223,8 @@ def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
 
 
 def far_enough(
-    parts: tuple[Part, ...],
-    scans: list[Nodes],
+    parts: Parts,
+    windows: list[tuple[Array, Array]],
     order: Array,
     spacing: Array,
     curvature: Array,
@@ -215,17 +237,28 @@ def far_enough(
     It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
     modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
     """
-    rough = [
-        of_each(lambda p, n: law_of(p).piece(law_of(p).window(order, n), 0, 1), (0, 0))(pairs, scan)
-        for (pairs, _), scan in zip(parts, scans, strict=True)
+
+    nodes = [
+        each(part, lambda pair, *window: law_of(pair).piece(window, 0, 1), *window)
+        for part, window in zip(parts, windows, strict=True)
     ]
+
+    def farther(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
+        """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
+        w, (parts, nodes, order, *_) = state[0] * FARTHER, given
+        logs = [
+            each(part, lambda pair, nodes: law_of(pair).log_envelope(order, w, nodes), rows)
+            for part, rows in zip(parts, nodes, strict=True)
+        ]
+        return w, summed(parts, logs)
+
     most, least = spacing * FREQUENCIES, log_sum - cut
     start = jnp.where(wanted, jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.inf), jnp.full_like(order, jnp.inf)
     w, log_modulus = by_work.while_loop(
         lambda state, given: _is_short(state, given[-2]) & (state[0] < given[-1]),
-        _farther_out,
+        farther,
         start,
-        (parts, rough, order, least, most),
+        (parts, nodes, order, least, most),
     )
     # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
     is_enough = ~_is_short((w, log_modulus), least) & (w <= most)
@@ -241,88 +274,81 @@ def _is_short(state: tuple[Array, Array], least: Array) -> Array:
     return log_modulus > least + jnp.log(w)
 
 
-def _farther_out(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
-    """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
-    w, (parts, rough, order, _, _) = state[0] * FARTHER, given
-    logs = [
-        of_each(lambda p, n: law_of(p).log_envelope(order, w, n), (0, 0))(pairs, nodes)
-        for (pairs, _), nodes in zip(parts, rough, strict=True)
-    ]
-    return w, summed(parts, logs)
-
-
 def integrand(
-    parts: tuple[Part, ...], scans: list[Nodes], of_rows: list[Row], order: Array, spacing: Array, tiles: Array
+    parts: Parts,
+    scans: list[Nodes],
+    windows: list[tuple[Array, Array]],
+    rows: list[Any],
+    order: Array,
+    spacing: Array,
+    tiles: Array,
 ) -> Integrand:
     """Returns the integrand at the nodes of so many tiles; beyond it is zero.
 
     It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
     """
-    sums = log_characteristic(parts, scans, of_rows, order, spacing, tiles)
+    found = transforms(parts, scans, windows, rows, order, spacing, tiles)
 
-    def block(i: Array, of_sum: tuple[Array, ...], given: tuple[Array, ...]) -> Integrand:
-        (logs, turn, off), (order, spacing, tiles), u = of_sum, given, arithmetic().roundoff
-        w = frequencies(spacing, i)
+    def block(i: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
+        *of_rows, order, spacing, tiles = given
+        u, w = arithmetic().roundoff, frequencies(spacing, i)
+        logs, turn, off = log_characteristic(i, Transforms(*of_block, *of_rows), spacing)
         # 1/(z (z + 1)).
         amplitude = jnp.exp(logs) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
         amplitude = jnp.where(BLOCK * i + jnp.arange(BLOCK) < tiles * TILE, amplitude, 0.0)
         phase = turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order)
         rounding = amplitude * (jnp.expm1(off) + u * (18 + TURN_ROUNDING * jnp.abs(phase)))
-        return Integrand(amplitude, phase, jnp.sum(amplitude), jnp.sum(rounding), jnp.sum(amplitude * w))
+        return Integrand(amplitude, phase, jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
-    return by_work.map_rows(blocks_of(tiles), block, sums, (order, spacing, tiles))
+    of_blocks, of_rows = (found.real, found.imaginary), (found.spread, found.missed, found.steps)
+    return by_work.map_rows(blocks_of(tiles), block, of_blocks, (*of_rows, order, spacing, tiles))
 
 
-def log_delta(line: Line, epsilon: Array) -> tuple[Array, Array]:
-    """Returns log delta(eps) as the rule has it, with what is rare, and its derivative in eps."""
-    at_zero, u = 1 / (line.order * (1 + line.order)), arithmetic().roundoff
+def read_at(line: Line, epsilon: Array) -> Read:
+    """Returns what a line says of delta(eps). What the rule adds counts as above the truth only."""
+    at_zero, u, size = 1 / (line.order * (1 + line.order)), arithmetic().roundoff, jnp.abs(epsilon)
 
-    def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> tuple[Array, Array]:
+    def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> Array:
         (amplitude, phase), (spacing, beyond) = of_line, given
         w = frequencies(spacing, i)
         angle = phase + w * beyond
         # Farther out the bound on the rounding is above all that a cosine can be off.
         sine, cosine = sine_and_cosine(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0))
-        return jnp.sum(amplitude * cosine), jnp.sum(amplitude * w * sine)
+        return jnp.stack([amplitude * cosine, amplitude * w * sine]).sum(1)
 
     given = line.spacing, line.slope - epsilon
     nodes = line.integrand.amplitude, line.integrand.phase
-    cosines, sines = map(jnp.sum, by_work.map_rows(line.blocks, block, nodes, given))
-    height, rise = at_zero + 2 * cosines, 2 * sines
+    cosines, rise = 2 * by_work.map_rows(line.blocks, block, nodes, given).sum(0)
+    height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
+    value, slope = log_unit + jnp.log(height), rise / height - line.order
     if line.rare is not None:
         # In the units of the sum over nodes, which may be lost beside what is rare.
-        unit = jnp.exp(-log_unit)
-        more = (jnp.where(line.rare.there, part * unit, 0.0) for part in line.rare.value_and_slope(epsilon))
-        added, slope = more
-        whole = height + added
-        return log_unit + jnp.log(whole), (rise - line.order * height + slope) / whole
-    return log_unit + jnp.log(height), -line.order + rise / height
-
-
-def errors(line: Line, epsilon: Array, found: Array) -> tuple[Array, Array]:
-    """Returns bounds on the relative errors of delta(eps): (how far it may be above, how far below).
-
-    ``found`` is the log delta that :func:`log_delta` gives there. What the rule adds counts in the first only.
-    """
-    u, size = arithmetic().roundoff, jnp.abs(epsilon)
-    at_zero = 1 / (line.order * (1 + line.order))
-    mass, of_nodes, lever = map(jnp.sum, line.integrand[2:])
+        least, fall = (jnp.exp(jnp.log(part) - log_unit) for part in line.rare.value_and_fall(epsilon))
+        whole = height + least
+        value, slope = log_unit + jnp.log(whole), (rise - line.order * height - fall) / whole
+    mass, of_nodes, lever = line.integrand.sums.sum(0)
     # A term errs by four units. Blocks are summed, then what they come to, and one half of the line is added to 0.
     rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
-    log_height = found - line.value + line.order * epsilon - jnp.log(line.spacing / (2 * jnp.pi))
     both = rounding + jnp.exp(line.log_tail)
-    relative = both * jnp.exp(-log_height) + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
+    relative = both * jnp.exp(log_unit - value) + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
     # What all nodes have in common is an error of a logarithm.
     relative = relative + (1 + relative) * jnp.expm1(line.common_error)
-    bounds = line.log_beside - found - line.orders * epsilon
+    bounds = line.log_beside - value - line.orders * epsilon
     sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
     added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))
     if line.rare is None:
-        return relative + added, relative
+        return Read(value, slope, relative + added, relative)
     # Of what is rare the least is counted.
-    _, more, off = (
-        jnp.where(line.rare.there, part * jnp.exp(-found) * (1 + 16 * u), 0.0) for part in line.rare.between(epsilon)
-    )
-    return relative + off + added, relative + off + more
+    _, more, off = line.rare.between(epsilon)
+    more, off = (jnp.exp(jnp.log(part) - value) * (1 + 16 * u * (1 + jnp.abs(value))) for part in (more, off))
+    relative = relative + off
+    return Read(value, slope, relative + added, relative + more)
+
+
+def log_above(line: Line, epsilon: Array, read: Read) -> Array:
+    """Returns an upper bound on log delta(eps), of finite losses: the rule's, or Chernoff's; or NaN."""
+    by_moment = with_rare(chernoff(line.order, line.value, line.common_error, epsilon), line.rare, epsilon)
+    at_most = jnp.fmin(read.value + jnp.log1p(read.above), by_moment)
+    return at_most + 4 * arithmetic().roundoff * jnp.abs(at_most)

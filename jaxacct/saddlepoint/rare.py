@@ -24,8 +24,8 @@ from jaxtyping import Array
 from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
 from jaxacct.composition import Part, Parts
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Law, Marked, law_of
-from jaxacct.pytrees import of_each, register_dataclass
+from jaxacct.dominating_pairs.law import Law, Marked, Nodes, law_of
+from jaxacct.pytrees import each, register_dataclass
 
 UNITS = 1024
 """Units of roundoff by which Q's mass where P has none may err, relative to itself: a sum of so many atoms."""
@@ -50,22 +50,21 @@ class Rare(NamedTuple):
     above: Array
     below: Array
 
-    @property
-    def there(self) -> Array:
-        """Whether anything is marked."""
-        return (self.p > 0) | (self.small > 0)
-
     def between(self, epsilon: Array) -> tuple[Array, Array, Array]:
         """Returns what marked losses add to delta(epsilon): at least, how much more at most, and the rounding."""
-        of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
+        least, of_q = self._parts(epsilon)
         more = jnp.where(epsilon <= self.above, 0.0, jnp.minimum(of_q, self.p))
         more = more + jnp.where(epsilon >= self.below, 0.0, self.small * (1 + self.error))
-        return jnp.maximum(self.p - of_q, 0.0), more, (self.error + 8 * roundoff()) * (self.p + of_q)
+        return least, more, (self.error + 8 * roundoff()) * (self.p + of_q)
 
-    def value_and_slope(self, epsilon: Array) -> tuple[Array, Array]:
-        """Returns the least that they add, and its derivative."""
+    def value_and_fall(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns the least that they add, and by how much that falls with epsilon."""
+        least, of_q = self._parts(epsilon)
+        return least, jnp.where(least > 0, of_q, 0.0)
+
+    def _parts(self, epsilon: Array) -> tuple[Array, Array]:
         of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
-        return jnp.maximum(self.p - of_q, 0.0), jnp.where(self.p > of_q, -of_q, 0.0)
+        return jnp.maximum(self.p - of_q, 0.0), of_q
 
 
 @register_dataclass
@@ -90,102 +89,107 @@ def _has_marks(part: Part) -> bool:
     return arithmetic() == FLOAT64 and law_of(part[0]).has_marks
 
 
-Places = tuple[Array | None, ...]
-"""For each part where its rows' marks begin, (m,); None where its losses are never rare."""
+Marks = tuple[Marked | None, ...]
+"""For each part what is marked of its rows; None where its losses are never rare."""
 
 
-def nowhere(parts: Parts) -> Places:
-    """Returns places beyond which nothing is."""
-    return tuple(jnp.full_like(part[1], jnp.inf) if _has_marks(part) else None for part in parts)
-
-
-def kept(parts: Parts, places: Places) -> Parts:
-    """Returns what is composed without the runs that are marked."""
-
-    def without(pair: DominatingPair, place: Array) -> Kept:
-        return Kept(pair, law_of(pair).marked(place))
-
+def nowhere(parts: Parts) -> Marks:
+    """Returns that nothing is marked."""
+    no = tuple(jnp.full_like(counts, 0.0) for _, counts in parts)
     return tuple(
-        (pairs if place is None else of_each(without, (0, 0))(pairs, place), counts)
-        for (pairs, counts), place in zip(parts, places, strict=True)
+        Marked(zero + jnp.inf, zero, zero, zero, zero, zero) if _has_marks(part) else None
+        for zero, part in zip(no, parts, strict=True)
     )
 
 
-def places_for(parts: Parts, high: Array, low: Array, log_mass: Array) -> Places:
-    """Returns where marks begin for them to be known, or to have about that mass of P together, where that comes first.
+def kept(parts: Parts, marks: Marks) -> Parts:
+    """Returns what is composed without the runs that are marked."""
+    return tuple(
+        (pairs if marked is None else Kept(pairs, marked), counts)  # type: ignore[misc]
+        for (pairs, counts), marked in zip(parts, marks, strict=True)
+    )
+
+
+class Ends(NamedTuple):
+    """For each part the infima and the suprema of its losses, and what all the other runs' come to beside one of it."""
+
+    rows: list[tuple[Array, Array]]
+    others: list[tuple[Array, Array]]
+
+
+def ends_of(parts: Parts) -> Ends:
+    """Returns where losses end; where what others come to is not known, NaN."""
+    rows = [each(part, lambda pair: pair.loss_range()) for part in parts]
+    # Zero times infinity where nothing is run.
+    each_part = [
+        jnp.stack([jnp.sum(jnp.where(counts > 0, counts * end, 0.0)) for end in ends])
+        for (_, counts), ends in zip(parts, rows, strict=True)
+    ]
+    least, most = sum(each_part[1:], each_part[0])
+    return Ends(rows, [(least - low, most - high) for low, high in rows])
+
+
+def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array) -> Marks:
+    """Returns what is marked for it to be known, or to have about that mass of P together, where that comes first.
 
     Known are large losses for eps up to ``high`` (if not inf), small ones for eps from ``low`` on (if not -inf).
     """
-    infima, suprema, (least, most) = _ends(parts)
     runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
-    found: list[Array | None] = []
-    for (pairs, counts), lowest, highest in zip(parts, infima, suprema, strict=True):
-        if not _has_marks((pairs, counts)):
-            found.append(None)
-            continue
-        large, small = high - (least - lowest), low - (most - highest)
-        large = jnp.where(jnp.isnan(large), jnp.inf, large)
-        small = jnp.where(jnp.isnan(small), -jnp.inf, small)
-        mass = jnp.full_like(counts, 0.0) + log_mass - runs
-        place = of_each(lambda pair, *at: law_of(pair).mark_from(*at), (0, 0, 0, 0))(pairs, large, small, mass)
-        found.append(jnp.where(counts > 0, place, jnp.inf))
-    return tuple(found)
+
+    def marks(part: Part, least: Array, most: Array) -> Marked | None:
+        if not _has_marks(part):
+            return None
+
+        def of_row(pair: DominatingPair, counts: Array, least: Array, most: Array) -> Marked:
+            large, small = high - least, low - most
+            large = jnp.where(jnp.isnan(large), jnp.inf, large)
+            small = jnp.where(jnp.isnan(small), -jnp.inf, small)
+            law = law_of(pair)
+            place = law.mark_from(large, small, log_mass - runs)
+            return law.marked(jnp.where(counts > 0, place, jnp.inf))
+
+        return each(part, of_row, part[1], least, most)  # type: ignore[no-any-return]
+
+    return tuple(marks(part, *others) for part, others in zip(parts, ends.others, strict=True))
 
 
-def rare_beyond(parts: Parts) -> Rare:
-    """Returns what the losses come to that are marked, and left out, of what is composed."""
-    infima, suprema, (least, most) = _ends(parts)
-    nothing = jnp.zeros_like(least)
-    none_large = none_large_q = none_small = finite = present = worst = off = nothing
-    above, below = jnp.full_like(nothing, jnp.inf), jnp.full_like(nothing, -jnp.inf)
-    for (pairs, counts), lowest, highest in zip(parts, infima, suprema, strict=True):
-        infinite: Array = of_each(lambda pair: _pair_of(pair).infinite_mass())(pairs)
-        finite = finite + _log_none(counts, infinite)
-        if not isinstance(pairs, Kept):
+def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> Rare:
+    """Returns what the losses come to that are marked, and left out, of what is composed; ``scans`` are of the rest."""
+    u, worst, off = roundoff(), jnp.zeros(()), jnp.zeros(())
+    # Logs of probabilities: that no run is marked, where losses are large, under P and Q, and where they are small;
+    # that no loss is infinite, and that P can have made every run that is not of these parts.
+    none, finite, present = jnp.zeros(3), jnp.zeros(()), jnp.zeros(())
+    above, below = jnp.full((), jnp.inf), jnp.full((), -jnp.inf)
+
+    def log_none(counts: Array, mass: Array) -> Array:
+        counts = jnp.reshape(counts, (-1, 1))
+        return jnp.sum(jnp.where(counts > 0, counts * jnp.log1p(-jnp.reshape(mass, (counts.shape[0], -1))), 0.0), axis=0)
+
+    for part, marked, scan, (lowest, highest), (least, most) in zip(parts, marks, scans, *ends, strict=True):
+        counts, infinite = part[1], None
+        if type(part[0]).infinite_mass is not DominatingPair.infinite_mass:
+            infinite = each(part, lambda pair: pair.infinite_mass())
+            finite = finite + log_none(counts, infinite)[0]
+        if marked is None:
             # A run that P cannot have made has no share in what Q says of large losses beside it.
-            missing = jnp.clip(of_each(lambda pair: law_of(pair).scan().missing)(pairs), 0.0, 1 - roundoff())
-            present = present + _log_none(counts, missing)
-            off = off + UNITS * roundoff() * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
+            missing = jnp.clip(scan.missing, 0.0, 1 - u)
+            present = present + log_none(counts, missing)[0]
+            off = off + UNITS * u * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
             continue
-        found = pairs.marked
         # Of the finite losses, for the rest of a composition has finite ones, too.
-        p, large = found.p / (1 - infinite), found.are_large
-        none_large = none_large + _log_none(counts, jnp.where(large, p, 0.0))
-        none_large_q = none_large_q + _log_none(counts, jnp.where(large, found.q, 0.0))
-        none_small = none_small + _log_none(counts, jnp.where(large, 0.0, p))
-        worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, found.error, 0.0)))
-        there = (counts > 0) & jnp.isfinite(found.place)
-        up, down = found.loss + (least - lowest), found.loss + (most - highest)
-        margins = 64 * roundoff() * (jnp.abs(found.loss)[None] + jnp.stack([jnp.abs(least), jnp.abs(most)])[:, None])
-        above = jnp.minimum(above, jnp.min(jnp.where(there & large, up - margins[0], jnp.inf)))
-        below = jnp.maximum(below, jnp.max(jnp.where(there & ~large, down + margins[1], -jnp.inf)))
+        p, q, large = marked.p if infinite is None else marked.p / (1 - infinite), marked.q, marked.are_large
+        none = none + log_none(counts, jnp.stack([large * p, large * q, (1 - large) * p], axis=-1))
+        there = (counts > 0) & jnp.isfinite(marked.place)
+        worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, marked.error, 0.0)))
+        # The sum of all is right to units of itself, and so is it less one's own.
+        size = jnp.abs(marked.loss)
+        up = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
+        down = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
+        is_large = large > 0
+        above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up, jnp.inf)))
+        below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down, -jnp.inf)))
     # NaN, of infinite ends, is not known.
     above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
     # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
-    error = 2 * worst + 64 * roundoff() + off
-    p, q = -jnp.expm1(none_large) * jnp.exp(finite), -jnp.expm1(none_large_q) * jnp.exp(present)
-    return Rare(p, q, -jnp.expm1(none_small), error, above, below)
-
-
-def _pair_of(pair: DominatingPair | Kept) -> DominatingPair:
-    return pair.pair if isinstance(pair, Kept) else pair
-
-
-def _ends(parts: Parts) -> tuple[list[Array], list[Array], tuple[Array, Array]]:
-    """Returns the infima and suprema of the losses, rows for each part, and those of their sum."""
-    ranges = [of_each(lambda pair: _pair_of(pair).loss_range())(pairs) for pairs, _ in parts]
-
-    def of_sum(side: int) -> Array:
-        # Zero times infinity where nothing is run.
-        each = [
-            jnp.sum(jnp.where(counts > 0, counts * ends[side], 0.0))
-            for (_, counts), ends in zip(parts, ranges, strict=True)
-        ]
-        return jnp.sum(jnp.stack(each))
-
-    return [low for low, _ in ranges], [high for _, high in ranges], (of_sum(0), of_sum(1))
-
-
-def _log_none(counts: Array, mass: Array) -> Array:
-    """Returns the log of the probability that no run falls into what has that mass for one."""
-    return jnp.sum(jnp.where(counts > 0, counts * jnp.log1p(-mass), 0.0))
+    p, q, small = -jnp.expm1(none)
+    return Rare(p * jnp.exp(finite), q * jnp.exp(present), small, 2 * worst + 64 * u + off, above, below)

@@ -11,8 +11,8 @@ from jaxacct import by_work
 from jaxacct.arithmetic import roughly
 from jaxacct.composition import Part
 from jaxacct.dominating_pairs.law import Moments, Nodes
-from jaxacct.pytrees import of_each
-from jaxacct.saddlepoint.sums import largest_order, summed, total
+from jaxacct.pytrees import each
+from jaxacct.saddlepoint.sums import summed, total
 
 LEAST = 4.0**-16
 """Smallest order considered, over the largest."""
@@ -117,6 +117,7 @@ def excess(found: Moments, order: Array, epsilon: Array) -> tuple[Array, Array]:
 def saddle_for(
     parts: tuple[Part, ...],
     scans: list[Nodes],
+    largest: Array,
     epsilon: Array,
     log_delta: Array,
     by_delta: Array | bool,
@@ -124,12 +125,13 @@ def saddle_for(
 ) -> Saddle:
     """Returns the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``log_delta`` by Laplace's method.
 
-    A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``.
+    A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``. Orders
+    are below the ``largest``.
     """
     by_delta = jnp.asarray(by_delta)
     given = parts, scans, epsilon, log_delta, by_delta
-    largest, nothing = largest_order(parts), jnp.zeros_like(epsilon)
-    variance = summed(parts, [of_each(_variance)(rows) for rows in scans])
+    nothing = jnp.zeros_like(epsilon)
+    variance = summed(parts, [each(part, lambda _, rows: _variance(rows), rows) for part, rows in zip(parts, scans, strict=True)])
     # Where a Gaussian loss of this variance has it.
     mu = jnp.sqrt(variance)
     by_tail = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / mu

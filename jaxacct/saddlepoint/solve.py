@@ -21,15 +21,15 @@ from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic, roughly
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
-from jaxacct.dominating_pairs.law import Nodes, law_of, log_left_out, tilted
+from jaxacct.dominating_pairs.law import Marked, Nodes, law_of, log_left_out, tilted
 from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
-from jaxacct.pytrees import of_each
+from jaxacct.pytrees import each, without_axes
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, chernoff, errors, line_at, log_delta, with_rare
-from jaxacct.saddlepoint.rare import Places, kept, may_be_rare, nowhere, places_for, rare_beyond
+from jaxacct.saddlepoint.contour import Line, Read, line_at, log_above, read_at, with_rare
+from jaxacct.saddlepoint.rare import Ends, Marks, Rare, ends_of, kept, marks_for, may_be_rare, nowhere, rare_beyond
 from jaxacct.saddlepoint.search import saddle_for
-from jaxacct.saddlepoint.sums import log_moment_error
+from jaxacct.saddlepoint.sums import largest_order, scanned
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -49,11 +49,6 @@ LINES = 3
 
 MOVED = 0.005
 """Nats of log delta by which eps must have moved for another line to be another line."""
-
-
-def scanned(parts: Parts) -> list[Nodes]:
-    """Returns the nodes of all parts for real orders."""
-    return [of_each(lambda pair: law_of(pair).scan())(pairs) for pairs, _ in parts]
 
 
 class Wanted(NamedTuple):
@@ -91,7 +86,7 @@ class State(NamedTuple):
     """Which of them that is."""
 
 
-class _Read(NamedTuple):
+class _Told(NamedTuple):
     """What a line says of a direction."""
 
     bounds: Bounds
@@ -110,18 +105,16 @@ def _share() -> float:
     return 1.0 if _is_certified() else SINGLE_SHARE
 
 
-@compiled
 def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     """Returns a line. Lanes of a batch where none is wanted have one that says nothing, and take no time."""
     facts, is_rough = facts_of(parts), wanted.order > 0
-    target = _target(*facts.infinite, wanted.delta)
+    parts, target = without_axes(parts), _target(*facts.infinite, wanted.delta)
     aim = _aimed(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
     epsilon = jnp.where(wanted.by_delta, aim.epsilon, wanted.epsilon)
     log_delta = jnp.where(wanted.by_delta | is_rough, target, aim.log_delta)
     order = jnp.where(is_rough, wanted.order, aim.order)
-    rest = kept(parts, aim.places)
-    rare = rare_beyond(rest) if may_be_rare(parts) else None
-    line = line_at(rest, rare, scanned(rest), order, epsilon, log_delta, is_rough, is_wanted)
+    rest = kept(parts, aim.marks)
+    line = line_at(rest, aim.rare, aim.scans, aim.largest, order, epsilon, log_delta, is_rough, is_wanted)
     return Opened(line, epsilon, aim.is_known | is_rough, facts)
 
 
@@ -131,10 +124,12 @@ class _Aim(NamedTuple):
     Eps and log delta are known by Laplace's method there, with what is rare. Guesses: brackets hold wherever a line is.
     """
 
-    stage: Array
-    places: Places
-    ahead: Places
-    """The places of the next look."""
+    marks: Marks
+    """What is left out; of the rest are the nodes."""
+    scans: list[Nodes]
+    rare: Rare | None
+    largest: Array
+    """The largest order of the rest."""
     epsilon: Array
     log_delta: Array
     order: Array
@@ -161,55 +156,83 @@ FARTHER = 1.05
 
 @roughly
 def _aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> _Aim:
-    """Returns what a line is chosen for; where it is not searched for there is nothing rare."""
-    zero, none = jnp.zeros_like(target), nowhere(parts)
-    start = _Aim(jnp.int32(0), none, none, zero, zero, zero, jnp.asarray(False))
-    given = parts, wanted, target, searches
+    """Returns what a line is chosen for; where it is not searched for there is nothing rare.
+
+    Each look leaves out what the one before says, the first nothing; none follows where nothing is rare. The last one's
+    nodes are the line's.
+    """
+    nothing, zero = nowhere(parts), jnp.zeros_like(target)
     if not may_be_rare(parts):
-        return _looked(start, given)
-    return by_work.while_loop(
-        lambda aim, given: (aim.stage < STAGES) & given[-1], _looked, start, given, share=by_work.OF_QUEUES
+        rest, scans = kept(parts, nothing), scanned(parts)
+        aim = _Aim(nothing, scans, None, largest_order(rest), zero, target, zero, jnp.asarray(False))
+        return _looked(parts, aim, wanted, target, searches, jnp.int32(0))
+    given = parts, ends_of(parts), wanted, target, searches
+
+    def look(state: tuple[Array, Marks, _Aim], given: Any) -> tuple[Array, Marks, _Aim]:
+        (stage, marks, was), (parts, ends, wanted, target, searches) = state, given
+        rest = kept(parts, marks)
+        scans = scanned(rest)
+        rare = rare_beyond(parts, marks, scans, ends)
+        aim = was._replace(marks=marks, scans=scans, rare=rare, largest=largest_order(rest))
+        aim = _looked(rest, aim, wanted, target, searches, stage)
+        ahead, is_rare = _ahead(parts, ends, aim, wanted, stage)
+        # Without what is rare any order will do for a line.
+        is_known = aim.is_known | ((stage > 0) & (aim.order > 0))
+        stage = jnp.where((stage > 0) | is_rare, stage + 1, STAGES)
+        return stage, ahead, aim._replace(is_known=is_known)
+
+    blank = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(lambda parts, ends: _blank(parts, nothing, ends, zero), parts, given[1]),
     )
+    goes_on = lambda state, given: (state[0] == 0) | ((state[0] < STAGES) & given[-1])  # noqa: E731
+    *_, aim = by_work.while_loop(goes_on, look, (jnp.int32(0), nothing, blank), given, share=by_work.OF_QUEUES)
+    return aim
 
 
-def _looked(aim: _Aim, given: Any) -> _Aim:
-    """Returns the next stage: the saddle point without what the last one leaves out, and what the next one will."""
-    parts, wanted, target, searches = given
-    by_delta, rest, inner = wanted.by_delta, kept(parts, aim.ahead), target
-    scans, rare = scanned(rest), None
-    if may_be_rare(parts):
-        rare = rare_beyond(rest)
+def _blank(parts: Parts, marks: Marks, ends: Ends, zero: Array) -> _Aim:
+    """Returns something of the shape of what a look sees."""
+    scans = scanned(kept(parts, marks))
+    return _Aim(marks, scans, rare_beyond(parts, marks, scans, ends), zero, zero, zero, zero, zero > 0)
+
+
+def _looked(rest: Parts, aim: _Aim, wanted: Wanted, target: Array, searches: Array, stage: Array) -> _Aim:
+    """Returns the saddle point of what is left."""
+    by_delta, inner, scans, rare = wanted.by_delta, target, aim.scans, aim.rare
+    at_guess = jnp.asarray(False)
+    if rare is not None:
         share = jnp.where(by_delta, rare.between(aim.epsilon)[0] * jnp.exp(-target), 0.0)
         inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
-    # The last look is for the eps of the one before, which leaves out more and errs upwards.
-    at_guess = by_delta & (aim.stage > 1)
+        # The last look is for the eps of the one before, which leaves out more and errs upwards.
+        at_guess = by_delta & (stage > 1)
+    is_sought = by_delta & ~at_guess
     epsilon = jnp.where(at_guess, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
-    saddle = saddle_for(rest, scans, epsilon, inner, by_delta & ~at_guess, searches)
+    saddle = saddle_for(rest, scans, aim.largest, epsilon, inner, is_sought, searches)
     # The saddle point is met roughly, which matters in the second order only.
     reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
-    at = jnp.where(by_delta & ~at_guess, saddle.epsilon, epsilon)
+    at = jnp.where(is_sought, saddle.epsilon, epsilon)
     log_delta = jnp.where(by_delta, target, with_rare(reached, rare, at))
-    stage, is_known, ahead = aim.stage + 1, saddle.is_known, aim.ahead
-    if may_be_rare(parts):
-        # Without them any order will do for a line.
-        is_known = is_known | ((aim.stage > 0) & (saddle.order > 0))
-        is_first = by_delta & (aim.stage == 0)
-        guess, factor = jnp.maximum(at, 0.0), jnp.where(by_delta, FARTHER, 1 + 1e-6)
-        high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
-        ahead = places_for(parts, high, low, log_delta - jnp.where(is_first, jnp.log(4.0), NEXT_TO_NOTHING))
-        is_rare = ~saddle.is_known
-        for (pairs, _), nodes, place in zip(parts, scans, ahead, strict=True):
-            if place is not None:
-                beyond = jnp.max(of_each(_share_beyond, (0, None, 0))(nodes, 1.5 * saddle.order, place))
-                missed = jnp.max(of_each(log_moment_error, (0, 0, None))(pairs, nodes, saddle.order))
-                is_rare |= (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
-        stage = jnp.where((aim.stage > 0) | is_rare, stage, STAGES)
-    return _Aim(stage, aim.ahead, ahead, at, log_delta, saddle.order, is_known)
+    return aim._replace(epsilon=at, log_delta=log_delta, order=saddle.order, is_known=saddle.is_known)
 
 
-def _share_beyond(nodes: Nodes, order: Array, place: Array) -> Array:
-    """Returns the share of the tilted law that lies beyond a place."""
-    return jnp.sum(jnp.where(nodes.places > place, tilted(nodes, order), 0.0))
+def _ahead(parts: Parts, ends: Ends, aim: _Aim, wanted: Wanted, stage: Array) -> tuple[Marks, Array]:
+    """Returns what the next look leaves out, and whether that is rare enough for one."""
+    is_first = wanted.by_delta & (stage == 0)
+    guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, FARTHER, 1 + 1e-6)
+    high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
+    log_mass = aim.log_delta - jnp.where(is_first, jnp.log(4.0), NEXT_TO_NOTHING)
+    ahead, is_rare = marks_for(parts, ends, high, low, log_mass), ~aim.is_known
+    for part, nodes, marked in zip(parts, aim.scans, ahead, strict=True):
+        if marked is not None:
+
+            def is_lost(pair: Any, nodes: Nodes, marked: Marked) -> Array:
+                beyond = jnp.sum(jnp.where(nodes.places > marked.place, tilted(nodes, 1.5 * aim.order), 0.0))
+                step = nodes.places[1] - nodes.places[0]
+                missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
+                return (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
+
+            is_rare |= jnp.any(each(part, is_lost, nodes, marked))
+    return ahead, is_rare
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
@@ -266,7 +289,6 @@ def _first(question: Question) -> Wanted:
     return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
 
 
-@compiled
 def _read(on: Opened, question: Question, state: State) -> State:
     """Returns the state after a line: what it says of its direction, and which line comes next."""
     if isinstance(question, ForEpsilon):
@@ -293,7 +315,6 @@ def _read(on: Opened, question: Question, state: State) -> State:
     return State(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides)
 
 
-@compiled
 def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     """Returns the larger of two brackets, and which one decides."""
     every: Any = stack(first, second)
@@ -311,11 +332,11 @@ def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     return bounds, decides
 
 
-def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Read:
+def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     line, (least, most), epsilon = on.line, on.facts.infinite, question.epsilon
     u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
-    log_finite, _ = log_delta(line, epsilon)
-    below, above = errors(line, epsilon, log_finite)
+    read = read_at(line, epsilon)
+    log_finite, _, below, above = read
     finite = jnp.exp(log_finite)
     # Not below what the precision can hold.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
@@ -326,7 +347,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Read:
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
-        at_most = jnp.exp(_log_above(line, epsilon, log_finite, above)) + most
+        at_most = jnp.exp(log_above(line, epsilon, read)) + most
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.ones_like(estimate)
@@ -335,14 +356,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Read:
         bounds = question.close(bounds, on.facts)
     else:
         bounds = _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
-    return _Read(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon)
-
-
-def _log_above(line: Line, epsilon: Array, value: Array, above: Array) -> Array:
-    """Returns an upper bound on log delta(eps), of finite losses: the rule's, or Chernoff's; or NaN."""
-    by_moment = chernoff(line.order, line.value, line.common_error, epsilon)
-    at_most = jnp.fmin(value + jnp.log1p(above), with_rare(by_moment, line.rare, epsilon))
-    return at_most + 4 * arithmetic().roundoff * jnp.abs(at_most)
+    return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon)
 
 
 def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bounds:
@@ -371,7 +385,7 @@ class _Looks(NamedTuple):
     """(3, 5): for each where it was, log delta, its slope, and by how much it may be too high and too low."""
 
 
-def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
+def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Told:
     line, (least, most), known, delta = on.line, on.facts.infinite, on.known, question.delta
     u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
@@ -385,8 +399,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
         steps, rows, epsilon, ahead, margin, seen = looks
         is_newton = rows == 0
         at = jnp.where(is_newton, ahead, epsilon + jnp.where(rows == 1, margin, -margin))
-        value, slope = log_delta(line, at)
-        below, above = errors(line, at, value)
+        value, slope, below, above = read_at(line, at)
         off, gap = jnp.maximum(below, above), jnp.abs(value - target)
         # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
         newton = at - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
@@ -435,7 +448,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
-        is_ruled_out = (strict > 0) & (_log_above(line, at, value, above) < log_targets[0])
+        is_ruled_out = (strict > 0) & (log_above(line, at, Read(value, slope, below, above)) < log_targets[0])
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.full_like(estimate, jnp.inf)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
@@ -444,7 +457,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Read:
     else:
         valid = on.facts.is_valid & (delta > 0) & (delta < 1)
         bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
-    return _Read(bounds, is_ruled_out & on.facts.is_valid, again, epsilon)
+    return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon)
 
 
 def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
@@ -452,8 +465,7 @@ def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
     return _log_delta_on_line(opened(parts, _first(ForDelta(epsilon)), np.True_), epsilon)
 
 
-@compiled
 def _log_delta_on_line(on: Opened, epsilon: Array) -> tuple[Array, Array]:
-    log_finite, slope = log_delta(on.line, epsilon)
+    log_finite, slope, _, _ = read_at(on.line, epsilon)
     ratio = on.facts.infinite[1] * jnp.exp(-log_finite)
     return log_finite + jnp.log1p(ratio), slope / (1 + ratio)

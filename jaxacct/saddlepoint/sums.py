@@ -1,4 +1,9 @@
-"""Moments of the sum of all losses at real orders: those of each loss, times its runs; and their errors."""
+"""Moments of the sum of all losses at real orders: those of each loss, times its runs; and their errors.
+
+What is composed is a list of parts: pairs of one class with their numbers of runs. Here most are of a single pair, and
+such a one is taken without its axis (:func:`jaxacct.pytrees.without_axes`): an operation on an axis of length 1 is
+several.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct import by_work
-from jaxacct.arithmetic import PAIR, arithmetic
-from jaxacct.composition import Part
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
-from jaxacct.pytrees import of_each
+from jaxacct.arithmetic import arithmetic
+from jaxacct.composition import Part, Parts
+from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments, moments_and_errors
+from jaxacct.pytrees import each
 from jaxacct.saddlepoint.rare import Kept
 
 VALUE_ROUNDING = 700.0
@@ -26,88 +29,85 @@ are sums of positive terms, taken directly where they are above 1/4 only.
 Tree = TypeVar("Tree")
 
 
-def total(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> Moments:
-    """Returns the moments of the sum at ``order`` (), from nodes with a leading axis for each part."""
-    return summed(parts, [of_each(moments, (0, None))(rows, order) for rows in nodes])
+def scanned(parts: Parts) -> list[Nodes]:
+    """Returns the nodes of all parts for real orders."""
+    return [each(part, lambda pair: law_of(pair).scan()) for part in parts]
 
 
-class Row(NamedTuple):
-    """Moments of a row, and how far rounding may have moved the slope."""
+def is_alone(parts: Parts) -> bool:
+    """Returns whether one pair is all there is: where that is not run, all is idle, whatever is said of it."""
+    return len(parts) == 1 and jnp.ndim(parts[0][1]) == 0
+
+
+def summed(parts: Parts, found: list[Tree]) -> Tree:
+    """Returns the sum of what each run of each row comes to."""
+    if is_alone(parts):
+        return jax.tree.map(lambda row: parts[0][1] * row, found[0])
+
+    def of_part(steps: Array, rows: Array) -> Array:
+        runs = jnp.reshape(steps, jnp.shape(steps) + (1,) * (jnp.ndim(rows) - jnp.ndim(steps)))
+        terms = jnp.where(runs > 0, runs * rows, 0.0)
+        return jnp.sum(terms, axis=0) if jnp.ndim(steps) else terms
+
+    def of_all(*found: Array) -> Array:
+        terms = [of_part(steps, rows) for (_, steps), rows in zip(parts, found, strict=True)]
+        return sum(terms[1:], terms[0])
+
+    return jax.tree.map(of_all, *found)
+
+
+def total(parts: Parts, nodes: list[Nodes], order: Array) -> Moments:
+    """Returns the moments of the sum at ``order`` ()."""
+    found = [each(part, lambda _, rows: moments(rows, order), rows) for part, rows in zip(parts, nodes, strict=True)]
+    return summed(parts, found)
+
+
+class Rungs(NamedTuple):
+    """What is known of the sum at several orders (n,)."""
 
     moments: Moments
-    slope_error: Array
+    error: Array
+    """Of the values: rounding and quadrature."""
+    rows: list[Any]
+    """For each part the moments of its rows, (n,) or (m, n), and how far rounding may have moved the slopes."""
+
+    @property
+    def above(self) -> Array:
+        """Upper bounds on the values."""
+        return self.moments.value + self.error
 
 
-def total_and_error(parts: tuple[Part, ...], nodes: list[Nodes], order: Array) -> tuple[Moments, Array, list[Row]]:
-    """Returns the moments of the sum, a bound on the error of its K(order), and the moments of each row.
+def at_orders(parts: Parts, nodes: list[Nodes], orders: Array) -> Rungs:
+    """Returns the moments of the sum at orders (n,), and of each row."""
 
-    The error is that of rounding and quadrature.
-    """
-    of_rows, each = [], []
-    for (pairs, _), rows in zip(parts, nodes, strict=True):
-        found, value_error, slope_error = of_each(_moments_and_errors, (0, 0, None))(pairs, rows, order)
-        missed = of_each(log_moment_error, (0, 0, None))(pairs, rows, order)
-        marks = of_each(_error_of_marks, (0, None))(pairs, order) if isinstance(pairs, Kept) else jnp.zeros_like(missed)
-        of_rows.append(Row(found, slope_error + marks))
-        error = VALUE_ROUNDING * arithmetic().roundoff * jnp.abs(found.value)
-        if arithmetic() == PAIR:
-            error = jnp.fmin(error, value_error)
-        each.append((found, error + marks + jnp.exp(missed)))
-    return *summed(parts, each), of_rows
+    def of_row(pair: Any, nodes: Nodes) -> tuple[Moments, Array, Array | None]:
+        law, u = law_of(pair), arithmetic().roundoff
+        found, value_error, slope_error = moments_and_errors(nodes, orders)
+        rounding = VALUE_ROUNDING * u * jnp.abs(found.value)
+        if value_error is not None and law.is_close:
+            rounding = jnp.fmin(rounding, value_error)
+        if slope_error is not None and not law.is_close:
+            slope_error = jnp.full_like(slope_error, jnp.inf)
+        step = nodes.places[1] - nodes.places[0]
+        missed = jnp.exp(jax.vmap(lambda t, value: law.log_moment_error(t, step, value))(orders, found.value))
+        if isinstance(pair, Kept):
+            # Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
+            marked = pair.marked
+            missed = missed + 1.3 * (orders + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * u)
+        return found, rounding + missed, slope_error
 
-
-def _error_of_marks(pair: Kept, order: Array) -> Array:
-    """Returns what the masses that are left out add to the error of a cumulant, and of its slope.
-
-    Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
-    """
-    marked = pair.marked
-    return 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * arithmetic().roundoff)
+    found = [each(part, of_row, rows) for part, rows in zip(parts, nodes, strict=True)]
+    of_sum, error = summed(parts, [row[:2] for row in found])
+    return Rungs(of_sum, error, [(row[0], row[2]) for row in found])
 
 
-def _moments_and_errors(pair: DominatingPair, nodes: Nodes, order: Array) -> tuple[Moments, Array, Array]:
-    """Returns the moments of a row, and bounds on what rounding does to value and slope; inf if nodes are not close."""
-    found, *errors = moments_and_errors(nodes, order)
-    of_value, of_slope = (error if law_of(pair).is_close else jnp.full_like(error, jnp.inf) for error in errors)
-    return found, of_value, of_slope
-
-
-def summed(parts: tuple[Part, ...], each: list[Tree]) -> Tree:
-    """Returns the sum of what each run of each row comes to."""
-
-    def summed(*rows: Array) -> Array:
-        return sum(jnp.sum(jnp.where(steps > 0, steps * m, 0.0)) for (_, steps), m in zip(parts, rows, strict=True))  # type: ignore[return-value]
-
-    return jax.tree.map(summed, *each)
-
-
-def log_moment_error(pair: DominatingPair, scan: Nodes, order: Array) -> Array:
-    """Returns a bound on the log of the relative error of a moment by quadrature."""
-    return law_of(pair).log_moment_error(order, scan.places[1] - scan.places[0])
-
-
-def largest_order(parts: tuple[Part, ...]) -> Array:
+def largest_order(parts: Parts) -> Array:
     """Returns the largest order at which moments of all that is run are known."""
-    largest = [
-        jnp.min(jnp.where(steps > 0, of_each(lambda p: law_of(p).largest_order())(pairs), jnp.inf))
-        for pairs, steps in parts
-    ]
-    return jnp.min(jnp.stack(largest))
-
-
-def cumulants_above(parts: tuple[Part, ...], scans: list[Nodes], orders: Array, wanted: Array | bool) -> Array:
-    """Returns upper bounds on the sum's K at several orders; zeros where they are not ``wanted``."""
-
-    def one(_: Array, order: Array, given: Any) -> Array:
-        parts, scans = given
-        each = [
-            of_each(lambda p, n: cumulant_above(n, order) + jnp.exp(log_moment_error(p, n, order)), (0, 0))(pairs, rows)
-            for (pairs, _), rows in zip(parts, scans, strict=True)
-        ]
-        above: Array = summed(parts, each)
-        return above
-
-    return by_work.map_rows(jnp.where(wanted, orders.shape[0], 0), one, orders, (parts, scans))
+    largest = [each(part, lambda pair: law_of(pair).largest_order()) for part in parts]
+    if is_alone(parts):
+        return largest[0]
+    run = [jnp.min(jnp.where(k > 0, most, jnp.inf)) for (_, k), most in zip(parts, largest, strict=True)]
+    return jnp.min(jnp.stack(run))
 
 
 def log_factor(order: Array) -> Array:
