@@ -22,8 +22,7 @@ from jaxtyping import Array
 
 from jaxacct import by_work
 from jaxacct.composition import Part
-from jaxacct.saddlepoint.solve import scanned
-from jaxacct.saddlepoint.sums import largest_order, total
+from jaxacct.saddlepoint.sums import largest_order, scanned, total
 
 STEPS = 24
 """Most steps of the joint iteration. Half of random targets take 4, nearly all of them 10 (bench/calibration.py's)."""

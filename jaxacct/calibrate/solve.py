@@ -35,8 +35,7 @@ from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.question import unknown as unknown_of
 from jaxacct.saddlepoint.accountant import answer
 from jaxacct.saddlepoint.search import gaussian_order
-from jaxacct.saddlepoint.solve import scanned
-from jaxacct.saddlepoint.sums import total
+from jaxacct.saddlepoint.sums import scanned, total
 
 NOISES = (1e-2, 1e15)
 """Noise multipliers searched: the least costs an epsilon of 5,000 a full step, the largest suits delta = 1e-15."""

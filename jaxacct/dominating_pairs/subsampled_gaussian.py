@@ -24,6 +24,7 @@ e^(-w arg r) over it is at most s/(w share sinc(b/s)).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import jax
@@ -398,17 +399,17 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def _nodes(self, low: Array, step: Array, edges: Array | None) -> Nodes:
         """Returns nodes of the trapezoid rule; where the losses end, those of panels."""
-        s, q, removes = self.pair._fields()
+        s, _, removes = self.pair._fields()
         infinite = missing = jnp.zeros_like(s)
-        z, weight = low + step * (np.arange(RULE) + 0.5).astype(s.dtype), step
+        z, weight = low + step * jnp.asarray(np.arange(RULE) + 0.5, s.dtype), step
         if self.left_out is not None and edges is not None:
             infinite, missing = self.left_out.p, self.left_out.q
             _, there = self._end()
             starts, widths = (jnp.repeat(part, DEGREE) for part in (edges[:-1], jnp.diff(edges)))
-            z = jnp.where(there, starts + widths * np.tile(POINTS, PANELS), z)
-            weight = jnp.where(there, widths * np.tile(WEIGHTS, PANELS), weight)
+            points, weights = (jnp.asarray(np.tile(each, PANELS), s.dtype) for each in (POINTS, WEIGHTS))
+            z, weight = jnp.where(there, starts + widths * points, z), jnp.where(there, widths * weights, weight)
         log_r = self._log_ratio(z)
-        base = jnp.log(weight) - 0.5 * z**2 - (0.5 * np.log(2 * np.pi)).astype(s.dtype)
+        base = jnp.log(weight) - 0.5 * z**2 - 0.5 * math.log(2 * math.pi)
         mixture = base + log_r
         return Nodes(
             losses=jnp.where(removes, log_r, -log_r),
@@ -423,8 +424,8 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         """Returns log r, right to LOG_UNITS of itself; inf where it overflows.
 
         r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put back after the logarithm (what
-        it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where that sum has lost digits when
-        q is near 1.
+        it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where that sum has lost digits
+        when q is near 1.
         """
         (s, q, _), limit = self.pair._fields(), arithmetic().largest_exponent
         u = (z - 0.5 / s) / s
@@ -440,7 +441,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def _even(self, place: Array) -> Array:
         """Returns the ends (PANELS + 1,) of panels that are evenly spaced up to a place."""
-        share = np.arange(PANELS + 1) / PANELS
+        share = jnp.asarray(np.arange(PANELS + 1) / PANELS, place.dtype)
         return place * share - arithmetic().reach * (1 - share)
 
     def _edges(self, index: Array | int, pieces: Array | int) -> Array:
@@ -457,7 +458,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         rises = s * (jnp.log(share) - jnp.log1p(-share) - logit) + 0.5 / s
         first = jnp.where(others > 0, jnp.clip(rises, low + width, place), place)
         bottom = self._curve(first)[0]
-        at = (PANELS * (index - 1) + np.arange(PANELS + 1)) / jnp.maximum(others, 1.0)
+        at = (PANELS * (index - 1) + jnp.arange(PANELS + 1, dtype=s.dtype)) / jnp.maximum(others, 1.0)
         graded = jnp.clip(self._at_ratio(bottom + (top - bottom) * at), first, place)
         graded = jnp.where(at <= 0, first, jnp.where(at >= 1, place, graded))
         return jnp.where(index == 0, self._even(first), graded)
@@ -470,19 +471,20 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
         s, _, removes = self.pair._fields()
         half, rho = jnp.diff(edges)[:, None] / 2, RATIOS_OF_PANELS[None]
-        beyond, height = half * ((rho + 1 / rho) / 2 - 1), half * ((rho - 1 / rho) / 2)
+        # 64/15 over the root of 2 pi, and what the ratio gains.
+        gain = np.log(1.71) - (2 * DEGREE - 2) * np.log(rho) - np.log1p(-(rho**-2))
+        wider, higher, gain = (jnp.asarray(v, s.dtype) for v in ((rho + 1 / rho) / 2 - 1, (rho - 1 / rho) / 2, gain))
+        beyond, height = half * wider, half * higher
         ends = jnp.stack([edges[:-1, None] - beyond, edges[1:, None] + beyond])
         (low, high), (logs, shares) = ends, self._curve(ends)
         theta = height / s
         nearest = jnp.maximum(jnp.maximum(low, -high), 0.0)
         turn = argument(shares[1], jnp.minimum(theta, HIGHEST))
         # Up to an argument of pi/2 |r| is least where Re z is. Logarithms of r are absolutely right.
-        power = jnp.where(
-            removes, (order + 1) * logs[1], -order * (logs[0] + _log_shrunk(shares[0], theta))
-        ) + scaled(1e-9)
+        power = jnp.where(removes, (order + 1) * logs[1], -order * (logs[0] + _log_shrunk(shares[0], theta))) + scaled(
+            1e-9
+        )
         modulus = 0.5 * (height**2 - nearest**2) + power + w * turn
-        # 64/15 over the root of 2 pi, and what the ratio gains.
-        gain = np.log(1.71) - (2 * DEGREE - 2) * np.log(rho) - np.log1p(-(rho**-2))
         fits = theta < jnp.where(removes, HIGHEST, jnp.pi / 2)
         errors = jnp.where(fits, jnp.log(half) + modulus + gain, jnp.inf)
         # An empty panel misses nothing.
@@ -493,7 +495,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         if self.left_out is None:
             return whole
         place, there = self._end()
-        # Over what the nodes come to, which is off by that much: by at most half of the moment itself, or it says nothing.
+        # Over what the nodes come to, which is off by that much: by less than half of itself, or it says nothing.
         missed = self._log_panel_error(order, jnp.zeros_like(order), self._even(place)) - value
         missed = jnp.where(missed < -1.0, missed + 0.7, jnp.inf)
         return jnp.where(there, jnp.logaddexp(missed, log_left_out()), whole)
@@ -505,13 +507,14 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     def _costs(self, order: Array, w: Array) -> tuple[Array, Array]:
         """Returns heights of lines in z, and the log of what the integral of the modulus on each is to a moment."""
         s, q, removes = self.pair._fields()
-        theta = jnp.where(q == 1, WIDE_ANGLES, ANGLES).astype(s.dtype)
+        wide, angles, secants = (jnp.asarray(each, s.dtype) for each in (WIDE_ANGLES, ANGLES, SECANTS))
+        theta = jnp.where(q == 1, wide, angles)
         b, of_powers = theta * s, jnp.where(removes | (q == 1), 0.0, order)
-        return b, 0.5 * b**2 + w * theta + of_powers * SECANTS.astype(s.dtype)
+        return b, 0.5 * b**2 + w * theta + of_powers * secants
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         b, cost = self._costs(order, w)
-        return jnp.logaddexp(np.log(2.0) - jnp.max(2 * jnp.pi * b / step - cost), log_left_out())
+        return jnp.logaddexp(math.log(2.0) - jnp.max(2 * jnp.pi * b / step - cost), log_left_out())
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
@@ -536,7 +539,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             log_last, last = self._curve(place)
             theta = theta[:, 0]
             power = jnp.where(removes, (order + 1) * log_last, -order * (log_last + _log_shrunk(last, theta)))
-            log_end = power + scaled(1e-9) - 0.5 * (place**2 + np.log(2 * np.pi)) - jax.nn.logsumexp(logs)
+            log_end = power + scaled(1e-9) - 0.5 * (place**2 + math.log(2 * math.pi)) - jax.nn.logsumexp(logs)
             back = jnp.exp(log_end) * s / (w * last * jnp.sinc(theta / jnp.pi))
             sums = sums + jnp.where(there, back, 0.0)
         found = 0.5 * b**2 + jnp.log(sums) + modulus_rounding()

@@ -48,7 +48,7 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     """
     # One axis: a CPU's compiler vectorizes that, and makes scalar code of two.
     flat = jnp.reshape(x, -1)
-    both, quarter = jnp.concatenate([flat, flat]), np.repeat([0.0, 0.5], flat.size)
+    both, quarter = jnp.concatenate([flat, flat]), jnp.asarray(np.repeat([0.0, 0.5], flat.size), x.dtype)
     halves = jnp.round(both * (1 / math.pi) + quarter)
     turns = halves - quarter
     r = ((both - turns * PI[0]) - turns * PI[1]) - turns * PI[2]

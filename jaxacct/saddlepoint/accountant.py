@@ -226,10 +226,13 @@ def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
+_larger = compiled(solve.larger)
+
+
 def _of_runs(runs: Sequence[OneRun], question: Question) -> tuple[Bounds, Any]:
     """Returns the larger of the closed forms' brackets, and which direction decides."""
     found = [one_run.bounds_of(run, question) for run in runs]
-    return (found[0], jnp.asarray(0)) if len(found) == 1 else solve.larger(*found)
+    return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
 @_answer.defjvp

@@ -234,7 +234,6 @@ def _sums(weights: Array, angles: Array, first: Array, tiles: Array, *sums: Arra
 
     ``angles`` are w X at the first frequency; ``first`` is the tile that the sums begin with.
     """
-
     # Flat, for a CPU's compiler vectorizes one axis and makes scalar code of two. The barriers keep it from being done
     # anew for each use.
     offsets = jnp.outer(jnp.arange(TILE, dtype=weights.dtype), angles).reshape(-1)

@@ -31,9 +31,9 @@ from jaxacct.saddlepoint.characteristic import (
     BLOCK,
     FREQUENCIES,
     TILE,
+    Transforms,
     blocks_of,
     frequencies,
-    Transforms,
     log_characteristic,
     transforms,
 )
@@ -48,7 +48,8 @@ FINER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
 highest that nodes suffice for is wanted, and is met more closely."""
 
 HERE, HIGHER = -4, 3
-"""Where in them the saddle point's own order stands. The last so many, beyond the saddle point, are for bounds alone; all others may be lines.
+"""Where in them the saddle point's own order stands. The last so many of them, beyond the saddle point, are for bounds
+alone; all others may be lines.
 
 Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
 line leaves them out and needs far fewer nodes.
@@ -237,7 +238,6 @@ def far_enough(
     It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
     modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
     """
-
     nodes = [
         each(part, lambda pair, *window: law_of(pair).piece(window, 0, 1), *window)
         for part, window in zip(parts, windows, strict=True)

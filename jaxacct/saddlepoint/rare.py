@@ -148,7 +148,8 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
             place = law.mark_from(large, small, log_mass - runs)
             return law.marked(jnp.where(counts > 0, place, jnp.inf))
 
-        return each(part, of_row, part[1], least, most)  # type: ignore[no-any-return]
+        found: Marked = each(part, of_row, part[1], least, most)
+        return found
 
     return tuple(marks(part, *others) for part, others in zip(parts, ends.others, strict=True))
 
@@ -163,7 +164,8 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
 
     def log_none(counts: Array, mass: Array) -> Array:
         counts = jnp.reshape(counts, (-1, 1))
-        return jnp.sum(jnp.where(counts > 0, counts * jnp.log1p(-jnp.reshape(mass, (counts.shape[0], -1))), 0.0), axis=0)
+        logs = jnp.log1p(-jnp.reshape(mass, (counts.shape[0], -1)))
+        return jnp.sum(jnp.where(counts > 0, counts * logs, 0.0), axis=0)
 
     for part, marked, scan, (lowest, highest), (least, most) in zip(parts, marks, scans, *ends, strict=True):
         counts, infinite = part[1], None

@@ -125,13 +125,15 @@ def saddle_for(
 ) -> Saddle:
     """Returns the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``log_delta`` by Laplace's method.
 
-    A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``. Orders
-    are below the ``largest``.
+    A guess: whatever it is, lines are good or bad, and brackets valid. It is not sought where it is not ``wanted``.
+    Orders are below the ``largest``.
     """
     by_delta = jnp.asarray(by_delta)
     given = parts, scans, epsilon, log_delta, by_delta
     nothing = jnp.zeros_like(epsilon)
-    variance = summed(parts, [each(part, lambda _, rows: _variance(rows), rows) for part, rows in zip(parts, scans, strict=True)])
+    variance = summed(
+        parts, [each(part, lambda _, rows: _variance(rows), rows) for part, rows in zip(parts, scans, strict=True)]
+    )
     # Where a Gaussian loss of this variance has it.
     mu = jnp.sqrt(variance)
     by_tail = 0.9 * jnp.sqrt(jnp.maximum(-2 * log_delta, 0.0)) / mu

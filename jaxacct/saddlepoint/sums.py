@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic
-from jaxacct.composition import Part, Parts
+from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments, moments_and_errors
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.rare import Kept

@@ -9,7 +9,7 @@ from thorough import draws, program
 from jaxacct.arithmetic import PAIR, in_pairs
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.law import Nodes, law_of, moments_and_errors
-from jaxacct.saddlepoint.characteristic import BLOCK, NODE_ROUNDING, _to_the_steps
+from jaxacct.saddlepoint.characteristic import BLOCK, NODE_ROUNDING, Transforms, _to_the_steps
 
 U = PAIR.roundoff
 STEPS = 1e4
@@ -110,8 +110,8 @@ def test_weights_that_err_by_all_they_may_leave_the_transform_within_its_bound(l
             sums = turns @ weights
             sizes = np.abs(deviations) + 0.1 * np.abs(law.losses)
             spread = [np.sum(weights * part) for part in (sizes, sizes * np.abs(deviations), angles)]
-            given = spacing, np.array([*spread, 0.0], float), 0.0, STEPS
-            found = ask(0, (sums.real.astype(float), sums.imag.astype(float)), given)
+            given = np.array([*spread, 0.0], float), 0.0, STEPS
+            found = ask(0, Transforms(sums.real.astype(float), sums.imag.astype(float), *given), spacing)
             log_modulus, phase, error = (np.asarray(part, np.longdouble) for part in found)
             true = STEPS * np.log1p(turns @ exact)
             off = np.abs(np.expm1(log_modulus - true.real + 1j * (phase - true.imag)))

@@ -9,7 +9,7 @@ import jaxacct as ja
 from jaxacct.composition import directed_parts
 from jaxacct.question import ForDelta, ForEpsilon
 from jaxacct.saddlepoint import solve
-from jaxacct.saddlepoint.contour import errors, log_delta
+from jaxacct.saddlepoint.contour import log_above, read_at
 from jaxacct.saddlepoint.solve import Wanted
 
 COUNT = draws(8, 24)
@@ -24,8 +24,7 @@ def directions(noise, rate, steps):
 @program
 def bound(parts, epsilon, delta, order):
     line = solve.opened(parts, Wanted(epsilon, delta, np.False_, order), np.True_).line
-    value, _ = log_delta(line, epsilon)
-    return solve._log_above(line, epsilon, value, errors(line, epsilon, value)[1]), line.blocks
+    return log_above(line, epsilon, read_at(line, epsilon)), line.blocks
 
 
 def test_a_rough_line_bounds_delta_from_above_at_any_order():
