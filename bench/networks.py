@@ -95,9 +95,7 @@ class Attention(nnx.Module):
 class Transformer(nnx.Module):
     """Two blocks between a table of words and its transpose, which is tied to it."""
 
-    def __init__(
-        self, rngs: nnx.Rngs, *, vocabulary: int = VOCABULARY, words: int = WORDS, width: int = WIDTH
-    ) -> None:
+    def __init__(self, rngs: nnx.Rngs, *, vocabulary: int = VOCABULARY, words: int = WORDS, width: int = WIDTH) -> None:
         self.table = nnx.Embed(vocabulary, width, rngs=rngs)
         self.places = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (words, width)))
         self.blocks = nnx.List(Attention(rngs, width) for _ in range(2))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import with_pair_form
+from jaxacct.arithmetic import PAIR, arithmetic, with_pair_form
 
 
 def turned(angle: Array) -> tuple[Array, Array]:
@@ -46,6 +46,8 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     pi/2 is of x itself; a cosine is near 1 where r is rounded, and near 0 where it is not. It holds up to 2^52, where
     what is left of a turn may be off by 2.5, and the series are by 2.
     """
+    if arithmetic() == PAIR:  # which have a form of their own
+        return jnp.sin(x), jnp.cos(x)
     # One axis: a CPU's compiler vectorizes that, and makes scalar code of two.
     flat = jnp.reshape(x, -1)
     both, quarter = jnp.concatenate([flat, flat]), jnp.asarray(np.repeat([0.0, 0.5], flat.size), x.dtype)
