@@ -9,7 +9,6 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct.arithmetic import arithmetic
 from jaxacct.dominating_pairs.loss_distribution import LossDistributionPair
-from jaxacct.dominating_pairs.pair import OrderKinds
 from jaxacct.precision import as_float64
 from jaxacct.pytrees import register_dataclass
 
@@ -66,7 +65,7 @@ class BoundedRangePair(LossDistributionPair):
     e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). It is also at most that of Hoeffding's lemma, a e^2/8.
     """
 
-    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+    def divergence(self, orders: Array) -> Array:
         e, b = as_float64(self.highest), orders - 1
         log_a = jnp.log(-jnp.expm1(-orders * e))
         t = jnp.log(b) - jnp.log(orders) + log_a + e - jnp.log(-jnp.expm1(-b * e))

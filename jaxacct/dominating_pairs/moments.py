@@ -60,11 +60,25 @@ def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     2.4e-16, two and a half units of roundoff. Forming it adds 20 units at most: x n < d/11, so no difference loses a
     tenth.
     """
-    small = jnp.clip(x, -0.5, 0.5)
+    is_small, ratio = _small_remainder(x)
+    return jnp.where(is_small, ratio, expm1_x - x)
+
+
+@jax.jit  # called more than once for arrays of a shape: part of a program's text once
+def _small_remainder(x: Array) -> tuple[Array, Array]:
+    """Returns whether |x| is at most 1/2, and :func:`exp_remainder` there."""
+    small = jnp.minimum(jnp.maximum(x, -0.5), 0.5)
     w = small * small
     n, d = w * (w + 756.0) + 55440.0, w * (w * 42.0 + 10080.0) + 332640.0
     part = d - small * n
-    return jnp.where(small == x, w * part / (d + d - small * part), expm1_x - x)
+    return small == x, w * part / (d + d - small * part)
+
+
+@jax.jit
+def weighted_remainder(x: Array, weight: Array, grown: Array) -> Array:
+    """Returns ``weight (e^x - 1 - x)`` given ``grown``, ``weight e^x``, where e^x alone may overflow."""
+    is_small, ratio = _small_remainder(x)
+    return jnp.where(is_small, ratio * weight, grown - (1.0 + x) * weight)
 
 
 def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:

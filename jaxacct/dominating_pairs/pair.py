@@ -13,7 +13,6 @@ where it knows better. All methods are called inside the float64 scope; they tak
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -38,21 +37,6 @@ class CellMasses(NamedTuple):
     q: Float[Array, " cells"]
     p_error: Float[Array, " cells"]
     q_error: Float[Array, " cells"]
-
-
-@dataclass(frozen=True)
-class OrderKinds:
-    """What Python can see of a vector of Rényi orders; hashable, a static part of the program.
-
-    Attributes:
-        whole: positions and values of whole orders, from 2, that are not too large to be summed term by term.
-        near: positions of other small orders, if there are many.
-        far: positions of all others, and of every order that is traced.
-    """
-
-    whole: tuple[tuple[int, int], ...] = ()
-    near: tuple[int, ...] = ()
-    far: tuple[int, ...] = ()
 
 
 class DominatingPair(ABC):
@@ -152,10 +136,10 @@ class DominatingPair(ABC):
         """
         return None
 
-    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+    def divergence(self, orders: Array) -> Array:
         """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
 
-        By default from :meth:`cumulant`. ``kinds`` is for those who compute some orders otherwise.
+        By default from :meth:`cumulant`.
         """
         known = self.is_valid() & (self.infinite_mass() == 0)
         return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)

@@ -38,7 +38,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import roundoff, scaled
-from jaxacct.dominating_pairs.pair import OrderKinds
 from jaxacct.dominating_pairs.random_allocation import (
     MOST_BATCHES,
     VALUE_ERROR,
@@ -94,12 +93,12 @@ class PairedAllocationPair(RandomAllocationPair):
     a program that asks for no more need not compute.
     """
 
-    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+    def divergence(self, orders: Array) -> Array:
         """Returns an upper bound on the mechanism's: that of one step of each half of them."""
         n = as_float64(self.batches)
         halves = (jnp.floor(n / 2), jnp.ceil(n / 2))
         alone = [allocation_pairs(self.noise_multiplier, half, 512, [False])[0] for half in halves]
-        total = sum(replace(pair, removes=self.removes).divergence(orders, kinds) for pair in alone)
+        total = sum(replace(pair, removes=self.removes).divergence(orders) for pair in alone)
         return jnp.where(as_float64(self.in_tails) == 0, total, jnp.nan)
 
 

@@ -54,7 +54,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs.finite import FinitePair
-from jaxacct.dominating_pairs.pair import DominatingPair, OrderKinds
+from jaxacct.dominating_pairs.pair import DominatingPair
 from jaxacct.precision import as_float64, is_concrete
 from jaxacct.pytrees import register_dataclass
 
@@ -147,7 +147,7 @@ class RandomAllocationPair(FinitePair):
         # The tails are cut off here, and not in the mechanism.
         return jnp.full((), jnp.inf)
 
-    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+    def divergence(self, orders: Array) -> Array:
         """Returns an upper bound on the mechanism's own divergence; that of the pair, as spread, is infinite."""
         s, t = as_float64(self.noise_multiplier), as_float64(self.batches)
         gaussian = orders * (orders - 1) / (2 * s**2)

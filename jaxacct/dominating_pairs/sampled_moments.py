@@ -10,22 +10,13 @@ the first for a > 1, the second for a < 0. So nothing cancels, however close to 
 The integral is a trapezoid rule on all of R, which converges geometrically in the number of nodes; the nodes cover the
 places where the integrand exceeds e^-CUT of its maximum, which are found first, for each order.
 
-Of many orders together what they share is computed once (:func:`log_moments`):
-
-* a whole order is the finite sum of Mironov, Talwar and Zhang (2019), "Rényi differential privacy of the sampled
-  Gaussian mechanism", section 3.3, without its first two terms: since the binomial terms sum to one,
-
-      E[r^a] - 1 = sum over k >= 2 of C(a, k) (1 - q)^(a - k) q^k (e^(k (k-1)/(2 s^2)) - 1),
-
-  all positive, however small; the last factor's logarithm is the same for all orders;
-* fractional orders up to some largest one share the nodes of one rule, and log r there; what is left for each order
-  and node is one exponential;
-* of others the integrand lies near 0 and near a nearly always: two windows of few nodes, in places known beforehand.
+Of many orders above 1 together (:func:`log_moments`) the places are known in closed form, and all orders are summed at
+once, node by node. The finite sum of Mironov, Talwar and Zhang (2019), "Rényi differential privacy of the sampled
+Gaussian mechanism", section 3.3, is no faster for whole orders.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax
@@ -33,11 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import PAIR, arithmetic, roundoff
+from jaxacct.arithmetic import roundoff
 from jaxacct.batching import one_by_one
-from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, excess, exp_remainder
-from jaxacct.dominating_pairs.pair import OrderKinds
-from jaxacct.precision import TINY, as_float64, log_complement, within_scope
+from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, excess, exp_remainder, weighted_remainder
+from jaxacct.precision import as_float64, log_complement, within_scope
 
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
@@ -55,7 +45,7 @@ Gaussian alone would leave e^(-2 pi^2 / h^2). Both chosen by measuring: the erro
 CUT = 60.0
 """Log of the ratio of the integrand's maximum to what the nodes may leave out: e^-60 is 1e-26."""
 
-REACH = 50.0
+FARTHEST = 50.0
 """Standard deviations from a peak within which the integrand falls by CUT, for every order up to 4096.
 
 Where the peak of r^a and its valley merge, the log integrand is quartic, -z^4/(24 s^2), which takes
@@ -68,37 +58,23 @@ MAXIMUM_SPAN = 100.0
 LARGEST_EXPONENT_OF_SINGLE = 75.0
 """LARGEST_EXPONENT in float32, which overflows at e^88."""
 
-SPACING = 0.6
-"""Distance of shared nodes in standard deviations, and in units of s for s < 1.
+SPACING, WIDEST = 0.6, 0.7
+"""Distance of the nodes of many orders, in standard deviations: SPACING s, and at most WIDEST.
 
-r vanishes at imaginary part pi s and |r| is largest on the real line, so the rule errs by e^(-2 pi y/SPACING + y^2/2),
-y = pi s: 7e-13 for s = 1, less elsewhere. Measured against a window for each order: 3e-14 of the moment's
-distance from 1 in 3,000 settings, s from 0.2 to 1000.
+r vanishes at imaginary part pi s and |r| is largest on the real line, so the rule errs by e^(-2 pi y/h + y^2/2) for
+spacing h and every y up to pi s: 7e-13 for s = 1, 5e-12 at most, where s = 1.17.
 """
 
-SHARED_REACH = 8.0
-"""Standard deviations beyond 0 and beyond a, the outermost peaks of r^a and of what is subtracted: e^-32 is left."""
+REACH = 8.0
+"""Standard deviations beyond a peak, where e^-32, 1e-14, is left. A bound has room for a thousand times as much."""
 
-LARGEST_WHOLE = 1024
-"""Whole orders up to here are summed term by term."""
+LEAST_NOISE = 0.01
+"""Noise below which moments are bounded in closed form, for the nodes are as many as 80/s."""
 
-WINDOW = 32
-"""Nodes of each of two windows: 19 standard deviations, enough for s > 0.85. Half as many more take twice as long."""
+CHUNK = 32
+"""Nodes taken at once. Speed only."""
 
-MISSED = 30.0
-"""Log of the ratio of an integral to what two windows may miss of it, or count without need: e^-30 is 1e-13."""
-
-CHUNK = 48
-"""Nodes taken at once: enough for s > 1 and orders to 11. Of 16 to 64 the fastest on a CPU."""
-
-LENGTHS = (64, 128, 256, 512, LARGEST_WHOLE)
-"""Orders up to each of them are summed together, as many terms for one as for the largest of its group."""
-
-LEAST_NOISE = 0.2
-"""Below it the range, a/s, takes so many nodes that a window for each order is faster."""
-
-SERIES = 0.1
-"""|x| below which e^x - 1 - x is summed as a series; at the border the difference has lost 8 bits, to 4e-14."""
+STEPS = (np.arange(CHUNK)[None] + 0.5) / CHUNK
 
 
 def log_moment_of_ratio(
@@ -192,12 +168,12 @@ def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
     right = jnp.max(jnp.where(counts, places, -jnp.inf), axis=0)
 
     def narrow(i: int, reach: Array) -> Array:
-        shorter = reach - REACH * 0.5**i
+        shorter = reach - FARTHEST * 0.5**i
         fallen = jax.vmap(lambda z: height(z) < top - CUT)(jnp.stack([left - shorter[0], right + shorter[1]]))
         return jnp.where(fallen, shorter, reach)
 
     # Eight halvings leave 0.2 standard deviations too much.
-    reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), REACH, jnp.float64))
+    reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), FARTHEST, jnp.float64))
     return left - reach[0], right + reach[1], top
 
 
@@ -225,170 +201,71 @@ def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array, kinds: OrderKinds) -> Array:
-    """Returns ``log E[r^a]`` for each of the orders a; scalars s and q, inside the float64 scope.
+def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) -> Array:
+    """Returns ``log E[r^a]`` for each of the orders a (n,), above 1; scalars s and q, inside the float64 scope.
 
-    Invalid parameters give garbage.
+    The relative error is measured in tests/test_cumulants.py. For noise below LEAST_NOISE it is an upper bound, equal
+    to the moment to rounding but for orders next to 1. Invalid parameters give garbage.
     """
-    return one_by_one(_together, kinds)(noise_multiplier, sampling_rate, orders)
+    return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
 
 
 @within_scope
-def _together(kinds: OrderKinds, s: Array, q: Array, orders: Array) -> Array:
-    return _log_moments(s, q, orders, kinds)
+def _log_moments(s: Array, q: Array, a: Array) -> Array:
+    """Returns :func:`log_moments`: one trapezoid rule for all orders, over the windows that count.
 
+    The integrand r (phi(m L) + m phi(-L)) e^(-z^2/2) rises and falls like a normal density around each of its peaks, so
+    REACH on either side of them is enough. Where they may be follows from z = (a/s) p(z), the equation of a peak of r^a
+    e^(-z^2/2), p = q e^u/r rising from 0 to 1 around the bend of log r, q e^u = 1 - q:
 
-def _log_moments(s: Array, q: Array, orders: Array, kinds: OrderKinds) -> Array:
-    parts: list[Array] = []
-    places: list[int] = []
-    if kinds.whole:
-        positions, whole = zip(*kinds.whole, strict=True)
-        places += positions
-        parts.append(_whole(s, q, whole))
-    if kinds.near:
-        places += kinds.near
-        # As many windows as orders, where that is faster; the other branch is not to loop for ever then.
-        near = orders[np.array(kinds.near)]
-        parts.append(jax.lax.cond(s < LEAST_NOISE, log_moment_of_ratio, _shared, s, q, near))
-    if kinds.far:
-        places += kinds.far
-        parts.append(_apart(s, q, orders[np.array(kinds.far)]))
-    moments = jnp.concatenate(parts)[np.argsort(np.array(places))]
-    return jnp.where(q == 1, orders * (orders - 1) / (2 * s**2), moments)
+    * near 0, where 1 and a (r - 1) are subtracted, and, where r - 1 is small, near 2/s, the peak of (r - 1)^2, or at
+      the bend, if that comes first;
+    * in [0, 2 s], or in [a/s - 2 s, a/s]: at the valley between two peaks p (1 - p) = s^2/a, so that the lower one has
+      p <= 2 s^2/a, and the higher one as much left of 1; where there is no valley a/s is at most 4 s.
 
+    What the windows leave out was below 1e-13 of the whole in 100,000 settings that were integrated without them.
 
-def _whole(s: Array, q: Array, orders: tuple[int, ...]) -> Array:
-    """Returns the finite sums, orders of similar length together."""
-    groups: dict[int, list[int]] = {}
-    for position, order in enumerate(orders):
-        groups.setdefault(next(most for most in LENGTHS if order <= most), []).append(position)
-    sums = [_sums(s, q, [orders[i] for i in positions]) for positions in groups.values()]
-    places = np.concatenate([np.array(positions) for positions in groups.values()])
-    return jnp.concatenate(sums)[np.argsort(places)]
-
-
-def _sums(s: Array, q: Array, orders: list[int]) -> Array:
-    k, a = np.arange(2.0, max(orders) + 1), np.array(orders, np.float64)
-    # The logarithm of C(a, k), for k > a that of 0.
-    binomials = np.stack([np.pad(_log_binomials(n), (0, max(orders) - n), constant_values=-np.inf) for n in orders])
-    left_out = np.maximum(a[:, None] - k[None], 0.0)
-    log_q, log_rest = jnp.log(q), log_complement(jnp.minimum(q, 1 - roundoff()))
-    growth = k * (k - 1) / (2 * s**2)
-    common = k * log_q + growth + jnp.log(-jnp.expm1(-growth))
-    # A term but for its binomial, which is between 1 and 2^a, is largest at an end, or no more than a^2/2 times larger:
-    # q^k (1-q)^(a-k) e^growth is convex in k, 1 - e^-growth rises and is concave in the growth. So the largest term is
-    # within e^370 of this.
-    ends = common[0] + (a - 2) * log_rest, common[np.array(orders) - 2]
-    top = jnp.maximum(*ends) + a * (math.log(2) / 2)
-    weights = jnp.exp(binomials - top[:, None] + common[None] + left_out * log_rest)
-    # Besides their sum, the mean growth and k of the terms that count.
-    columns = jnp.stack([jnp.ones_like(growth), growth, k + 0 * growth], axis=1)
-    mass, mean_growth, mean_k = jnp.matmul(weights, columns, precision=jax.lax.Precision.HIGHEST).T
-    log_excess = top + jnp.log(mass)
-    # A term's parts are rounded before they cancel: by a few units of their magnitude, on the average over the terms.
-    magnitude = (mean_growth - mean_k * log_q) / mass - (a - mean_k / mass) * log_rest
-    rounding = 8 * roundoff() * (1 + magnitude)
-    moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
-    return jnp.where(log_excess > 0, moment + rounding, moment * (1 + rounding))
-
-
-@functools.cache
-def _log_binomials(order: int) -> np.ndarray:
-    """Returns ``log C(order, k)`` for k from 2 to order."""
-    return np.array([math.log(math.comb(order, k)) for k in range(2, order + 1)])
-
-
-def _shared(s: Array, q: Array, orders: Array) -> Array:
-    """Returns the quadratures: of r (phi(m L) + m phi(-L)), m = a - 1, L = log r and phi(x) = e^x - 1 - x."""
-    s, q = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - roundoff())
-    power = orders - 1
-    left, right = -SHARED_REACH, jnp.max(orders) / s + SHARED_REACH
-    chunks = jnp.ceil((right - left) / (jnp.minimum(s, 1.0) * (SPACING * CHUNK)))
-    spacing = (right - left) / (chunks * CHUNK)
-    top = _highest(s, q, orders)
+    By Minkowski's inequality E[r^a]^(1/a) <= 1 - q + q E[e^(a u)]^(1/a), which is the moment where q = 1, and to
+    rounding where s is tiny.
+    """
+    m, exact = a - 1.0, (q == 1.0) | (s < LEAST_NOISE)
+    bound = a * _log_ratio(q, m * (0.5 / (s * s)))[0]
+    s, rate = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - roundoff())
+    tilt, log_q = 1.0 / s, jnp.log(rate)
+    center = 0.5 * tilt
+    half = center * tilt
+    bend = center + s * (jnp.log1p(-rate) - log_q)
+    farthest = jnp.max(a) * tilt
+    middle, plateau = jnp.minimum(jnp.maximum(bend, 0.0), 2.0 * tilt), jnp.minimum(2.0 * s, farthest)
+    # The second window goes on where the first one ends, or begins at some distance; and so does each order's third.
+    shift, end = jnp.maximum(middle - 2.0 * REACH, 0.0), jnp.maximum(middle, plateau) + REACH
+    gap = jnp.maximum(a * tilt - (plateau + REACH) - end, 0.0)[:, None]
+    second = end - shift + REACH
+    length = second + jnp.minimum(jnp.maximum(farthest + REACH - end, 0.0), plateau + 2.0 * REACH)
+    spacing = jnp.minimum(SPACING * s, WIDEST) * CHUNK
+    top = jnp.maximum(a * (m * half + log_q), 0.0)
+    power, scale = m[:, None], top[:, None]
+    chunks = jnp.ceil(length / spacing).astype(jnp.int32)
 
     def add(i: Array, total: Array) -> Array:
-        z = left + spacing * (i * CHUNK + jnp.arange(CHUNK) + 0.5)
-        return total + jnp.sum(_excesses(s, q, power[None], top[None], z[:, None]), axis=0)
+        x = (jnp.asarray(STEPS) + i) * spacing
+        z = jnp.where(x > 2.0 * REACH, x + shift, x) - REACH
+        z = jnp.where(x > second, z + gap, z)
+        u = z * tilt - half
+        log_r, beyond_one = _log_ratio(rate, u)
+        log_weight = log_r - (0.5 * z * z + scale)
+        weight, x = jnp.exp(log_weight), power * log_r
+        ahead = weighted_remainder(x, weight, jnp.exp(x + log_weight))
+        return total + ahead + power * weighted_remainder(-log_r, weight, weight / (1.0 + beyond_one))
 
-    total = jax.lax.fori_loop(0, chunks.astype(jnp.int32), add, jnp.zeros_like(orders))
-    return _log_moment(top, total * spacing)
-
-
-def _highest(s: Array, q: Array, orders: Array) -> Array:
-    """Returns what the log of the integrand exceeds by a log 2 at most: r <= 2 max(1 - q, q e^u)."""
-    return jnp.maximum(orders * jnp.log(q) + orders * (orders - 1) / (2 * s**2), 0.0)
-
-
-def _excesses(s: Array, q: Array, power: Array, top: Array, z: Array) -> Array:
-    """Returns ``r (phi(m L) + m phi(-L)) e^(-z^2/2 - top)``; all but s and q broadcast."""
-    log_r, _, inverse = log_ratio(s, q, z)
-    log_weight, scale = log_r - 0.5 * z**2, jnp.exp(-top)
-    weight, x = jnp.exp(log_weight), power * log_r
-    scaled = weight * scale
-    direct = jnp.exp(x + (log_weight - top)) - (1 + x) * scaled
-    remainder = jnp.where(jnp.abs(x) < SERIES, _series(x) * scaled, direct)
-    return remainder + power * scale * (weight * exp_remainder(-log_r, inverse))
+    total = jax.lax.fori_loop(0, chunks, add, jnp.zeros((len(a), CHUNK)))
+    log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (CHUNK * math.sqrt(2 * math.pi))))
+    moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
+    return jnp.where(exact, bound, moment)
 
 
-def _log_moment(top: Array, integral: Array) -> Array:
-    """Returns the log of a moment whose distance from 1 is ``integral e^top / sqrt(2 pi)``."""
-    log_excess = top + jnp.log(integral) - 0.5 * jnp.log(2 * jnp.pi)
-    return jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
-
-
-def _apart(s: Array, q: Array, orders: Array) -> Array:
-    """Returns the quadratures over two windows for each order, or one that is looked for where these do not do.
-
-    In pairs, where both would be computed, the latter.
-    """
-    if arithmetic() == PAIR:
-        return log_moment_of_ratio(s, q, orders)
-    found, will_do = _at_the_ends(s, q, orders)
-    return jax.lax.cond(will_do, lambda *_: found, log_moment_of_ratio, s, q, orders)
-
-
-def _at_the_ends(s: Array, q: Array, orders: Array) -> tuple[Array, Array]:
-    """Returns the quadratures over WINDOW nodes from the left end of what counts and as many up to its right end.
-
-    And whether these do for all orders. Where the ends are near, the second window goes on with the nodes of the first;
-    else there is a gap. From it on r > 1, and r^a e^(-z^2/2) is the whole integrand but for (1 + a (r - 1)) e^(-z^2/2),
-    which falls. In the gap log r, which is convex, lies below its chord; with that in its place r^a e^(-z^2/2) is a
-    normal density, whose maximum is known.
-    """
-    spacing = SPACING * jnp.minimum(s, 1.0)
-    length = WINDOW * spacing
-    top, steps = _highest(s, q, orders), spacing * (jnp.arange(WINDOW) + 0.5)
-    left = length - SHARED_REACH
-    right = jnp.maximum(left, orders / s + SHARED_REACH - length)
-
-    def log_r(z: Array) -> Array:
-        u = (z - 0.5 / s) / s
-        return u + jnp.log(q + (1 - q) * jnp.exp(-u))
-
-    # Orders first: a CPU's compiler vectorizes the last axis.
-    near = _excesses(s, q, orders[:, None] - 1, top[:, None], steps[None] - SHARED_REACH)
-    places = right[:, None] + steps[None]
-    far = jnp.exp(orders[:, None] * log_r(places) - places**2 / 2 - top[:, None])
-    total = jnp.sum(near, axis=1) + jnp.sum(far, axis=1)
-    # Two chords, which meet where log r bends: at q e^u = 1 - q.
-    bend = jnp.clip(0.5 / s + s * (log_complement(q) - jnp.log(q)), left, right)
-    ends = jnp.stack([jnp.full_like(right, left), bend, right])
-    heights = log_r(ends)
-    slopes = jnp.diff(heights, axis=0) / jnp.maximum(jnp.diff(ends, axis=0), TINY)
-    z = jnp.clip(orders[None] * slopes, ends[:-1], ends[1:])
-    highest = jnp.max(orders[None] * (heights[:-1] + slopes * (z - ends[:-1])) - z**2 / 2, axis=0)
-    # And what the rule errs by where it ends and begins anew: a node at either side.
-    skipped = jnp.where(right > left, right - left + 2, 0.0) * jnp.exp(highest - top)
-    counted = (1 + orders * q * jnp.exp(left / s)) * jnp.exp(-(left**2) / 2 - top)
-    will_do = (left > 1 + 1 / s) & (skipped + counted <= math.exp(-MISSED) * spacing * total) & jnp.isfinite(total)
-    return _log_moment(top, total * spacing), jnp.all(will_do)
-
-
-def _series(x: Array) -> Array:
-    """Returns ``e^x - 1 - x`` for |x| < SERIES; the first term left out is 0.1^9 2/11! = 5e-17 of the first."""
-    x = jnp.clip(x, -SERIES, SERIES)
-    total = jnp.zeros_like(x)
-    for n in range(10, 2, -1):
-        total = (1.0 + total) * (x * (1.0 / n))
-    return (1.0 + total) * (x * x * 0.5)
+def _log_ratio(q: Array, u: Array) -> tuple[Array, Array]:
+    """Returns ``log r`` and, where it does not overflow, ``r - 1`` for r = 1 + q (e^u - 1)."""
+    most = jnp.minimum(u, LARGEST_EXPONENT)
+    beyond_one = q * jnp.expm1(most)
+    return jnp.log1p(beyond_one) + (u - most), beyond_one

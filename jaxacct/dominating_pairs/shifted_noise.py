@@ -17,7 +17,7 @@ from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
 from jaxacct.dominating_pairs.law import Law, in_float64_only
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean, weighted
-from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import as_float64, first_index, is_concrete
 from jaxacct.pytrees import register_dataclass
 
@@ -231,12 +231,12 @@ class ShiftedNoisePair(DominatingPair):
         """
         return self._noise.log_integral(self, height, order, start)
 
-    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+    def divergence(self, orders: Array) -> Array:
         if self._is_plain_shift():
             s, locations, _, _ = self._fields()
             shift = jnp.where(self.is_valid(), (locations[1] - locations[0]) / s, jnp.nan)
             return self._noise.divergence_of_shift(shift, orders)
-        return super().divergence(orders, kinds)
+        return super().divergence(orders)
 
     def _is_plain_shift(self) -> bool:
         """Returns whether it can be seen that P is the noise around the second location, and Q around the first."""

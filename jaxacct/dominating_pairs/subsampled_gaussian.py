@@ -47,7 +47,7 @@ from jaxacct.dominating_pairs.law import (
     tilted,
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, lower_tail, normal_cells
-from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, OrderKinds
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, POINTS, WEIGHTS, argument
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments
 from jaxacct.precision import as_real, is_concrete, log_complement
@@ -123,7 +123,11 @@ class SubsampledGaussianPair(DominatingPair):
 
     def is_valid(self) -> Array:
         s, q, _ = self._fields()
-        return (s > 0) & (s < jnp.inf) & (q > 0) & (q <= 1)
+        has_noise = (s > 0) & (s < jnp.inf)
+        seen = np.asarray(self.sampling_rate) if is_concrete(self.sampling_rate) else np.zeros(())
+        if np.all((seen > 0) & (seen <= 1)):
+            return has_noise
+        return has_noise & (q > 0) & (q <= 1)
 
     def loss_range(self) -> tuple[Array, Array]:
         _, q, removes = self._fields()
@@ -235,16 +239,15 @@ class SubsampledGaussianPair(DominatingPair):
         s, q, removes = self._fields()
         return log_moment_of_ratio(s, q, jnp.where(removes, as_real(order) + 1, -as_real(order)))
 
-    def divergence(self, orders: Array, kinds: OrderKinds) -> Array:
+    def divergence(self, orders: Array) -> Array:
         s, q, _ = self._fields()
         if self._takes_everyone():
             # Mironov (2017), Corollary 3.
             return orders * (1 / jnp.where(self.is_valid(), s, jnp.nan)) ** 2 / 2
-        if kinds == OrderKinds() or not (is_concrete(self.removes) and self.removes):
-            return super().divergence(orders, kinds)
-        valid = self.is_valid() & (orders > 1)
-        s, q = (jnp.where(self.is_valid(), value, 1.0) for value in jnp.broadcast_arrays(s, q))
-        moments = log_moments(s, q, jnp.where(orders > 1, orders, 2.0), kinds)
+        if not (is_concrete(self.removes) and self.removes):
+            return super().divergence(orders)
+        valid = self.is_valid()
+        moments = log_moments(jnp.where(valid, s, 1.0), jnp.where(valid, q, 1.0), orders)
         return jnp.where(valid, moments, jnp.nan) / (orders - 1)
 
     def _takes_everyone(self) -> bool:

@@ -200,6 +200,8 @@ def is_endless(value: Any) -> Any:
 
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
     """Returns where noise without end, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
+    if is_concrete(sampling_rate) and np.all((np.asarray(sampling_rate) > 0) & (np.asarray(sampling_rate) <= 1)):
+        return is_endless(noise)
     proper = (noise >= 0) & (sampling_rate >= 0) & (sampling_rate <= 1)
     return (is_endless(noise) | is_none(sampling_rate)) & proper
 

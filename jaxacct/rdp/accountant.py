@@ -15,7 +15,7 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_coun
 from jaxacct.precision import in_float64, is_concrete
 from jaxacct.rdp.divergence import composed, largest_losses, total
 from jaxacct.rdp.failing import least_beside_failures, may_fail
-from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, kinds_of, tried_orders
+from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, tried_orders
 
 CONVERSIONS = convert.METHODS
 
@@ -190,7 +190,7 @@ def _between(
     mechanism: Mechanisms, steps: Steps, rdp: Array, orders: Array, number: Array, relation: Relation, to: Conversion
 ) -> Array:
     def curve(tried: Array) -> Array:
-        return total(mechanism, steps, tried, relation, kinds_of(tried_orders(tried)))
+        return total(mechanism, steps, tried, relation)
 
     return to.between(curve, rdp, orders, number)
 

@@ -21,11 +21,10 @@ from jaxtyping import Array
 from jaxacct.arithmetic import roundoff
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.renyi import Conversion, ToEpsilon, least_implied
-from jaxacct.dominating_pairs.pair import OrderKinds
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import as_float64, log_complement
-from jaxacct.rdp.divergence import allowance, composed_by, kinds_for, single
+from jaxacct.precision import log_complement
+from jaxacct.rdp.divergence import allowance, at_orders, composed_by, single
 
 ROUNDING = 1024
 """Units of roundoff that are allowed for the failures' total, and for the rest's."""
@@ -42,20 +41,23 @@ def least_beside_failures(
     mechanism: Any, steps: Any, number: Any, orders: Any, relation: Relation, to: Conversion
 ) -> Array:
     """Returns the least epsilon at a delta, or delta at an epsilon, that the curve of what remains implies."""
-    curve, log_kept = _remaining(mechanism, steps, orders, relation, kinds_for(mechanism, orders))
+    curve, log_kept = _remaining(mechanism, steps, orders, relation)
     if isinstance(to, ToEpsilon):
         return least_implied(curve, orders, _left(number, log_kept), to)
     return _with_failures(least_implied(curve, orders, number, to), log_kept)
 
 
-@kernel(static=2)
-def _remaining(mechanism: Any, steps: Any, orders: Any, relation: Relation, kinds: OrderKinds) -> tuple[Array, Array]:
+@kernel(static=1)
+def _remaining(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> tuple[Array, Array]:
     """Returns the divergences of what remains, rounded up, and log(1 - m), rounded down."""
-    orders = as_float64(orders)
-    curve = functools.partial(_finite, orders=orders, relation=relation, kinds=kinds)
+
+    def curve(orders: Array) -> Array:
+        one = functools.partial(_finite, orders=orders, relation=relation)
+        return composed_by(one, mechanism, steps, jnp.zeros(orders.shape))
+
     failures = functools.partial(_failure, relation=relation)
     log_lost = composed_by(failures, mechanism, steps, jnp.zeros(()))
-    return composed_by(curve, mechanism, steps, jnp.zeros(orders.shape)), -log_lost * (1 + ROUNDING * roundoff())
+    return at_orders(curve, orders), -log_lost * (1 + ROUNDING * roundoff())
 
 
 def _mass(pair: Any) -> Array:
@@ -70,10 +72,10 @@ def _failure(mechanism: Mechanism, relation: Relation) -> Array:
     return functools.reduce(jnp.maximum, (-log_complement(_mass(p)) for p in mechanism.dominating_pairs(relation)))
 
 
-def _finite(mechanism: Mechanism, orders: Array, relation: Relation, kinds: OrderKinds) -> Array:
+def _finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     """Returns D(P_i' || Q_i), rounded up, the larger of the directions'."""
     if not mechanism.may_fail:
-        return single(mechanism, orders, relation, kinds)
+        return single(mechanism, orders, relation)
 
     def divergence(pair: Any) -> Array:
         moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_mass(pair))

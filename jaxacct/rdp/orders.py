@@ -1,13 +1,10 @@
-"""Which Rényi orders are tried, and how each of them is best computed."""
+"""Which Rényi orders are tried."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-
-from jaxacct.dominating_pairs.pair import OrderKinds
-from jaxacct.dominating_pairs.sampled_moments import LARGEST_WHOLE
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1.01, 1.02, 1.05),
@@ -21,8 +18,7 @@ Orders near 1 serve a large epsilon, high ones a small one. Between two neighbou
 order: below 0.2 % for a Gaussian with epsilon in [0.05, 30] at delta = 1e-5 (tests/test_rdp.py). A subsampled Gaussian
 has a sharper best order, where its largest losses begin to count: of 1,000 settings (noise 0.5 to 8, rates 1e-4 to 0.2,
 up to 1e5 steps) epsilon was more than 0.2 % above that of a continuum of orders in 30 %, more than 1 % in 12 %, and
-3.2 % at most, all with epsilon below 0.1. ``orders="continuous"`` looks between them. All above 10.9 are whole, for
-which the moments are a finite sum.
+3.2 % at most, all with epsilon below 0.1. ``orders="continuous"`` looks between them.
 """
 
 CONTINUOUS = "continuous"
@@ -33,26 +29,6 @@ ABOVE_ONE = 1 + 2.0**-33
 The divergence rises with its order, continuously where it is finite. So that of an order just above 1 bounds that of
 order 1 from above, at a relative cost of about the distance. Order infinity is the supremum of the privacy loss.
 """
-
-LARGEST_NEAR = 16.0
-"""Fractional orders up to here share the nodes of one quadrature; its range grows with the largest of them."""
-
-FEWEST_NEAR = 16
-"""With fewer of them a window for each is as fast, and less to compile."""
-
-
-def kinds_of(orders: Any) -> OrderKinds:
-    """Returns the kinds of ``orders``, as far as Python can see them."""
-    if not isinstance(orders, np.ndarray):
-        return OrderKinds(far=tuple(range(len(orders))))
-    is_whole = (orders == np.floor(orders)) & (orders <= LARGEST_WHOLE)
-    is_near = ~is_whole & (orders <= LARGEST_NEAR)
-    is_near = is_near & (np.sum(is_near) >= FEWEST_NEAR)
-    return OrderKinds(
-        tuple((int(i), int(orders[i])) for i in np.flatnonzero(is_whole)),
-        tuple(int(i) for i in np.flatnonzero(is_near)),
-        tuple(int(i) for i in np.flatnonzero(~is_whole & ~is_near)),
-    )
 
 
 def tried_orders(orders: Any) -> Any:
