@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxacct.platforms import outward
-from jaxacct.precision import exact_float64, in_float64, outside
+from jaxacct.precision import exact_float64, in_float64, is_concrete, outside
 from jaxacct.programs import Program
 
 
@@ -33,10 +33,15 @@ def kernel(
     @in_float64(safe=safe, by_programs=True)
     def run(*args: Any) -> Any:
         arrays, rest = args[: count - static], args[count - static :]
-        return outside(program(*jax.tree.map(_float64_leaf, arrays), *rest))
+        leaves = jax.tree.map(float64_leaf, arrays)
+        if is_concrete(leaves):
+            return outside(program(*leaves, *rest))
+        # Part of somebody else's trace, in which what is known stays so: it decides what need not be traced.
+        return outside(function(*leaves, *rest))
 
     return run
 
 
-def _float64_leaf(leaf: Any) -> Any:
+def float64_leaf(leaf: Any) -> Any:
+    """Returns a number or an array as float64, inside the scope: of NumPy where it is known."""
     return exact_float64(leaf) if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jaxacct.convert.kernels import kernel
 from jaxacct.convert.logs import log_below
 from jaxacct.convert.orders import Divergences, Orders, by_order, checked_divergences, checked_orders, least_between
 from jaxacct.platforms import lowered
-from jaxacct.precision import TINY, as_float64, first_index, log_complement
+from jaxacct.precision import TINY, as_float64, first_index, is_concrete, log_complement
 
 METHODS = ("optimal", "closed", "improved", "mironov")
 """How a divergence becomes (epsilon, delta): each of them is a bound, and none is below the one before it.
@@ -55,15 +55,6 @@ def margin() -> float:
     return 8 * arithmetic().function
 
 
-NEIGHBOURS = 5
-"""How many orders around the one that is best after few rounds of the optimal bound get them all.
-
-In 4,000 compositions of subsampled Gaussians, with the accountant's orders, the least epsilon was missed by 1.3e-5 of
-it at most for delta up to 1e-3 and by 2e-4 at 0.05, the least delta not at all. All rounds for all orders would take
-five times as long.
-"""
-
-
 def rdp_to_epsilon(
     rdp: Divergences,
     orders: Orders,
@@ -81,9 +72,8 @@ def rdp_to_epsilon(
 
     Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
     (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with the divergence of the best
-    order, to within rounding (the best of more than five orders may be missed by 1e-4 of epsilon); the whole curve may
-    allow less. ``inf`` where an argument is traced and invalid, 0 for a divergence
-    of 0 at every order.
+    order, to within rounding; the whole curve may allow less. ``inf`` where an argument is traced and invalid, 0 for a
+    divergence of 0 at every order.
 
     Source: Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion
     and applications", Theorem 1; the proof that a minimum found only nearly errs on the safe side is in
@@ -168,12 +158,12 @@ class Conversion(abc.ABC):
 
     method: str
 
-    first_rounds: ClassVar[int]
-    """Rounds of the optimal bound for all orders; those around the best of them get them all."""
-
     @abc.abstractmethod
-    def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
-        """Returns what each order implies at ``number``, rounded up; elementwise, inside the float64 scope."""
+    def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
+        """Returns what each order implies at ``number``, rounded up; elementwise, inside the float64 scope.
+
+        ``number`` may be a scalar. Of ``many`` orders, from which the best counts, each is searched for less long.
+        """
 
     @abc.abstractmethod
     def is_known(self, number: Array) -> Array:
@@ -181,16 +171,7 @@ class Conversion(abc.ABC):
 
     def least(self, rdp: Array, orders: Array, number: Array) -> Array:
         """Returns the least that any of the orders (n,) implies, rounded up; 0 where nothing was released."""
-        numbers, count = jnp.broadcast_to(number, rdp.shape), rdp.shape[0]
-        if self.method != "optimal" or count <= NEIGHBOURS:
-            least = jnp.min(self.of_orders(rdp, orders, numbers))
-        else:
-            coarse = self.of_orders(rdp, orders, numbers, self.first_rounds)
-            first = jnp.clip(first_index(coarse == jnp.min(coarse)) - NEIGHBOURS // 2, 0, count - NEIGHBOURS)
-            near_rdp, near_orders, near_numbers = (
-                jax.lax.dynamic_slice_in_dim(values, first, NEIGHBOURS) for values in (rdp, orders, numbers)
-            )
-            least = jnp.minimum(jnp.min(coarse), jnp.min(self.of_orders(near_rdp, near_orders, near_numbers)))
+        least = jnp.min(self.of_orders(rdp, orders, number, many=rdp.shape[0] >= optimal.MANY))
         return jnp.where(jnp.all(rdp == 0) & self.is_known(number), 0.0, least)
 
     def between(self, curve: Callable[[Array], Array], rdp: Array, orders: Array, number: Array) -> Array:
@@ -200,9 +181,9 @@ class Conversion(abc.ABC):
         """
 
         def bound(tried: Array) -> Array:
-            return self.of_orders(curve(tried), tried, jnp.broadcast_to(number, tried.shape))
+            return self.of_orders(curve(tried), tried, number)
 
-        values = self.of_orders(rdp, orders, jnp.broadcast_to(number, orders.shape), self.first_rounds)
+        values = self.of_orders(rdp, orders, number, many=True)
         best = first_index(values == jnp.min(values))
         widened = jnp.concatenate([1 + (orders[:1] - 1) / 4, orders, 2 * orders[-1:]])
         least = least_between(bound, widened[best], widened[best + 2])
@@ -213,48 +194,49 @@ class Conversion(abc.ABC):
 class ToEpsilon(Conversion):
     """The epsilon at a delta; ``inf`` where the divergence, the order or delta is none."""
 
-    first_rounds: ClassVar[int] = 0
-
     def is_known(self, number: Array) -> Array:
         return (number >= 0) & (number < 1)
 
-    def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
-        delta = number
-        # Of order infinity all rules are the limit of theirs: rdp + log(1 - delta), or without that logarithm.
-        pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (delta >= 0) & (delta < 1)
-        spares = self.method in SPARING
-        spared = log_complement(jnp.where(pure & (delta > 0), delta, 0.0)) if spares else jnp.zeros_like(rdp)
-        largest = jnp.maximum(rdp + spared * (1 - margin()), 0.0) * (1 + roundoff() * jnp.where(spared < 0, 2, 0))
-        known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (delta > 0) & (delta < 1)
-        rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
-        delta = jnp.where(known, delta, 0.5)
-        if self.method == "optimal":
-            bound = optimal.epsilon_at(rdp, orders, delta, optimal.EPSILON_ROUNDS if rounds is None else rounds)
-        else:
+    def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
+        delta, all_orders = number, orders
+        some, finite = (rdp >= 0) & (rdp < jnp.inf), _within(orders)
+        possible, inside = (delta >= 0) & (delta < 1), (delta > 0) & (delta < 1)
+        known = some & inside if finite is True else some & inside & finite
+        given, asked = rdp, delta
+        rdp, delta = jnp.where(known, rdp, 1.0), jnp.where(inside, delta, 0.5)
+        orders = orders if finite is True else jnp.where(known, orders, 2.0)
+        if self.method != "optimal":
             logs = jnp.log(orders) - jnp.log(delta)
             magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
             bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin() * magnitude)
-        return jnp.where(pure, largest, jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf))
+        else:
+            rounds = optimal.EPSILON_ROUNDS_OF_MANY if many else optimal.EPSILON_ROUNDS
+            bound = optimal.epsilon_at(rdp, orders, delta, rounds)
+        bound = jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
+        if finite is True:
+            return bound
+        # Of order infinity all rules are the limit of theirs: rdp + log(1 - delta), or without that logarithm.
+        spared = log_complement(jnp.where(possible, asked, 0.0)) if self.method in SPARING else jnp.zeros_like(asked)
+        largest = jnp.maximum(given + spared * (1 - margin()), 0.0) * (1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0))
+        return jnp.where(some & possible & (all_orders == jnp.inf), largest, bound)
 
 
 @dataclass(frozen=True)
 class ToDelta(Conversion):
     """The delta at an epsilon; 1 where the divergence, the order or epsilon is none."""
 
-    first_rounds: ClassVar[int] = 12
-
     def is_known(self, number: Array) -> Array:
         return number >= 0
 
-    def of_orders(self, rdp: Array, orders: Array, number: Array, rounds: int | None = None) -> Array:
+    def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
         epsilon = number
         pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
         largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + margin()), TINY)
         largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if self.method in SPARING else 1.0)
         known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
-        finite = jnp.where(known & (epsilon < jnp.inf), epsilon, 1.0)
+        finite = jnp.where((epsilon >= 0) & (epsilon < jnp.inf), epsilon, 1.0)
         rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
-        logs = log_delta_of_orders(rdp, orders, finite, self.method, rounds)
+        logs = log_delta_of_orders(rdp, orders, finite, self.method, many=many)
         # What is below TINY would be flushed to zero.
         implied = jnp.where(
             epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin()), TINY)
@@ -263,10 +245,19 @@ class ToDelta(Conversion):
         return jnp.where(pure, largest, implied)
 
 
-def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, rounds: int | None = None) -> Array:
+def _within(orders: Array) -> Any:
+    """Returns where orders are above 1 and finite: True where Python can see that all are."""
+    if is_concrete(orders):
+        within = (np.asarray(orders) > 1) & (np.asarray(orders) < np.inf)
+        return True if np.all(within) else within
+    return (orders > 1) & (orders < jnp.inf)
+
+
+def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, *, many: bool = False) -> Array:
     """Returns the log delta that each order implies, rounded up; elementwise, of finite arguments in range."""
     if method == "optimal":
-        return optimal.log_delta_at(rdp, orders, epsilon, optimal.RATIO_ROUNDS if rounds is None else rounds)
+        rounds = optimal.RATIO_ROUNDS_OF_MANY if many else optimal.RATIO_ROUNDS
+        return optimal.log_delta_at(rdp, orders, epsilon, rounds)
     logs = _LOG_DELTA[method](rdp, orders, epsilon)
     return logs + margin() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
@@ -274,7 +265,8 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
 @kernel(static=1)
 def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
     """Returns the least that divergences (..., orders) imply at ``number`` (...), for each of the leading axes."""
-    rdp, orders, number = as_float64(rdp), as_float64(orders), as_float64(number)
+    rdp, number = as_float64(rdp), as_float64(number)
+    orders = orders if is_concrete(orders) else as_float64(orders)
     batch = jnp.broadcast_shapes(rdp.shape[:-1], number.shape)
     if not batch:
         return to.least(rdp, orders, number)
