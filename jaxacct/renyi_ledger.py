@@ -29,8 +29,8 @@ class RenyiLedger(Ledger):
 
     orders: tuple[float, ...]
 
-    def _decide(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RoundedSum]:
-        """Returns whether ``steps`` runs of that curve are granted, and the total after them."""
+    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
+        """Returns whether ``steps`` runs of that curve are granted, and the total then; None for what is composed."""
         raise NotImplementedError
 
     @in_float64
@@ -46,7 +46,7 @@ class RenyiLedger(Ledger):
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
         steps = validation.exact_steps(steps)
-        return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), np.float64(1))
+        return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), None)
 
     @in_float64
     def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
@@ -56,7 +56,7 @@ class RenyiLedger(Ledger):
         """
         return self._spent(curve, validation.exact_steps(steps))
 
-    def _spent(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], Self]:
+    def _spent(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], Self]:
         if np.shape(curve) != (len(self.orders),):
             raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
         granted, total = self._decide(curve, steps)
@@ -68,12 +68,15 @@ class RenyiLedger(Ledger):
         return outside(_value(self.state.total))
 
 
-def with_runs(total: RoundedSum, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, Array, Array]:
+def with_runs(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, Array, Array]:
     """Returns the divergences after so many more runs, rounded up, where they change, and whether the runs are valid.
 
-    Inside the float64 scope; ``steps`` are :func:`.validation.exact_steps`. An order whose curve is 0 has nothing to
-    round up.
+    Inside the float64 scope; ``steps`` are :func:`.validation.exact_steps`, or None for a curve of :mod:`.rdp` that
+    counts once: it is of float64, and 0 or no less than LEAST_COST. An order whose curve is 0 has nothing to round up.
     """
+    if steps is None:
+        curve = jnp.asarray(curve)
+        return total.plus(curve), curve != 0, jnp.all(curve >= 0)
     curve, steps = precise(curve), as_float64(steps)
     added = jnp.where(steps == 0, 0.0, steps * curve)
     return total.plus(added), added != 0, (steps >= 0) & jnp.all(curve >= 0)

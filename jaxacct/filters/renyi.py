@@ -31,6 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
 from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.convert.kernels import float64_leaf
 from jaxacct.convert.orders import Orders
 from jaxacct.convert.renyi import ToEpsilon
 from jaxacct.mechanisms import Mechanism
@@ -143,7 +144,7 @@ class RenyiFilter(RenyiLedger):
             raise ValueError(f"budgets = {budgets} do not fit: give one number of at least 0 for each order.")
         return object.__new__(cls)._fill(_opened_with(budgets, delta), checked_orders(orders), "mironov")
 
-    def _decide(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RoundedSum]:
+    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
         return _spend(self.state, curve, steps)
 
     def epsilon(self) -> Float[Array, ""]:
@@ -172,12 +173,12 @@ class RenyiFilter(RenyiLedger):
 
 @in_float64
 def _opened(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> _State:
-    return _open(as_float64(epsilon), as_float64(delta), orders, conversion)
+    return _open(float64_leaf(epsilon), float64_leaf(delta), orders, conversion)
 
 
 @in_float64
 def _opened_with(budgets: Orders, delta: ArrayLike) -> _State:
-    return _state(as_float64(budgets) * (1 - rounding()), as_float64(delta))
+    return _open_with(float64_leaf(budgets), float64_leaf(delta))
 
 
 @compiled(
@@ -202,14 +203,19 @@ def _open(epsilon: Array, delta: Array, orders: tuple[float, ...], conversion: s
     return _state(jnp.where(valid, budget, 0.0), delta)
 
 
+@compiled
+def _open_with(budgets: Array, delta: Array) -> _State:
+    return _state(budgets * (1 - rounding()), delta)
+
+
 def _state(budget: Array, delta: Array) -> _State:
-    nothing = RoundedSum.above(jnp.zeros(budget.shape))
+    nothing = RoundedSum(jnp.zeros(budget.shape, jnp.float32), jnp.zeros(budget.shape, jnp.float32))
     return _State(RoundedSum.below(jnp.maximum(budget, 0.0)), nothing, RoundedSum.above(log_inverse_above(delta)))
 
 
 @in_float64(by_programs=True)
 @compiled
-def _spend(state: _State, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
+def _spend(state: _State, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
     new, changed, valid = with_runs(state.total, curve, steps)
     budget = state.budget.value()
     granted = valid & (jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf)) | ~jnp.any(changed))

@@ -27,6 +27,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
+from jaxacct.convert.kernels import float64_leaf
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.odometers.search import most_steps, rounding_of_reading
@@ -73,7 +74,7 @@ class _RenyiOdometer(RenyiLedger):
         """Returns the bound on the loss; inside the float64 scope."""
         raise NotImplementedError
 
-    def _decide(self, curve: ArrayLike, steps: ArrayLike) -> tuple[Bool[Array, ""], RoundedSum]:
+    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
         return _spend(self.state.total, curve, steps)
 
     @in_float64
@@ -223,19 +224,18 @@ class VilleOdometer(_RenyiOdometer):
 
 @in_float64
 def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
-    return _open(as_float64(delta), count)
+    return _open(float64_leaf(delta), count)
 
 
-def _open_traced(delta: Array, count: int) -> RenyiTotals:
-    return RenyiTotals(RoundedSum.above(jnp.zeros(count)), RoundedSum.above(log_inverse_above(delta)))
-
-
-_open = jax.jit(_open_traced, static_argnums=1)
+@compiled(static=("count",))
+def _open(delta: Array, count: int) -> RenyiTotals:
+    nothing = RoundedSum(jnp.zeros(count, jnp.float32), jnp.zeros(count, jnp.float32))
+    return RenyiTotals(nothing, RoundedSum.above(log_inverse_above(delta)))
 
 
 @in_float64(by_programs=True)
 @compiled
-def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike) -> tuple[Array, RoundedSum]:
+def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
     new, changed, valid = with_runs(total, curve, steps)
     granted = valid & (jnp.any(new < jnp.inf) | ~jnp.any(changed))
     return granted, total.replaced(new, granted & changed)
