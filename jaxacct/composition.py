@@ -7,14 +7,13 @@ loss. The loss of a composition is at most the sum of its losses' suprema.
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import elementary, validation
 from jaxacct.arithmetic import roundoff
@@ -210,39 +209,48 @@ class Known(NamedTuple):
     """What is known of a pair, or of several with a leading axis."""
 
     is_valid: Bool[Array, ""]
-    infinite_mass: Float[Array, ""]
-    infinite_mass_error: Float[Array, ""]
-    """Bound on its relative error."""
+    mass: tuple[Array, Array] | None
+    """P(Y = inf), and a bound on its relative error; None where the class knows no infinite loss."""
     supremum: tuple[Array, Array]
     """Bounds (lower, upper) on that of the finite losses."""
 
 
 class Facts(NamedTuple):
-    """What is known of a composition without composing; bounds are pairs (lower, upper)."""
+    """What is known of a composition without composing; bounds are pairs (lower, upper).
+
+    None stands for what classes tell before there are numbers: then nothing is traced of it.
+    """
 
     is_valid: Bool[Array, ""]
     """Whether all counts, and the pairs that are run, are in range."""
     is_idle: Bool[Array, ""]
     """Whether nothing is run at all."""
-    infinite: tuple[Array, Array]
-    """Bounds on the probability of an infinite loss."""
-    supremum: tuple[Array, Array]
-    """Bounds on the supremum of the finite losses' sum."""
+    masses: tuple[Array, Array] | None
+    """Bounds on the probability of an infinite loss; None is 0."""
+    suprema: tuple[Array, Array] | None
+    """Bounds, at least 0, on the supremum of the finite losses' sum; None is infinity."""
+
+    @property
+    def infinite(self) -> tuple[Array, Array]:
+        """Bounds on the probability of an infinite loss, as numbers."""
+        return (jnp.zeros(()), jnp.zeros(())) if self.masses is None else self.masses
+
+    @property
+    def supremum(self) -> tuple[Array, Array]:
+        """Bounds on the supremum of the finite losses' sum, as numbers."""
+        return (jnp.full((), jnp.inf), jnp.full((), jnp.inf)) if self.suprema is None else self.suprema
 
 
 def known_of(pair: DominatingPair) -> Known:
     """Returns what is known of one pair."""
-    return Known(pair.is_valid(), pair.infinite_mass(), pair.infinite_mass_error(), pair.supremum())
+    never = type(pair).infinite_mass is DominatingPair.infinite_mass
+    mass = None if never else (pair.infinite_mass(), pair.infinite_mass_error())
+    return Known(pair.is_valid(), mass, pair.supremum())
 
 
+@compiled
 def facts_of(parts: Parts) -> Facts:
     """Returns the facts of what is composed: for plain numbers by one program, and not by one for each operation."""
-    facts: Facts = _facts_of(parts)
-    return facts
-
-
-@functools.partial(jax.jit, inline=True)
-def _facts_of(parts: Parts) -> Facts:
     return combined([of_each(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
@@ -266,50 +274,45 @@ def _is_valid(parts: Parts) -> Array:
 
 def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
     """Returns the facts of a composition: each entry knows the pairs of a part, (m,), whose counts are (m,)."""
+    steps = _row(counts)
+    valid = _row([of_pairs.is_valid for of_pairs in known])
     return Facts(
-        _all_valid(known, counts),
-        jnp.all(jnp.stack([jnp.all(steps == 0) for steps in counts])),
+        jnp.all((valid | (steps == 0)) & is_count(steps)),
+        jnp.all(steps == 0),
         _infinite_mass(known, counts),
-        _supremum(known, counts),
+        _supremum(_row([jnp.stack(of_pairs.supremum) for of_pairs in known]), steps),
     )
 
 
-def _all_valid(known: Sequence[Known], counts: Sequence[Array]) -> Array:
-    valid = jnp.asarray(True)
-    for of_pairs, steps in zip(known, counts, strict=True):
-        valid &= jnp.all((of_pairs.is_valid | (steps == 0)) & is_count(steps))
-    return valid
+def _row(rows: Sequence[Any]) -> Array:
+    return rows[0] if len(rows) == 1 else jnp.concatenate(list(rows), axis=-1)
 
 
-def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array]:
-    steps = jnp.concatenate(list(counts))
-    mass, error = (
-        jnp.concatenate([leaf(of_pairs) for of_pairs in known])
-        for leaf in (lambda row: row.infinite_mass, lambda row: row.infinite_mass_error)
-    )
+def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array] | None:
+    seen = [(of_pairs.mass, steps) for of_pairs, steps in zip(known, counts, strict=True) if of_pairs.mass is not None]
+    if not seen:
+        return None
+    of_pairs, own = zip(*(mass for mass, _ in seen), strict=True)
+    mass, error, steps = _row(of_pairs), _row(own), _row([steps for _, steps in seen])
     run = steps > 0
     total = -jnp.expm1(jnp.sum(jnp.where(run, steps * log_complement(mass), 0.0)))
     # The masses', their logarithms', products' and sum's: relative errors of positive terms only. Of a single run it is
     # what is given.
     single = jnp.sum(jnp.where(run, steps, 0.0)) == 1
     total = jnp.where(single, jnp.sum(jnp.where(run, mass, 0.0)), total)
-    own = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
-    off = own + jnp.where(single, 0.0, (40 + 2 * len(steps)) * roundoff())
+    off = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
+    off = off + jnp.where(single, 0.0, (40 + 2 * len(steps)) * roundoff())
     return jnp.maximum(total * (1 - off), 0.0), jnp.minimum(total * (1 + off), 1.0)
 
 
-def _supremum(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array]:
-    def total(side: int, sign: float) -> Array:
-        terms = jnp.concatenate(
-            [
-                jnp.where(steps > 0, steps * of_pairs.supremum[side], 0.0)
-                for of_pairs, steps in zip(known, counts, strict=True)
-            ]
-        )
-        # Products and sum round once each, relative to the terms.
-        moved = jnp.sum(terms) + sign * 2 * len(terms) * roundoff() * jnp.sum(jnp.abs(terms))
-        # One end that is not known leaves that of the sum unknown; else one that is infinite makes it infinite.
-        unknown = jnp.any(jnp.isnan(terms) | (terms == -jnp.inf))
-        return jnp.where(unknown, sign * jnp.inf, jnp.where(jnp.any(terms == jnp.inf), jnp.inf, moved))
+def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
+    """Returns bounds on the sum of suprema, of bounds (2, m) on each; one that is NaN or -inf is not known.
 
-    return total(0, -1.0), total(1, 1.0)
+    A supremum is not negative, for P and Q both sum to one.
+    """
+    none = np.array([[0.0], [np.inf]])
+    steps = steps[None]
+    terms = jnp.where(steps > 0, jnp.where(each > -jnp.inf, jnp.maximum(each, 0.0), none) * steps, 0.0)
+    # Products and sum round once each, relative to the terms.
+    moved = jnp.sum(terms, axis=-1) * (1 + np.array([-2.0, 2.0]) * (steps.size * roundoff()))
+    return moved[0], moved[1]

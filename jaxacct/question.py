@@ -65,15 +65,21 @@ class ForEpsilon:
         By the supremum s of finite losses delta(eps) is at most 1 - e^(eps - s), besides the mass of infinite ones: so
         eps is at most s + log(1 - delta).
         """
-        delta, (least, most) = self.delta, facts.infinite
-        low, high = (jnp.maximum(end, 0.0) for end in facts.supremum)
+        delta, lower, upper = self.delta, bounds.lower, bounds.upper
         valid = facts.is_valid & (delta >= 0) & (delta < 1)
-        room = jnp.clip(delta - most, 0.0, 1.0)
-        below = high + jnp.log1p(-room * (1 - 4 * roundoff()))
-        below = jnp.where(room > 0, jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0), high)
-        upper = jnp.where(delta >= most, jnp.minimum(bounds.upper, jnp.minimum(below, high)), bounds.upper)
-        lower = jnp.where(delta == 0, jnp.maximum(bounds.lower, low), bounds.lower)
-        lower = jnp.where(delta < least, jnp.inf, lower)
+        least, most = facts.masses or (0.0, 0.0)
+        pure = jnp.full_like(lower, jnp.inf)
+        if facts.suprema is not None:
+            low, high = facts.suprema
+            pure = jnp.maximum(lower, low)
+            room = jnp.clip(delta - most, 0.0, 1.0)
+            below = high + jnp.log1p(-room * (1 - 4 * roundoff()))
+            below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
+            below = jnp.where(room > 0, jnp.minimum(below, high), high)
+            upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
+        lower = jnp.where(delta == 0, pure, lower)
+        if facts.masses is not None:
+            lower = jnp.where(delta < least, jnp.inf, lower)
         return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
 
 
@@ -109,13 +115,17 @@ class ForDelta:
         By the supremum s of finite losses it is at most 1 - e^(eps - s), besides the mass of infinite ones.
         The upper end is not below the smallest normal float64 unless delta is 0, for the truth may be.
         """
-        epsilon, (least, most) = self.epsilon, facts.infinite
+        epsilon, lower, upper = self.epsilon, bounds.lower, bounds.upper
         valid = facts.is_valid & (epsilon >= 0)
-        beyond = (epsilon >= facts.supremum[1]) | (epsilon == jnp.inf)
-        lower = jnp.where(epsilon == jnp.inf, least, jnp.maximum(bounds.lower, least))
-        # The difference errs by a unit of itself, its exponential's distance from 1 by eight.
-        below = most - jnp.expm1(jnp.minimum(epsilon - facts.supremum[1], 0.0)) * (1 + 16 * roundoff())
-        upper = jnp.minimum(bounds.upper, below * (1 + 4 * roundoff()))
+        least, most = facts.masses or (0.0, 0.0)
+        beyond = epsilon == jnp.inf
+        lower = jnp.where(beyond, least, lower if facts.masses is None else jnp.maximum(lower, least))
+        if facts.suprema is not None:
+            past = epsilon - facts.suprema[1]
+            beyond = (past >= 0) | beyond
+            # The difference errs by a unit of itself, its exponential's distance from 1 by eight.
+            below = most - jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
+            upper = jnp.minimum(upper, below * (1 + 4 * roundoff()))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
         return _settled(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
 
@@ -145,8 +155,8 @@ def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Arr
     # Nor is 0 given a sign.
     lower = jnp.where(valid & ~idle & (lower != 0), lower, 0.0)
     upper = jnp.where(valid, jnp.where(idle | (upper == 0), 0.0, upper), worst)
-    narrow = (upper < jnp.inf) & (upper - lower <= NEGLIGIBLE * upper)
-    closed = valid & ((lower == upper) | narrow | (upper <= TINY))
-    middle = jnp.where(lower == upper, upper, lower + (upper - lower) / 2)
+    width = upper - lower
+    closed = valid & ((width < NEGLIGIBLE * upper) | (upper <= TINY) | (lower == upper))
+    middle = jnp.where(lower == upper, upper, lower + width / 2)
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), middle, jnp.clip(bounds.estimate, lower, upper))
     return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))

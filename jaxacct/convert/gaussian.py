@@ -18,7 +18,7 @@ from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.orders import Orders, by_order, checked_orders
-from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, solve_epsilon, solve_mu
+from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds
 from jaxacct.platforms import lowered
 from jaxacct.precision import as_float64, in_float64, outside, scope
 from jaxacct.programs import compiled
@@ -120,16 +120,14 @@ def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
 def _epsilon_above(mu: Array, delta: Array) -> Array:
     valid = (delta > 0) & (delta < 1)
     ordinary = valid & (mu > 0) & (mu < jnp.inf)
-    epsilon, error = solve_epsilon(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, delta, 0.5))
-    above = epsilon + error
-    known = ordinary & (above >= 0)  # not NaN, where squares overflow
-    return jnp.where(known, above, jnp.where(valid & (mu == 0), 0.0, jnp.inf))
+    _, above = epsilon_bounds(jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, delta, 0.5))
+    return jnp.where(ordinary, above, jnp.where(valid & (mu == 0), 0.0, jnp.inf))
 
 
 def _mu_below(epsilon: Array, delta: Array) -> Array:
     ordinary = (delta > 0) & (delta < 1) & (epsilon >= 0) & (epsilon < jnp.inf)
-    mu, error = solve_mu(jnp.where(ordinary, epsilon, 1.0), jnp.where(ordinary, delta, 0.5))
-    return jnp.where(ordinary, jnp.fmax(mu - error, 0.0), 0.0)
+    below, _ = mu_bounds(jnp.where(ordinary, epsilon, 1.0), jnp.where(ordinary, delta, 0.5))
+    return jnp.where(ordinary, below, 0.0)
 
 
 _QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}

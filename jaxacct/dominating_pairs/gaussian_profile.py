@@ -27,7 +27,7 @@ mu (t + sqrt(t^2 + 2 REACH)) >= REACH, and there R(t + mu) <= 2/3 R(t).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,15 +36,17 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.precision import TINY, log_complement
-from jaxacct.programs import compiled
+from jaxacct.precision import TINY
 
 REACH = 38.0
 """Nats by which the integrand has fallen where the integrals end."""
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(32)
-NODES, WEIGHTS = ((_POINTS + 1) / 2) ** 2, _WEIGHTS * (_POINTS + 1) / 2
-"""Nodes and weights on [0, 1], for a variable whose root is integrated over."""
+NODES, WEIGHTS = ((_POINTS + 1) / 2)[None] ** 2, (_WEIGHTS * (_POINTS + 1) / 2)[None]
+"""Nodes and weights (1, 32) on [0, 1], for a variable whose root is integrated over."""
+
+FIRST = np.array([True, False])
+"""Of two integrals the one that e^(-mu s) may be a factor of."""
 
 DIRECT = -0.5
 """Value of t below which delta is taken from its complement."""
@@ -58,11 +60,14 @@ FARTHEST = 1e9
 FEW, LARGEST = 30.0, 700.0
 """Epsilons from which e^eps - 1 is e^eps, and up to which that is a number."""
 
+LEAST = 1e-20
+"""Mu below which 1 - e^(-mu s) is mu s to all digits of float64, for s up to REACH."""
+
 LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
 
 
 class Point(NamedTuple):
-    """A point of the curve delta(epsilon; mu): scalars."""
+    """A point of the curve delta(epsilon; mu), elementwise."""
 
     log_delta: Array
     allowance: Array
@@ -74,22 +79,45 @@ class Point(NamedTuple):
 
 
 def point(mu: Array, epsilon: Array) -> Point:
-    """Returns log delta and its slopes for scalars mu in (0, inf) and epsilon >= 0. Inside the float64 scope."""
+    """Returns log delta and its slopes for mu in (0, inf) and epsilon >= 0, of one shape. Inside the float64 scope."""
     # t errs by 2 u of its terms, by which its two functions below move at most |t| + 2 times as far, relative to them.
-    terms = epsilon / mu + mu / 2
-    t = epsilon / mu - mu / 2
-    rate = _mills(terms)
-    excess = _excess(jnp.maximum(t, DIRECT), mu)
+    ratio, half = epsilon / mu, mu / 2
+    t, terms = ratio - half, ratio + half
+    direct = t >= DIRECT
+    excess, rate, sign = integrals(jnp.where(direct, t, -t), terms, mu, direct)
+    # Of a difference the size is the sum: by so much its terms' errors may be larger than itself.
+    inner, size = excess + sign * rate, excess + jnp.abs(sign) * rate
     log_density = -0.5 * t**2 - LOG_NORMAL
-    below = jnp.minimum(jnp.exp(log_density) * (_mills(jnp.maximum(-t, -DIRECT)) + rate), 0.99)
-    direct = t < DIRECT
-    value = jnp.where(direct, log_complement(below), log_density + jnp.log(excess))
-    condition = jnp.minimum(1 + 2 * rate / excess, 5.0)
+    front = jnp.where(direct, 1.0, jnp.exp(log_density))
+    whole = jnp.where(direct, inner, 1 - front * inner)
+    share = front / whole
+    value = jnp.log(whole) + jnp.where(direct, log_density, 0.0)
     relative = roundoff() * (100 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
-    allowance = relative * jnp.where(direct, below / (1 - below), condition)
-    allowance = allowance + arithmetic().function * (1 + 2 * jnp.abs(value))
-    density = jnp.where(direct, jnp.exp(log_density - value), 1 / excess)
-    return Point(value, allowance, -density * rate, density * mu)
+    allowance = relative * (share * size) + arithmetic().function * (1 + 2 * jnp.abs(value))
+    return Point(value, allowance, -share * rate, share * mu)
+
+
+def integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array]:
+    """Returns two integrals and a sign, elementwise, for t >= -1/2: those that delta is made of.
+
+    The second integral is R(``terms``), the Mills ratio, and the first one plus the sign times the second is J(t; mu)
+    where delta is ``direct``, R(t) + R(terms) elsewhere. 0 where t^2 overflows.
+    """
+    first, nodes, weights = (np.reshape(row, (1,) * np.ndim(mu) + np.shape(row)) for row in (FIRST, NODES, WEIGHTS))
+    places, across = jnp.stack([t, terms], axis=-1), jnp.expand_dims(mu, -1)
+    length = _length(places)
+    # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
+    resolved = first & direct[..., None] & (across * length < REACH / 2)
+    s = length[..., None] * nodes
+    # Over mu, lest it underflow: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
+    kept = jnp.maximum(across, LEAST)
+    falls = jnp.where(resolved[..., None], -(across / kept)[..., None] * jnp.expm1(-kept[..., None] * s), 1.0)
+    sums = length * jnp.sum(weights * jnp.exp(-(places[..., None] + 0.5 * s) * s) * falls, axis=-1)
+    return sums[..., 0], sums[..., 1], jnp.where(resolved[..., 0], 0.0, jnp.where(direct, -1.0, 1.0))
+
+
+SIDES = np.array([-1.0, 1.0])
+"""The axis of a bracket's two ends: from below, and from above."""
 
 
 def _length(t: Array) -> Array:
@@ -97,80 +125,108 @@ def _length(t: Array) -> Array:
     return 2 * REACH / (t + jnp.sqrt(t**2 + 2 * REACH))
 
 
-def _mills(t: Array) -> Array:
-    """Returns R(t) = Phi(-t)/phi(t) for t >= -1/2; 0 where t^2 overflows."""
-    length = _length(t)
-    s = length * NODES
-    return length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2))
+def mills(t: Array) -> Array:
+    """Returns R(t) = Phi(-t)/phi(t) for a scalar t >= -1/2; 0 where t^2 overflows."""
+    s = _length(t) * NODES[0]
+    return _length(t) * jnp.sum(WEIGHTS[0] * jnp.exp(-(t + 0.5 * s) * s))
 
 
-def _excess(t: Array, mu: Array) -> Array:
-    """Returns the module's J for t >= -1/2."""
-    length = _length(t)
-    s = length * NODES
-    # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
-    resolved = mu * length < REACH / 2
-    # Over mu, lest it underflow: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
-    rate = jnp.where(mu * s > 1e-17, -jnp.expm1(-mu * s) / mu, s)
-    falls = jnp.where(resolved, rate, 1 / mu)
-    total = mu * (length * jnp.sum(WEIGHTS * jnp.exp(-t * s - 0.5 * s**2) * falls))
-    return total - jnp.where(resolved, 0.0, _mills(jnp.minimum(t + mu, 1e300)))
+def bounds_of_log_delta(mu: Array, epsilon: Array) -> Array:
+    """Returns bounds (..., 2) on log delta, from below and from above, of mu and epsilon (..., 2) on each side."""
+    here = point(mu, epsilon)
+    # Beyond, delta < e^(-t^2/2), and squares may overflow.
+    far = epsilon / mu - mu / 2 > FARTHEST
+    bounds = jnp.where(far, np.array([-np.inf, -0.1 * FARTHEST**2]), here.log_delta + SIDES * here.allowance)
+    # Of what is no number nothing is known.
+    return jnp.where(jnp.isnan(bounds), np.array([-np.inf, 0.0]), jnp.minimum(bounds, 0.0))
 
 
-def solve_epsilon(mu: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns epsilon of scalars, mu in (0, inf) and delta in (0, 1), and a bound on its error. Inside the scope.
+def epsilon_bounds(mu: Array, delta: Array) -> Array:
+    """Returns bounds (2,), below and above, on epsilon at delta () in (0, 1), of mu in (0, inf): () or likewise (2,).
 
-    In epsilon log delta falls and is concave, so Newton's steps from above run monotonically into the root. Without
-    its second term delta is larger: the start, where the first term alone is delta, lies above.
+    In epsilon log delta falls and is concave, so Newton's steps run monotonically into the root from a start above it:
+    delta is less than e^(-t^2/2).
     """
-    start = jnp.maximum(mu * (mu / 2 - ndtri(delta)), 0.0)
-    target = jnp.log(delta)
-    epsilon, miss, here = _newton(
-        lambda e: point(mu, e), lambda e, miss, here: jnp.maximum(e - miss / here.by_epsilon, 0.0), target, start
+    target, mu = _targets(delta), jnp.broadcast_to(mu, (2,))
+
+    def moved(x: Array, step: Array, here: Point) -> Array:
+        return jnp.maximum(x + step / here.by_epsilon, 0.0)
+
+    start = mu * (mu / 2 + jnp.sqrt(-2 * target))
+    found = _ends(lambda x: point(mu, x), moved, lambda x, here: -x * here.by_epsilon, 1.0, target, start)
+    return jnp.maximum(found, 0.0)
+
+
+def mu_bounds(epsilon: Array, delta: Array) -> Array:
+    """Returns bounds (2,), below and above, on mu of scalars, epsilon in [0, inf) and delta in (0, 1).
+
+    As :func:`epsilon_bounds`, in log mu, in which log delta rises and is concave: from below. Two starts lie below: mu
+    where e^(-t^2/2) is delta, and mu at epsilon = 0, which is at least sqrt(2 pi) delta.
+    """
+    target = _targets(delta)[::-1]
+    z = jnp.sqrt(-2 * target)
+    start = jnp.maximum(2 * epsilon / (jnp.sqrt(z**2 + 2 * epsilon) + z), jnp.sqrt(2 * jnp.pi) * delta)
+
+    def moved(x: Array, step: Array, here: Point) -> Array:
+        return x * jnp.exp(step / here.by_log_mu)
+
+    epsilon = jnp.broadcast_to(epsilon, (2,))
+    return jnp.maximum(
+        _ends(lambda x: point(x, epsilon), moved, lambda _, here: here.by_log_mu, -1.0, target, start), 0
     )
-    error = 2 * (here.allowance + jnp.abs(miss)) / -here.by_epsilon + 4 * roundoff() * epsilon
-    enough = (epsilon == 0) & (miss + here.allowance <= 0)
-    return epsilon, jnp.where(enough, 0.0, error)
 
 
 def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns mu of scalars, epsilon in [0, inf) and delta in (0, 1), and a bound on its error. Inside the scope.
+    """Returns the middle of :func:`mu_bounds`, and how far they are from it at most."""
+    lower, upper = mu_bounds(epsilon, delta)
+    half = (upper - lower) / 2
+    return lower + half, half + 4 * roundoff() * upper
 
-    As :func:`solve_epsilon`, in log mu, in which log delta rises and is concave: from below. Two starts lie below: mu
-    without delta's second term, and mu at epsilon = 0, which is at least sqrt(2 pi) delta.
+
+def _targets(delta: Array) -> Array:
+    """Returns log delta (2,), moved by its rounding: up, where delta is to be at least that, and down."""
+    return jnp.log(delta) * (1 + arithmetic().function * SIDES)
+
+
+def _ends(
+    at: Callable[[Array], Point],
+    moved: Callable[[Array, Array, Point], Array],
+    scale: Callable[[Array, Point], Array],
+    falls: float,
+    target: Array,
+    start: Array,
+) -> Array:
+    """Returns bounds (2,), below and above, on the root of log delta = target: one loop for both, -inf and inf if none.
+
+    Newton's steps, each side on its own bound of log delta. They aim a little beside the root, at the side on which
+    the bound is proved, so that what is returned was itself evaluated: the nearest place seen at which delta from above
+    is small enough, and the nearest at which delta from below is large enough. Nothing about the steps, or the
+    number of them, needs to be right for that.
+
+    Args:
+        at: place -> point (2,).
+        moved: the place where log delta, by its slope, has changed by so much.
+        scale: what a relative error of a place comes to in log delta.
+        falls: 1 where log delta falls in the place, -1 where it rises.
+        target (2,): log delta.
+        start (2,): places from which Newton's steps run monotonically.
     """
-    z = -ndtri(delta)
-    root = jnp.sqrt(z**2 + 2 * epsilon)
-    first = jnp.where(z > 0, 2 * epsilon / (root + jnp.abs(z)), root + jnp.abs(z))
-    start = jnp.log(jnp.maximum(first, jnp.sqrt(2 * jnp.pi) * delta))
-    log_mu, miss, here = _newton(
-        lambda w: point(jnp.exp(w), epsilon), lambda w, miss, here: w - miss / here.by_log_mu, jnp.log(delta), start
-    )
-    error = 2 * (here.allowance + jnp.abs(miss)) / here.by_log_mu + 4 * arithmetic().function
-    mu = jnp.exp(log_mu)
-    return mu, mu * error
+    side = falls * SIDES
 
-
-def _newton(
-    at: Callable[[Array], Point], step: Callable[[Array, Array, Point], Array], target: Array, start: Array
-) -> tuple[Array, Array, Point]:
-    """Returns where the steps come to rest, within the allowance or where they stop moving; what is missed there."""
-    nothing = jnp.zeros_like(start)
-    first = (jnp.int32(0), start, start + 1.0, nothing, Point(nothing, nothing, nothing, nothing))
-
-    def advance(state: tuple[Array, Array, Array, Array, Point]) -> tuple[Array, Array, Array, Array, Point]:
-        count, x, _, _, _ = state
+    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        count, x, best, _ = state
         here = at(x)
-        miss = here.log_delta - target
-        moved = jnp.where(jnp.abs(miss) <= here.allowance, x, step(x, miss, here))
-        # The last step does not move: what is returned belongs to where it is.
-        stays = jnp.isnan(moved) | (count >= NEWTON)
-        return count + 1, jnp.where(stays, x, moved), x, miss, here
+        aside = here.allowance / 8 + 4 * roundoff() * scale(x, here)
+        off = here.log_delta - target + side * here.allowance
+        best = jnp.where(side * off <= 0, jnp.minimum(best, SIDES * x), best)
+        missed = off + side * aside
+        following = moved(x, -missed, here)
+        is_open = jnp.any((jnp.abs(missed) > aside) & (following != x))
+        return count + 1, following, best, is_open
 
-    _, x, _, miss, here = jax.lax.while_loop(
-        lambda state: (state[0] <= NEWTON) & (state[1] != state[2]), advance, first
-    )
-    return x, miss, here
+    first = jnp.int32(0), start, jnp.full_like(start, jnp.inf), jnp.asarray(True)
+    *_, best, _ = jax.lax.while_loop(lambda state: state[3] & (state[0] < NEWTON), advance, first)
+    return SIDES * best
 
 
 def quantile(probability: Array) -> tuple[Array, Array]:
@@ -181,7 +237,7 @@ def quantile(probability: Array) -> tuple[Array, Array]:
     """
     tail = jnp.minimum(probability, 1 - probability)  # right to u, which is among the 128 below
     t = jnp.maximum(-ndtri(tail), 0.0)
-    rate = _mills(t)
+    rate = mills(t)
     wanted = jnp.log(tail)
     miss = -0.5 * t**2 - LOG_NORMAL + jnp.log(rate) - wanted
     allowance = roundoff() * (128 + 4 * t**2) + 2 * arithmetic().function * (jnp.abs(jnp.log(rate)) - wanted)
@@ -200,11 +256,11 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     far = ordinary & (jnp.abs(epsilon) / mu - mu / 2 > FARTHEST)
     near = ordinary & ~far
     here = point(jnp.where(near, mu, 1.0), jnp.where(near, jnp.abs(epsilon), 1.0))
-    ends = here.log_delta + here.allowance * np.array([-1.0, 1.0])
+    ends = here.log_delta + here.allowance * SIDES
     gained = jnp.where(far, np.array([0.0, TINY]), jnp.exp(ends))
     # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
     found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
-    rounded = 1 + 4 * arithmetic().function * np.array([-1.0, 1.0])
+    rounded = 1 + 4 * arithmetic().function * SIDES
     none = jnp.where(epsilon == jnp.inf, 0.0, jnp.maximum(-jnp.expm1(epsilon), 0.0) * rounded)
     known = (mu >= 0) & (mu < jnp.inf) & ~jnp.isnan(epsilon)
     values = jnp.where(ordinary, found * rounded, jnp.where(known, none, np.array([0.0, 1.0])))
@@ -212,59 +268,23 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     return jnp.minimum(values[0], 1.0), jnp.clip(values[1], least, 1.0)
 
 
-@compiled
-def log_delta_between(mu: Array, epsilon: Array) -> tuple[Array, Array]:
-    """Returns bounds on log delta of scalars: mu in (0, inf), itself right to two units, and epsilon >= 0."""
-    t = epsilon / mu - mu / 2
-    far = t > FARTHEST
-    here = point(mu, jnp.where(far, 0.0, epsilon))
-    allowance = here.allowance + 2 * roundoff() * here.by_log_mu
-    low, high = here.log_delta - allowance, jnp.minimum(here.log_delta + allowance, 0.0)
-    # Beyond, delta < e^(-t^2/2).
-    return jnp.where(far, -jnp.inf, low), jnp.where(far, -0.1 * FARTHEST**2, jnp.where(jnp.isnan(high), 0.0, high))
+def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any = True) -> tuple[Array, Array]:
+    """Returns bounds on delta of (1-q) N(0, 1) + q N(mu, 1) against N(0, 1), or the reverse; scalars, epsilon >= 0.
 
-
-def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array) -> tuple[Array, Array]:
-    """Returns bounds on delta of (1-q) N(0, 1) + q N(mu, 1) against N(0, 1), scalars, epsilon >= 0.
-
-    P - e^eps Q is q times N(mu, 1) - e^eps' N(0, 1) with e^eps' = 1 + (e^eps - 1)/q: q times the profile at eps'.
+    Either way P - e^eps Q is a share of the plain difference at eps', e^eps' = 1 + (e^eps - 1)/share, so delta is the
+    share of the plain one there. The share is q where the mixture is P. Where it is Q the share is 1 - (1-q) e^eps =
+    q - (1-q) (e^eps - 1), and delta 0 where that is not above 0; like P - e^eps Q it rises with the share, of which a
+    bound therefore makes a bound. ``mu`` is right to two units of roundoff.
     """
-    q = sampling_rate
-    small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, FEW)) / q)
-    large = epsilon - jnp.log(q) + jnp.log1p(-(1 - q) * jnp.exp(-jnp.maximum(epsilon, FEW)))
-    inner = jnp.where(epsilon < FEW, small, large)
-    lower, upper = (_scaled(q, log, side) for log, side in _both_ways(mu, inner))
+    u, q = roundoff(), sampling_rate
+    grown = jnp.expm1(jnp.minimum(epsilon, LARGEST))
+    rest = (1 - q) * grown
+    share = jnp.where(removes, q, jnp.minimum(q - rest + 12 * u * SIDES * (q + rest), 1.0))
+    there = share > 0
+    share = jnp.where(there, share, 1.0)
+    small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, FEW)) / share)
+    large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, FEW)))
+    inner = jnp.where(epsilon < FEW, small, large) * (1 - 24 * u * SIDES)
+    found = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
+    lower, upper = jnp.where(there, jnp.minimum(found, 1.0), 0.0)
     return lower, upper
-
-
-def reversed_delta(mu: Array, sampling_rate: Array, epsilon: Array) -> tuple[Array, Array]:
-    """Returns bounds on delta of N(0, 1) against (1-q) N(0, 1) + q N(mu, 1), scalars, epsilon >= 0.
-
-    P - e^eps Q is c times N(0, 1) - e^eps' N(mu, 1), with c = 1 - (1-q) e^eps = q - (1-q) (e^eps - 1) and e^eps' =
-    1 + (e^eps - 1)/c: c times the profile at eps', and 0 where c is not above 0. Like P - e^eps Q it rises with c, of
-    which a bound therefore makes a bound.
-    """
-    q, grown = sampling_rate, jnp.expm1(jnp.minimum(epsilon, LARGEST))
-    c, error = q - (1 - q) * grown, 8 * roundoff() * (q + (1 - q) * grown)
-    bounds = []
-    for i, side in enumerate((-1.0, 1.0)):
-        share = jnp.minimum(c + side * error, 1.0)
-        some = jnp.where(share > 0, share, 1.0)
-        log, _ = _both_ways(mu, jnp.log1p(grown / some))[i]
-        bounds.append(jnp.where((share > 0) & (epsilon < LARGEST), _scaled(some, log, side), 0.0))
-    return bounds[0], jnp.where(
-        (q == 1) & (epsilon >= LARGEST), _scaled(q, _both_ways(mu, epsilon)[1][0], 1.0), bounds[1]
-    )
-
-
-def _both_ways(mu: Array, inner: Array) -> tuple[tuple[Array, float], tuple[Array, float]]:
-    """Returns log delta from below and from above, at an epsilon that is right to 16 units of roundoff."""
-    off = 16 * roundoff()
-    low, _ = log_delta_between(mu, inner * (1 + off))
-    _, high = log_delta_between(mu, inner * (1 - off))
-    return (low, -1.0), (high, 1.0)
-
-
-def _scaled(share: Array, log_delta: Array, side: float) -> Array:
-    """Returns share e^log_delta, rounded to the side."""
-    return jnp.clip(share * jnp.exp(log_delta) * (1 + side * 8 * roundoff()), 0.0, 1.0)

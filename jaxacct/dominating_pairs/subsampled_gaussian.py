@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff, scaled
-from jaxacct.dominating_pairs.gaussian_profile import reversed_delta, sampled_delta
+from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
 from jaxacct.dominating_pairs.law import (
     BEYOND,
     COARSEST,
@@ -140,8 +140,7 @@ class SubsampledGaussianPair(DominatingPair):
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         s, q, removes = self._fields()
-        ahead, back = sampled_delta(1 / s, q, epsilon), reversed_delta(1 / s, q, epsilon)
-        return jnp.where(removes, ahead[0], back[0]), jnp.where(removes, ahead[1], back[1])
+        return sampled_delta(1 / s, q, epsilon, removes)
 
     def central_loss(self) -> Array:
         s, q, removes = self._fields()

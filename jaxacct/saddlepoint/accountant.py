@@ -22,7 +22,7 @@ from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_co
 from jaxacct.programs import Program, compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
-from jaxacct.saddlepoint.one_run import OneRun, closed_forms
+from jaxacct.saddlepoint.one_run import Closed, closed_forms
 
 DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
@@ -110,7 +110,7 @@ class Asked(NamedTuple):
     def has_closed_form(self, leaves: Any) -> bool:
         """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
         traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
-        found: list[OneRun] = []
+        found: list[Closed] = []
 
         def look(moving: list[Any]) -> None:
             every = iter(moving)
@@ -213,7 +213,7 @@ _each = Program(_every)
 
 
 @compiled
-def _each_run(runs: list[OneRun], questions: Question) -> Bounds:
+def _each_run(runs: list[Closed], questions: Question) -> Bounds:
     return jax.lax.map(lambda question: _of_runs(runs, question)[0], questions)
 
 
@@ -229,7 +229,7 @@ def _has_laws(directions: list[Parts]) -> bool:
 _larger = compiled(solve.larger)
 
 
-def _of_runs(runs: Sequence[OneRun], question: Question) -> tuple[Bounds, Any]:
+def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
     """Returns the larger of the closed forms' brackets, and which direction decides."""
     found = [one_run.bounds_of(run, question) for run in runs]
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)

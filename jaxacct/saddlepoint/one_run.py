@@ -1,42 +1,111 @@
 """Brackets without a contour: one run of any mechanism, and any number of plain Gaussian ones, which are one.
 
 A pair knows the profile of one run from below and from above (:meth:`.DominatingPair.one_run`); bounds on epsilon are
-where these meet delta. Gaussian losses of a distance mu_i = 1/s_i of means add up to one of mu^2 = sum k_i mu_i^2.
+where these meet delta. Gaussian losses of a distance mu_i = 1/s_i of means add up to one of mu^2 = sum k_i mu_i^2,
+whose profile and its inverse are closed forms (:mod:`.gaussian_profile`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Once, Parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
+from jaxacct.dominating_pairs.gaussian_profile import SIDES, bounds_of_log_delta, epsilon_bounds
+from jaxacct.mechanisms.mechanism import is_count
 from jaxacct.precision import TINY, is_concrete
 from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
-ROUNDS = 100
-"""Halvings of an interval for epsilon; 52 make a float64 of it where epsilon is not far below its bounds."""
+ROUNDS = 400
+"""Most evaluations of a profile in search of an epsilon: 250 to the ends of float64 and 60 halvings. Any is sound."""
+
+FIRST, GROWTH = 1e-3, 16.0
+"""First epsilon that is tried, and by what it is multiplied, or divided, until there is one on either side. Speed only.
+"""
 
 LARGEST = 1e300
 """Epsilons up to which one is sought."""
 
 
 class OneRun(NamedTuple):
-    """A single run: pairs (), of which one has the least loss that it may have and one the largest, and its facts."""
+    """A single run of a pair, and its facts."""
 
-    below: DominatingPair
-    above: DominatingPair
+    pair: DominatingPair
     facts: Facts
 
+    def profile(self, epsilon: Array) -> Array:
+        """Returns bounds (2,), below and above, on delta at an epsilon (), infinite losses included."""
+        found = jnp.stack(self.pair.one_run(epsilon))
+        if self.facts.masses is not None:
+            found = (found + jnp.stack(self.facts.masses)) * (1 + 2 * roundoff() * SIDES)
+        return _proper(found, epsilon, self.facts)
 
-def closed_forms(directions: list[Parts], known: Once | None) -> list[OneRun]:
+    def epsilon(self, delta: Array) -> Array:
+        """Returns bounds (2,), below and above, on epsilon at a delta ().
+
+        From above by any epsilon at which delta, from above, is small enough; from below by any at which delta, from
+        below, is still too large. Both ends are found in one loop, by bisection of what lies between the largest
+        epsilon that was seen to be too small and the least that was seen to be enough: what is returned was itself
+        evaluated, for asked again, in another program, its rounding might differ.
+        """
+        zero, side = jnp.zeros((2,)), SIDES > 0
+
+        def halved(state: tuple[Array, ...]) -> tuple[Array, ...]:
+            count, x, low, high = state
+            found = jax.vmap(self.profile)(x)
+            # Of what is no number nothing is known: too much from above, and too little from below.
+            enough = jnp.where(side, found[:, 1] <= delta, ~(found[:, 0] > delta))
+            low, high = jnp.where(enough, low, x), jnp.where(enough, x, high)
+            outer = jnp.where(high < jnp.inf, high / GROWTH, jnp.maximum(low * GROWTH, FIRST))
+            apart = (low == 0) & (high > GROWTH * TINY) | (high == jnp.inf)
+            return count + 1, jnp.where(apart, outer, low + (high - low) / 2), low, high
+
+        def is_open(state: tuple[Array, ...]) -> Array:
+            count, _, low, high = state
+            return (count < ROUNDS) & jnp.any((low < (1 - 2 * roundoff()) * high) & (high > TINY) & (low < LARGEST))
+
+        # First of all epsilon 0, of which it is not known that it is too small.
+        *_, low, high = jax.lax.while_loop(is_open, halved, (jnp.int32(0), zero, zero, zero + jnp.inf))
+        return jnp.where(side, high, low)
+
+
+class PlainGaussian(NamedTuple):
+    """Plain Gaussian runs: N(mu, 1) against N(0, 1)."""
+
+    mu: Array
+    """Bounds (2,), below and above."""
+    facts: Facts
+
+    def profile(self, epsilon: Array) -> Array:
+        """Returns bounds (2,), below and above, on delta at an epsilon ()."""
+        found = jnp.exp(bounds_of_log_delta(self.mu, jnp.broadcast_to(epsilon, (2,))))
+        return _proper(found * (1 + arithmetic().function * SIDES), epsilon, self.facts)
+
+    def epsilon(self, delta: Array) -> Array:
+        """Returns bounds (2,), below and above, on epsilon at a delta ()."""
+        return epsilon_bounds(self.mu, delta)
+
+
+Closed: TypeAlias = OneRun | PlainGaussian
+
+
+def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
+    """Returns bounds on a delta that are no number, or below float64's range, as what they are."""
+    found = jnp.where(jnp.isnan(found), np.array([0.0, 1.0]), jnp.minimum(found, 1.0))
+    # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon does for a delta of 0.
+    least = np.array([0.0, TINY])
+    return jnp.maximum(found, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
+
+
+def closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
     """Returns every direction as a single run; none where one of them is no such, or in float32.
 
     ``known`` is what :func:`jaxacct.composition.once` said of the composition: then a traced count is 1, or 0.
@@ -47,18 +116,18 @@ def closed_forms(directions: list[Parts], known: Once | None) -> list[OneRun]:
     return [run for run in found if run is not None] if None not in found else []
 
 
-def _as_one_run(parts: Parts, known: Once | None) -> OneRun | None:
+def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
     """Returns what is composed as a single run, or None where it is not one, as far as can be seen."""
+    if all(_is_gaussian(pairs) for pairs, _ in parts):
+        return _gaussian(parts)
     is_known = known is not None and [len(counts) for _, counts in parts] == [1]
     if is_known or _runs_once(parts):
         rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
         pair = next(_entry(pairs, i) for pairs, counts, i in rows if is_known or counts[i] == 1)
         # Whatever was known, another count than that is not answered.
         count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
-        return OneRun(pair, pair, facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0))))
-    if not all(_is_gaussian(pairs) for pairs, _ in parts):
-        return None
-    return _gaussian(parts)
+        return OneRun(pair, facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0))))
+    return None
 
 
 def _runs_once(parts: Parts) -> bool:
@@ -79,101 +148,45 @@ def _is_gaussian(pairs: DominatingPair) -> bool:
 
 
 @compiled
-def _gaussian(parts: Parts) -> OneRun:
+def _gaussian(parts: Parts) -> PlainGaussian:
     """Returns the one Gaussian run that plain Gaussian ones come to."""
-    noise = jnp.concatenate([pairs.noise_multiplier for pairs, _ in parts])  # type: ignore[attr-defined]
-    counts = jnp.concatenate([counts for _, counts in parts])
-    runs = (counts > 0) & (noise > 0)
-    least = jnp.min(jnp.where(runs, noise, jnp.inf))
-    # Over the least, so that neither squares nor their inverses leave the range of float64.
-    share = jnp.sum(jnp.where(runs, counts * (least / noise) ** 2, 0.0))
-    scale = least / jnp.sqrt(share)
-    # A quotient, its square, its product with a count, a sum of so many terms, and the root, which halves all that.
-    error = (len(counts) + 8) * roundoff()
-    scale = jnp.where(jnp.isfinite(scale), scale, 1.0)  # nothing is run
-    pair = [SubsampledGaussianPair(scale * (1 + side * error), jnp.ones_like(scale), True) for side in (1.0, -1.0)]
-    return OneRun(pair[0], pair[1], facts_of(parts))
+    noises = [jnp.asarray(pairs.noise_multiplier) for pairs, _ in parts]  # type: ignore[attr-defined]
+    noise, counts = (rows[0] if len(rows) == 1 else jnp.concatenate(rows) for rows in (noises, [k for _, k in parts]))
+    counts = jnp.asarray(counts)
+    if counts.size == 1:  # of no axis everything is a line shorter
+        noise, counts = noise.reshape(()), counts.reshape(())
+    idle = counts == 0
+    valid = (idle | (noise > 0) & (noise < jnp.inf)) & is_count(counts)
+    if counts.ndim:
+        # Over the least, so that neither squares nor their inverses leave the range of float64.
+        runs = ~idle & (noise > 0)
+        least = jnp.min(jnp.where(runs, noise, jnp.inf))
+        mu = jnp.sqrt(jnp.sum(jnp.where(runs, counts * (least / noise) ** 2, 0.0))) / least
+        idle, valid = jnp.all(idle), jnp.all(valid)
+    else:
+        mu = jnp.sqrt(counts) / noise
+    # A quotient, its square, its product with a count, a sum of so many terms, the root, which halves all that, and a
+    # quotient again.
+    mu = jnp.where(valid & ~idle, mu, 1.0) * (1 + (counts.size + 8) * roundoff() * SIDES)
+    return PlainGaussian(mu, Facts(valid, idle, None, None))
 
 
 @compiled
-def bounds_of(run: OneRun, question: Question) -> Bounds:
+def bounds_of(run: Closed, question: Question) -> Bounds:
     """Returns the bracket that answers a question of one number."""
-    if isinstance(question, ForEpsilon):
-        lower, upper = _epsilon(run, question.delta)
-    else:
-        lower, upper = _profile(run, question.epsilon)
+    ends = run.epsilon(question.delta) if isinstance(question, ForEpsilon) else run.profile(question.epsilon)
+    lower, upper = ends
     nowhere = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
     return question.close(nowhere, run.facts)
 
 
-def _profile(run: OneRun, epsilon: Array) -> tuple[Array, Array]:
-    """Returns bounds on delta at an epsilon, with the share of infinite losses."""
-    least, most = run.facts.infinite
-    lower, _ = run.below.one_run(epsilon)
-    _, upper = run.above.one_run(epsilon)
-    u = roundoff()
-    lower, upper = (lower + least) * (1 - 2 * u), (upper + most) * (1 + 2 * u)
-    # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon does for a delta of 0.
-    beyond = epsilon >= run.facts.supremum[1]
-    upper = jnp.where(beyond, upper, jnp.maximum(upper, TINY))
-    return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), 1.0, jnp.minimum(upper, 1.0))
-
-
-def log_delta_at(run: OneRun, epsilon: Array, step: float) -> tuple[Array, Array]:
+def log_delta_at(run: Closed, epsilon: Array, step: float) -> tuple[Array, Array]:
     """Returns about log delta(epsilon), and its derivative in epsilon by a central difference; NaN where it is 0."""
 
     def log_middle(epsilon: Array) -> Array:
-        lower, upper = _profile(run, epsilon)
+        lower, upper = run.profile(epsilon)
         return jnp.log(jnp.where(lower > 0, (lower + upper) / 2, jnp.nan))
 
     apart = step * jnp.maximum(epsilon, step)
     low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + apart * jnp.arange(-1.0, 2.0), 0.0))
     return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)
-
-
-def _epsilon(run: OneRun, delta: Array) -> tuple[Array, Array]:
-    """Returns bounds on epsilon at ``delta`` ().
-
-    From above by any epsilon at which delta, from above, is small enough; from below by any at which it is, from below,
-    still too large. Both are found by bisection, whose end on the safe side is returned.
-    """
-    zero = jnp.zeros_like(delta)
-
-    def enough(side: Array, epsilon: Array) -> Array:
-        lower, upper = _profile(run, epsilon)
-        return jnp.where(side > 0, upper <= delta, ~(lower > delta))
-
-    def sought(side: Array) -> Array:
-        def grow(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            return state[1], 4 * state[1]
-
-        def too_small(state: tuple[Array, Array]) -> Array:
-            return ~enough(side, state[1]) & (state[1] < LARGEST)
-
-        def shrink(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            return zero, state[1] / 16
-
-        def too_large(state: tuple[Array, Array]) -> Array:
-            return (state[0] == 0) & (state[1] > 16 * TINY) & enough(side, state[1] / 16)
-
-        low, high = jax.lax.while_loop(too_small, grow, (zero, jnp.full_like(delta, 1e-3)))
-        _, high = jax.lax.while_loop(too_large, shrink, (low, high))
-
-        def halve(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            i, low, high = state
-            middle = low + (high - low) / 2
-            suffices = enough(side, middle)
-            return i + 1, jnp.where(suffices, low, middle), jnp.where(suffices, middle, high)
-
-        def apart(state: tuple[Array, Array, Array]) -> Array:
-            i, low, high = state
-            return (i < ROUNDS) & (high - low > 2 * roundoff() * high)
-
-        _, low, high = jax.lax.while_loop(apart, halve, (jnp.int32(0), low, high))
-        # Every end was seen to be on its side; asked again, in another program, its rounding might differ. What is
-        # too large to be sought is not known to be enough.
-        found = jnp.where(side > 0, jnp.where(high < LARGEST, high, jnp.inf), low)
-        return jnp.where(enough(side, zero), 0.0, found)
-
-    upper, lower = jax.lax.map(sought, jnp.asarray([1.0, -1.0]))
-    return lower, upper
