@@ -156,7 +156,8 @@ def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Arr
     lower = jnp.where(valid & ~idle & (lower != 0), lower, 0.0)
     upper = jnp.where(valid, jnp.where(idle | (upper == 0), 0.0, upper), worst)
     width = upper - lower
-    closed = valid & ((width < NEGLIGIBLE * upper) | (upper <= TINY) | (lower == upper))
+    narrow = (upper < jnp.inf) & (width <= NEGLIGIBLE * upper)
+    closed = valid & (narrow | (upper <= TINY) | (lower == upper))
     middle = jnp.where(lower == upper, upper, lower + width / 2)
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), middle, jnp.clip(bounds.estimate, lower, upper))
     return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))

@@ -114,7 +114,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
         for pairs, counts in parts:
             asked = np.float64(guarantee.epsilon), np.bool_(False), np.float64(POINTS)
             sketch = outside(sketched(pairs, np.sum(counts), *asked))
-            infinite += float(np.sum(counts * sketch.known.infinite_mass))
+            infinite += 0.0 if sketch.known.mass is None else float(np.sum(counts * sketch.known.mass[0]))
             with np.errstate(all="ignore"):
                 for run, p, y in zip(counts, sketch.p, sketch.losses, strict=True):
                     phi = np.expm1((1 + ORDERS[:, None]) * y) - (1 + ORDERS[:, None]) * np.expm1(y)
