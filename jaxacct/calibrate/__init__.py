@@ -3,8 +3,8 @@
 Every setting returned satisfies its budget by a certified upper bound, and says how near it is to the best one:
 
 * :mod:`.targets`: what is called; :mod:`.result`: what comes back.
-* :mod:`.guess`: nearly all of the way, by a saddle-point expansion; :mod:`.search`: the rest, by certified bounds.
-* :mod:`.solve`: both, compiled; :mod:`.by_mesh`: where the exact accountant does not converge.
+* :mod:`.search`: the search, by certified bounds; :mod:`.solve`: where it starts, and what it asks, as one program;
+  :mod:`.by_mesh`: the same by calls, where the exact accountant does not converge.
 * :mod:`.users`: the noise of a guarantee for people, sampled by example and by user.
 * :mod:`.runs`: how many runs of any mechanism a budget pays for; :mod:`.secants`: a search for what need not be exact.
 * :mod:`.searches`: the noise of a search whose best run is released, and how many runs it may make.

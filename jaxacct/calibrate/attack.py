@@ -18,21 +18,24 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.calibrate.guess import gaussian_mu, guess
-from jaxacct.calibrate.solve import ENDS, Given, composition, gaussian_start
-from jaxacct.composition import directed_parts
+from jaxacct.calibrate.solve import Config, Given, least_setting
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.platforms import lowered
 from jaxacct.precision import in_float64
 from jaxacct.programs import compiled
+from jaxacct.question import ForDelta
 
-CHOICES, ZOOMS = 7, 3
-"""Values of eps compared, evenly spaced over those that leave delta room, and how often around the best of them, ever
-closer; then a parabola is fitted. Chosen by tests/calibrate/test_targets.py, with Gaussians' own trade-off curves."""
+TRIED, ZOOMS = np.array([-0.3, 0.0, 0.3]), 2
+"""How far beside the last best epsilon others are tried, in the logit of its share of the largest that leaves delta room,
+and how often, each time a third as far: the noises are three points of a parabola. A poor choice costs noise."""
+
+CLOSE = 1e-6
+"""Tolerance of the noises that are compared."""
 
 
 def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
@@ -55,48 +58,28 @@ def tangent(
 ) -> tuple[Array, Array]:
     """Returns the epsilon and the delta that rule a target out with about the least noise, and each suffice for it.
 
-    ``rate`` () and ``false_rate`` () are the true- and false-positive rates. NaN where they are no rates.
+    It starts at the tangent of the Gaussian's trade-off curve through the target. ``rate`` () and ``false_rate`` () are
+    the true- and false-positive rates. NaN where they are no rates.
     """
     # A Gaussian's slope at the target is e^(c mu - mu^2/2), c the test's threshold. Below 1 the other form counts.
     mu = ndtri(rate) - ndtri(false_rate)
-    turned = -ndtri(false_rate) * mu - mu**2 / 2 < 0
-    rate, false_rate = jnp.where(turned, 1 - false_rate, rate), jnp.where(turned, 1 - rate, false_rate)
+    slope = -ndtri(false_rate) * mu - mu**2 / 2
+    rate, false_rate = jnp.where(slope < 0, 1 - false_rate, rate), jnp.where(slope < 0, 1 - rate, false_rate)
     widest = jnp.log(rate / false_rate)
-    grid = jnp.linspace(-1.0, 1.0, CHOICES)
+    config = Config("noise_multiplier", ForDelta, relation, CLOSE)
 
-    def expanded(epsilon: Array, run: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-        """Returns log noise for a run (sampling rate, steps), by the expansion and by the central limit."""
-        given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones_like(rate), *run)
+    def setting_at(epsilon: Array) -> Array:
+        given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones(()), sampling_rate, steps)
+        return least_setting(config, given)
 
-        def parts_at(given: Given, setting: Array):
-            mechanism, count = composition("noise_multiplier", given, jnp.exp(setting))
-            return directed_parts(mechanism, count, relation)[0]
+    def zoomed(i: Array, centre: Array) -> Array:
+        tried = centre + TRIED / 3.0**i
+        left, here, right = jax.lax.map(lambda place: setting_at(widest * jax.nn.sigmoid(place)), tried)
+        bend = left - 2 * here + right
+        moved = centre + jnp.clip(0.5 * (left - right) / bend, -2.0, 2.0) * TRIED[-1] / 3.0**i
+        return jnp.where((bend > 0) & jnp.isfinite(moved), moved, centre)
 
-        start = gaussian_start((True, False, False), given)
-        near = guess(parts_at, given, start, epsilon, jnp.log(given.delta), ENDS["noise_multiplier"])
-        return near.setting, start.setting, near.settled
-
-    def least(epsilon: Array) -> Array:
-        """Returns log noise, less the expansion's error for a Gaussian: most of its error where delta is large."""
-        one = jnp.ones_like(rate)
-        runs = jnp.stack([sampling_rate, one]), jnp.stack([steps, one])
-        settings, starts, settled = jax.lax.map(lambda run: expanded(epsilon, run), runs)
-        # The expansion is of no use where delta is nearly 1.
-        found, gaussian = jnp.where(jnp.all(settled), settings, starts)
-        needed = found - (gaussian + jnp.log(gaussian_mu(epsilon, as_delta(rate, false_rate, epsilon))))
-        return jnp.where(jnp.isfinite(needed), needed, jnp.inf)
-
-    def zoomed(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        centre, width = state
-        epsilons = jnp.clip(centre + width * grid, 0.01 * widest, 0.99 * widest)
-        settings = jax.lax.map(least, epsilons)
-        best = jnp.min(jnp.where(settings == jnp.min(settings), jnp.arange(CHOICES), CHOICES - 2))
-        i = jnp.clip(best, 1, CHOICES - 2)
-        left, here, right = settings[i - 1], settings[i], settings[i + 1]
-        vertex = epsilons[i] + (epsilons[i + 1] - epsilons[i]) * 0.5 * (left - right) / (left - 2 * here + right)
-        inside = (vertex > epsilons[i - 1]) & (vertex < epsilons[i + 1])
-        chosen = jnp.where(inside, vertex, epsilons[best])
-        return jnp.where(jnp.isfinite(jnp.min(settings)), chosen, centre), width * 2 / (CHOICES - 1)
-
-    epsilon, _ = jax.lax.fori_loop(0, ZOOMS, zoomed, (widest / 2, widest / 2))
+    share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
+    place = jax.lax.fori_loop(0, ZOOMS, zoomed, jnp.log(share) - jnp.log1p(-share))
+    epsilon = widest * jax.nn.sigmoid(place)
     return epsilon, as_delta(rate, false_rate, epsilon)

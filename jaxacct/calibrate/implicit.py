@@ -56,7 +56,7 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 
     def reached(given: Given, value: Array) -> Array:
-        mechanism, steps = composition(config.unknown, given, value)
+        mechanism, steps = composition(config, given, value)
         return jnp.asarray(answer(mechanism, steps, given.asked(config.budget), config.relation).estimate)
 
     is_fixed = found.status == Status.NOT_BINDING if config.unknown != "steps" else jnp.asarray(True)

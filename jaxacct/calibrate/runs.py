@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxacct import certified, rdp, validation
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.search import Aim, by_delta, search
+from jaxacct.calibrate.search import Aim, search_by_calls
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.precision import in_float64
@@ -69,11 +69,10 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
     """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
     real = np.float64
     aim = Aim(
-        target=real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0),
-        rises=np.bool_(False), whole=np.bool_(True), reports=np.bool_(False),
+        real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0), scale=None, rises=False,
+        whole=True,
     )  # fmt: skip
     first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
-    evaluate = by_delta(lambda value: delta_at(int(value)))
-    state = search(evaluate, (), aim, first, real(SLOPE), np.bool_(False))
-    setting = float(state.found.setting)
-    return int(state.found.value) if math.isfinite(setting) else 0
+    slope = real(SLOPE * float(aim.steepness()))
+    state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
+    return int(state.found.value) if math.isfinite(float(state.found.setting)) else 0

@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import certified, validation
+from jaxacct.bounds import Bounds
 from jaxacct.calibrate.attack import tangent
 from jaxacct.calibrate.by_mesh import improved
 from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import LEAST_PADDING, PROBE
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled, with_epsilon
+from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
 from jaxacct.composition import check
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian
@@ -55,14 +56,13 @@ def noise_multiplier(
         Derivatives of ``value`` are those of the exact setting (:mod:`jaxacct.calibrate.implicit`), first order.
 
     Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
-    certified upper bound, ``reached.upper <= epsilon``. What is certified is delta at ``epsilon``, which tells how far
-    a setting is from the least where epsilon at ``delta`` is 0 already. Where the exact accountant does not converge,
-    concrete targets are answered by :mod:`jaxacct.prv`; traced ones have status LOOSE or UNKNOWN (then value inf).
+    certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
+    are answered by :mod:`jaxacct.prv`; traced ones have status LOOSE or UNKNOWN (then value inf).
 
     Raises:
         ValueError: a concrete argument out of range, or a concrete target that cannot be met.
 
-    Source: Newton's method on a saddle-point expansion, then on the certified bounds: :mod:`jaxacct.calibrate`.
+    Source: secants on the certified bounds, from where the central limit has it: :mod:`jaxacct.calibrate`.
 
     >>> found = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=10_000)
     >>> f"{found.value:.4f}", bool(found.reached.upper <= 1.0)
@@ -259,12 +259,16 @@ def _calibrated(
     validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
     for name, value in given._asdict().items():
         validation.check_scalar(value, name)
-    config = Config(unknown, budget, relation, float(tolerance))
+    config = Config(
+        unknown, budget, relation, float(tolerance),
+        is_plain=unknown != "sampling_rate" and is_concrete(given.sampling_rate) and float(given.sampling_rate) == 1,
+        is_single=unknown != "steps" and is_concrete(given.steps) and float(given.steps) == 1,
+    )  # fmt: skip
     result, start = solved(config, given)
     if not is_concrete(result):
         return result
     numbers = Given(*(float(number) for number in given))
-    compose = functools.partial(composition, unknown, numbers)
+    compose = functools.partial(composition, config, numbers)
     return _settled(config, compose, result, start, numbers, ENDS[unknown])
 
 
@@ -308,8 +312,10 @@ def _of_everyone(
     found = Calibrated(np.float64(value), at_delta, int(Status.LOOSE))
     if config.budget is ForDelta:
         return found
-    at_epsilon = certified.epsilon(*compose(value), given.delta, relation=config.relation)
-    return outside(with_epsilon(found, at_epsilon, np.float64(given.epsilon)))
+    # At most the budget's, where its delta has been certified.
+    reached = certified.epsilon(*compose(value), given.delta, relation=config.relation)
+    ends = (np.minimum(end, given.epsilon) for end in (reached.lower, reached.estimate, reached.upper))
+    return dataclasses.replace(found, reached=Bounds(*ends, reached.converged))
 
 
 def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given) -> Calibrated:
