@@ -31,8 +31,9 @@ from jaxacct.programs import compiled
 from jaxacct.question import ForDelta
 
 TRIED, ZOOMS = np.array([-0.3, 0.0, 0.3]), 2
-"""How far beside the last best epsilon others are tried, in the logit of its share of the largest that leaves delta room,
-and how often, each time a third as far: the noises are three points of a parabola. A poor choice costs noise."""
+"""How far beside the last best epsilon others are tried, in the logit of its share of the largest that leaves room for
+a delta, and how often, each time a third as far: the noises are three points of a parabola. A poor choice costs noise.
+"""
 
 CLOSE = 1e-6
 """Tolerance of the noises that are compared."""

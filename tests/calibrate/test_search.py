@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.search import Aim, Seen, search
+from jaxacct.calibrate.search import Aim, search_by_calls
 from jaxacct.precision import in_float64
 
 TOLERANCE = 1e-4
@@ -21,21 +21,21 @@ def delta_of(noise, epsilon):
 
 
 @in_float64
-def searched(delta_at, target, start, *, whole=False, reports=False, known=True, tolerance=TOLERANCE):
-    """Returns the last state, and what was evaluated: values, and whether for what is reported."""
+def searched(delta_at, target, start, *, whole=False, known=True, tolerance=TOLERANCE):
+    """Returns the last state, and the values that were evaluated."""
     asked = []
 
-    def evaluate(_, value, closes):
-        asked.append((float(value), bool(closes)))
+    def evaluate(value):
+        asked.append(float(value))
         low, high = delta_at(float(value))
-        bounds = Bounds(np.float64(low), np.float64(high), np.float64(high), np.bool_(True))
-        return Seen(bounds, bounds)
+        return Bounds(np.float64(low), np.float64(high), np.float64(high), np.bool_(True))
 
     real = np.float64
     ends = (real(-36.0), real(0.0)) if whole else (real(-4.0), real(30.0))
-    aim = Aim(real(target), *ends, real(tolerance), np.bool_(not whole), np.bool_(whole), np.bool_(reports))
+    aim = Aim(real(target), *ends, real(tolerance), None, rises=not whole, whole=whole)
     # The slope of a Gaussian's log delta, roughly.
-    return search(evaluate, (), aim, real(start), real(-25.0), np.bool_(known)), asked
+    slope = real(-25.0 * float(aim.steepness()))
+    return search_by_calls(evaluate, aim, real(start), slope, np.bool_(known)), asked
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -49,7 +49,6 @@ def test_what_is_returned_passes_and_what_is_called_refuted_fails(seed):
     state, asked = searched(
         lambda value: (delta_of(value, epsilon) * (1 - blur), delta_of(value, epsilon) * (1 + blur)),
         target, math.log(noise) + rng.normal() * rng.choice([1e-6, 1e-3, 0.3]), known=bool(rng.integers(2)),
-        reports=bool(rng.integers(2)),
     )  # fmt: skip
     found, distance = float(state.found.value), float(state.found.distance)
     assert delta_of(found, epsilon) * (1 + blur) <= target
@@ -61,23 +60,22 @@ def test_what_is_returned_passes_and_what_is_called_refuted_fails(seed):
 
 def test_a_good_guess_takes_two_evaluations_and_the_second_is_what_is_reported():
     target = delta_of(2.0, 1.0)
-    state, asked = searched(lambda value: 2 * (delta_of(value, 1.0),), target, math.log(2.0), reports=True)
-    assert [closes for _, closes in asked] == [False, True]
-    assert asked[1][0] == state.found.value
-    assert float(state.found.reached.upper) == pytest.approx(delta_of(asked[1][0], 1.0))
+    state, asked = searched(lambda value: 2 * (delta_of(value, 1.0),), target, math.log(2.0))
+    assert len(asked) == 2
+    assert asked[1] == state.found.value
+    assert float(state.found.reached.upper) == pytest.approx(delta_of(asked[1], 1.0))
 
 
-@pytest.mark.parametrize("reports", [False, True])
-def test_nothing_is_called_near_the_least_that_was_not_refuted(reports):
+def test_nothing_is_called_near_the_least_that_was_not_refuted():
     """Bounds that say nothing below some noise: the search goes to where they do, and says how little it knows."""
 
     def delta_at(value):
         return (0.0, 1.0) if value < 3.0 else 2 * (delta_of(value, 1.0),)
 
-    state, _ = searched(delta_at, delta_of(2.0, 1.0), math.log(2.0), reports=reports)
+    state, _ = searched(delta_at, delta_of(2.0, 1.0), math.log(2.0))
     assert 3.0 <= state.found.value <= 3.1
     assert state.found.distance == math.inf
-    nothing, asked = searched(lambda value: (0.0, 1.0), 1e-5, 0.0, reports=reports)
+    nothing, asked = searched(lambda value: (0.0, 1.0), 1e-5, 0.0)
     assert nothing.found.setting == math.inf
     assert len(asked) <= 6
 
@@ -91,7 +89,7 @@ def test_whole_numbers_end_at_neighbours(steps, off):
     target = math.sqrt(delta_at(steps)[0] * delta_at(steps + 1)[0])
     state, asked = searched(delta_at, target, -math.log(steps) + off, whole=True, known=off == 0.0)
     assert state.found.value == steps
-    assert {steps, steps + 1} <= {value for value, _ in asked}
+    assert {steps, steps + 1} <= set(asked)
 
 
 def test_reached_is_asked_of_what_is_returned():
