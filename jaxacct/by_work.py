@@ -106,7 +106,7 @@ def as_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
     def alone(*args: Any) -> Tree:
         found = function(*jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], args))
-        return jax.tree.map(lambda leaf: leaf[0], found)
+        return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), found)
 
     def together(size: int, is_batched: Any, *args: Any) -> Tree:
         return function(*_every(size, args, tuple(is_batched)))

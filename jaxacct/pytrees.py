@@ -105,7 +105,7 @@ def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)
         if any(jnp.shape(leaf)[:1] != (1,) for leaf in leaves):
             return batched(*args)
         entries = [
-            arg if axis is None else jax.tree.map(lambda leaf: leaf[0], arg)
+            arg if axis is None else jax.tree.map(lambda leaf: leaf.reshape(jnp.shape(leaf)[1:]), arg)
             for axis, arg in zip(in_axes, args, strict=True)
         ]
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*entries))

@@ -65,7 +65,8 @@ class ForEpsilon:
         By the supremum s of finite losses delta(eps) is at most 1 - e^(eps - s), besides the mass of infinite ones: so
         eps is at most s + log(1 - delta).
         """
-        delta, lower, upper = self.delta, bounds.lower, bounds.upper
+        delta = self.delta
+        lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
         valid = facts.is_valid & (delta >= 0) & (delta < 1)
         least, most = facts.masses or (0.0, 0.0)
         pure = jnp.full_like(lower, jnp.inf)
@@ -115,7 +116,8 @@ class ForDelta:
         By the supremum s of finite losses it is at most 1 - e^(eps - s), besides the mass of infinite ones.
         The upper end is not below the smallest normal float64 unless delta is 0, for the truth may be.
         """
-        epsilon, lower, upper = self.epsilon, bounds.lower, bounds.upper
+        epsilon = self.epsilon
+        lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
         valid = facts.is_valid & (epsilon >= 0)
         least, most = facts.masses or (0.0, 0.0)
         beyond = epsilon == jnp.inf

@@ -106,7 +106,8 @@ def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
 
 
 def _found(config: Config, given: Given) -> tuple[Aim, Found, Array]:
-    aim = aimed(config, given, tuple(map(as_float64, ENDS[config.unknown])))
+    least, most = ENDS[config.unknown]
+    aim = aimed(config, given, (as_float64(least), as_float64(most)))
 
     def run_at(given: Given, value: Array) -> tuple[Mechanism, Any]:
         return composition(config, given, value)

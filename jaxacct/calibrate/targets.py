@@ -314,8 +314,8 @@ def _of_everyone(
         return found
     # At most the budget's, where its delta has been certified.
     reached = certified.epsilon(*compose(value), given.delta, relation=config.relation)
-    ends = (np.minimum(end, given.epsilon) for end in (reached.lower, reached.estimate, reached.upper))
-    return dataclasses.replace(found, reached=Bounds(*ends, reached.converged))
+    lower, middle, upper = (np.minimum(end, given.epsilon) for end in (reached.lower, reached.estimate, reached.upper))
+    return dataclasses.replace(found, reached=Bounds(lower, middle, upper, reached.converged))
 
 
 def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given) -> Calibrated:

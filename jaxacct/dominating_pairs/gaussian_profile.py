@@ -213,7 +213,7 @@ def _ends(
     """
     side = falls * SIDES
 
-    def advance(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def advance(state: Any) -> Any:
         count, x, best, _ = state
         here = at(x)
         aside = here.allowance / 8 + 4 * roundoff() * scale(x, here)
@@ -226,7 +226,8 @@ def _ends(
 
     first = jnp.int32(0), start, jnp.full_like(start, jnp.inf), jnp.asarray(True)
     *_, best, _ = jax.lax.while_loop(lambda state: state[3] & (state[0] < NEWTON), advance, first)
-    return SIDES * best
+    found: Array = SIDES * best
+    return found
 
 
 def quantile(probability: Array) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ whose profile and its inverse are closed forms (:mod:`.gaussian_profile`).
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ class OneRun(NamedTuple):
         """
         zero, side = jnp.zeros((2,)), SIDES > 0
 
-        def halved(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        def halved(state: Any) -> Any:
             count, x, low, high = state
             found = jax.vmap(self.profile)(x)
             # Of what is no number nothing is known: too much from above, and too little from below.
