@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from jaxacct.platforms import by_pairs, needs_pairs
 from jaxacct.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
+from jaxacct.saddlepoint import one_run
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 from jaxacct.searches import Ask, is_search, no_more_than, of_search, with_searches
 from jaxacct.selection.profile import OneWay
@@ -168,6 +169,31 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
     return asked.at(values)
 
 
+class _Call(NamedTuple):
+    """What is asked of the top level."""
+
+    mechanism: Any
+    steps: Any
+    question: Question
+    relation: Relation
+    tolerance: float | None
+    points: int | None
+    arithmetic: Chosen
+
+    @property
+    def run(self) -> tuple[Any, Any, Question]:
+        """The part of it that has numbers."""
+        return self.mechanism, self.steps, self.question
+
+    def is_concrete(self) -> bool:
+        """Returns whether Python sees all numbers."""
+        return is_concrete(self.run)
+
+    def is_certain(self) -> bool:
+        """Returns whether nothing is said of how: then a closed form may do."""
+        return self.arithmetic == "auto" and self.tolerance is self.points is None
+
+
 @in_float64_by_programs
 def answer(
     mechanism: Mechanisms,
@@ -178,40 +204,98 @@ def answer(
     points: int | None = None,
     arithmetic: Chosen = "auto",
 ) -> Bounds:
-    """Returns what :func:`epsilon` or :func:`delta` does."""
+    """Returns what :func:`epsilon` or :func:`delta` does: of :data:`ROUTES` the first that applies answers."""
     check_asked(mechanism, steps, question)
     check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    alone = _alone(mechanism, steps)
-    if has_renyi_only(mechanism):
-        prv.accountant.check_options(tolerance, points, concrete=True)
-        if not is_concrete(mechanism, steps, question):
-            return _by_curves(mechanism, steps, question, relation)
-        if is_search(*alone):
-            return of_search(_ASK, alone[0], question.at(np.atleast_1d(question.value)), relation)[0]
-        return with_searches(_ASK, mechanism, steps, question, relation)
-    if arithmetic == "auto" and tolerance is points is None and _spans_a_range(*alone, question):
-        return _of_range(*alone, question, relation)
-    if needs_pairs(arithmetic, mechanism, steps, question):
-        prv.accountant.check_options(tolerance, points, concrete=False)
-        run = functools.partial(answer, relation=relation, points=points)
-        return outside(by_pairs(run, mechanism, steps, question))
-    asked, leaves = saddlepoint.accountant.asked(mechanism, steps, question, relation)
-    concrete = is_concrete(leaves)
-    prv.accountant.check_options(tolerance, points, concrete=concrete)
-    if not concrete:
-        # Beside a closed form a mesh has nothing to say.
-        closed = asked.has_closed_form(leaves)
-        return _traced(asked, None if closed else points or prv.accountant.DEFAULT_POINTS, leaves)
-    if _holds_a_range(mechanism, steps):
-        found = prv.accountant.answer(mechanism, steps, question, relation, tolerance, points)
-        return no_more_than(found, _by_curves(mechanism, steps, question, relation))
-    exact = unchecked(asked, leaves)
+    call = _Call(*_alone(mechanism, steps), question, relation, tolerance, points, arithmetic)
+    return next(found for found in (route(call) for route in ROUTES) if found is not None)
+
+
+def _plain(call: _Call) -> Bounds | None:
+    """Plain Gaussian mechanisms: a closed form, whatever the numbers, and no other route says more.
+
+    Numbers only: within a trace the exact accountant sees the same, and has the derivatives.
+    """
+    known = call.is_certain() and call.is_concrete() and one_run.is_plain(call.mechanism)
+    if not known or needs_pairs("auto", *call.run):
+        return None
+    return outside(one_run.of_plain(call.relation, *call.run))
+
+
+def _by_curve_alone(call: _Call) -> Bounds | None:
+    """What has a mechanism in it that is known by its Rényi curve alone: no pair, so none of the accountants below.
+
+    Searches have more: the profile of one run, where numbers can be seen.
+    """
+    if not has_renyi_only(call.mechanism):
+        return None
+    prv.accountant.check_options(call.tolerance, call.points, concrete=True)
+    mechanism, steps, question = call.run
+    if not call.is_concrete():
+        return _by_curves(*call.run, call.relation)
+    if is_search(mechanism, steps):
+        return of_search(_ASK, mechanism, question.at(np.atleast_1d(question.value)), call.relation)[0]
+    return with_searches(_ASK, mechanism, steps, question, call.relation)
+
+
+def _of_range_alone(call: _Call) -> Bounds | None:
+    """Several runs of one exponential mechanism: their optimal composition is known, and better than that of pairs."""
+    if not (call.is_certain() and _spans_a_range(*call.run)):
+        return None
+    return _of_range(*call.run, call.relation)
+
+
+def _in_pairs(call: _Call) -> Bounds | None:
+    """Numbers on a device without float64, or pairs by name: the same again, traced for pairs of float32."""
+    if not needs_pairs(call.arithmetic, *call.run):
+        return None
+    prv.accountant.check_options(call.tolerance, call.points, concrete=False)
+    return outside(by_pairs(functools.partial(answer, relation=call.relation, points=call.points), *call.run))
+
+
+def _in_a_trace(call: _Call) -> Bounds | None:
+    """Numbers that are traced: the exact accountant, and the mesh for what it leaves open, in one program."""
+    asked, leaves = saddlepoint.accountant.asked(*call.run, call.relation)
+    if is_concrete(leaves):
+        return None
+    prv.accountant.check_options(call.tolerance, call.points, concrete=False)
+    # Beside a closed form a mesh has nothing to say.
+    closed = asked.has_closed_form(leaves)
+    return _traced(asked, None if closed else call.points or prv.accountant.DEFAULT_POINTS, leaves)
+
+
+def _with_ranges(call: _Call) -> Bounds | None:
+    """Exponential mechanisms beside others: known to the mesh, and their Rényi curves are better than their pairs'."""
+    prv.accountant.check_options(call.tolerance, call.points, concrete=True)
+    if not _holds_a_range(call.mechanism, call.steps):
+        return None
+    found = prv.accountant.answer(*call.run, call.relation, call.tolerance, call.points)
+    return no_more_than(found, _by_curves(*call.run, call.relation))
+
+
+def _exact_first(call: _Call) -> Bounds:
+    """All else: exactly, in milliseconds; by the mesh where that has not converged; and by Rényi curves far out.
+
+    There masses are below what a mesh can tell, and curves may still say something.
+    """
+    exact = unchecked(*saddlepoint.accountant.asked(*call.run, call.relation))
     if exact.converged:
-        return exact if tolerance is None else replace(exact, converged=exact.gap <= tolerance)
-    mesh = functools.partial(prv.accountant.answer, mechanism, steps, question, relation, tolerance, points)
-    found = with_mesh(exact, mesh, tolerance or question.tolerance)
-    # Far out, where masses are below what a mesh can tell, Rényi curves may still say something.
-    return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
+        return exact if call.tolerance is None else replace(exact, converged=exact.gap <= call.tolerance)
+    mesh = functools.partial(prv.accountant.answer, *call.run, call.relation, call.tolerance, call.points)
+    found = with_mesh(exact, mesh, call.tolerance or call.question.tolerance)
+    return found if found.converged else no_more_than(found, _by_curves(*call.run, call.relation))
+
+
+ROUTES: tuple[Callable[[_Call], Bounds | None], ...] = (
+    _plain,
+    _by_curve_alone,
+    _of_range_alone,
+    _in_pairs,
+    _in_a_trace,
+    _with_ranges,
+    _exact_first,
+)
+"""The ways to an answer, in order: what is a closed form, what has one way only, where it is run, and the rest."""
 
 
 def _by_curves(mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:

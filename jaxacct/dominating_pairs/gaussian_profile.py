@@ -225,8 +225,8 @@ def _ends(
         return count + 1, following, best, is_open
 
     first = jnp.int32(0), start, jnp.full_like(start, jnp.inf), jnp.asarray(True)
-    *_, best, _ = jax.lax.while_loop(lambda state: state[3] & (state[0] < NEWTON), advance, first)
-    found: Array = SIDES * best
+    final: Any = jax.lax.while_loop(lambda state: state[3] & (state[0] < NEWTON), advance, first)
+    found: Array = SIDES * final[2]
     return found
 
 

@@ -16,11 +16,12 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Once, Parts, facts_of
+from jaxacct.composition import Facts, Once, Parts, directed_parts, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.gaussian_profile import SIDES, bounds_of_log_delta, epsilon_bounds
-from jaxacct.mechanisms.mechanism import is_count
-from jaxacct.precision import TINY, is_concrete
+from jaxacct.mechanisms import Gaussian
+from jaxacct.mechanisms.mechanism import Relation, is_count
+from jaxacct.precision import TINY, as_float64, is_concrete
 from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
@@ -169,6 +170,19 @@ def _gaussian(parts: Parts) -> PlainGaussian:
     # quotient again.
     mu = jnp.where(valid & ~idle, mu, 1.0) * (1 + (counts.size + 8) * roundoff() * SIDES)
     return PlainGaussian(mu, Facts(valid, idle, None, None))
+
+
+def is_plain(mechanism: Any) -> bool:
+    """Returns whether the classes tell that all runs are plain Gaussian ones."""
+    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
+    return all(type(part) is Gaussian for part in parts)
+
+
+@compiled(static=("relation",))
+def of_plain(relation: Relation, mechanism: Any, steps: Any, question: Question) -> Bounds:
+    """Returns the bracket of plain Gaussian runs, from what the user gave: one program."""
+    parts, *_ = directed_parts(mechanism, steps, relation)
+    return bounds_of(_gaussian(parts), question.at(as_float64(question.value)))
 
 
 @compiled
