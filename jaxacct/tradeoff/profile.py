@@ -16,14 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import prv, rdp, validation
+from jaxacct import prv, validation
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.batching import rows
+from jaxacct.batching import rows, stack
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
 from jaxacct.composition import Parts, directed_parts, facts_of
+from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, is_concrete
+from jaxacct.programs import compiled
+from jaxacct.pytrees import of_each
 from jaxacct.question import ForDelta
 from jaxacct.saddlepoint.accountant import ROW, curve, has_laws
 
@@ -41,11 +44,8 @@ WIDE = 1e-6
 NOTHING = 1e-13
 """Gap of delta that no mesh needs to close."""
 
-LARGEST_MASS = 0.6
-"""Probability of infinite losses up to which a profile is asked for: half as much again is a delta below 1."""
-
-NEAR = 30.0
-"""Largest loss up to which all of the losses' range is a profile's."""
+ORDERS = np.geomspace(0.1, 1e5, 28)
+"""Orders by which the end of a profile is placed: for losses that deviate by 1e-4 to 10 to be within a quarter."""
 
 
 class Profile(NamedTuple):
@@ -91,30 +91,38 @@ def _monotone(bounds: Bounds) -> Bounds:
 
 @in_float64
 def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Relation) -> Array:
-    """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, ``inf`` where none is known.
+    """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, no number if none is known.
 
-    By Rényi divergences, which need not be sharp here. Where losses may be infinite delta ends at their probability:
-    outside a trace, the largest finite loss if it is near, or else the epsilon at half as much again, by meshes.
+    By Chernoff's bound of finite losses, at a few orders; it need not be sharp here. Of infinite losses delta has their
+    probability besides, everywhere.
     """
-    found = as_float64(rdp.epsilon(mechanism, steps, delta, relation=relation))
-    if not is_concrete(mechanism, steps, delta, found) or np.isfinite(found):
+    directions, level = directed_parts(mechanism, steps, relation), as_float64(delta)
+    if len({jax.tree.structure(parts) for parts in directions}) == 1:
+        found: Array = jnp.max(_last(stack(*directions), level))
         return found
-    directions = directed_parts(mechanism, steps, relation)
-    mass = max(float(facts_of(parts).infinite[1]) for parts in directions)
-    if not 0 < mass < LARGEST_MASS:
-        return found
-    largest = max(_largest_loss(parts) for parts in directions)
-    if largest < NEAR:
-        return as_float64(largest)
-    level = max(1.5 * mass, float(np.asarray(delta)))
-    points = prv.accountant.DEFAULT_POINTS
-    return as_float64(prv.epsilon(mechanism, steps, level, relation=relation, points=points).upper)
+    return functools.reduce(jnp.maximum, [_last(stack(parts), level)[0] for parts in directions])
 
 
-def _largest_loss(parts: Parts) -> float:
-    """Returns the supremum of the finite losses of a composition."""
-    suprema = [jnp.sum(counts * jax.vmap(lambda pair: pair.loss_range()[1])(pairs)) for pairs, counts in parts]
-    return float(sum(suprema, jnp.zeros(())))
+@compiled
+def _last(directions: Parts, delta: Array) -> Array:
+    """Returns, for each direction, the least epsilon over the orders t at which E[e^(tY)] leaves no more than delta.
+
+    Beyond epsilon e^(-ty) (1 - e^(eps - y)) is at most e^(-t eps) t^t/(1+t)^(1+t), which is by what a moment bounds
+    delta.
+    """
+
+    def last(parts: Parts) -> Array:
+        log_moments = [jnp.where(k[:, None] > 0, k[:, None] * of_each(_cumulants)(pairs), 0.0) for pairs, k in parts]
+        total = sum((jnp.sum(rows, axis=0) for rows in log_moments), jnp.zeros(ORDERS.shape))
+        end = jnp.min((total + (ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)) - jnp.log(delta)) / ORDERS)
+        highest = facts_of(parts).suprema
+        return jnp.maximum(end if highest is None else jnp.minimum(end, highest[1]), 0.0)
+
+    return jax.lax.map(last, directions)
+
+
+def _cumulants(pair: DominatingPair) -> Array:
+    return pair.cumulant(jnp.asarray(ORDERS))
 
 
 @in_float64
