@@ -204,11 +204,18 @@ def answer(
     points: int | None = None,
     arithmetic: Chosen = "auto",
 ) -> Bounds:
-    """Returns what :func:`epsilon` or :func:`delta` does: of :data:`ROUTES` the first that applies answers."""
+    """Returns what :func:`epsilon` or :func:`delta` does, by the first of the routes that applies.
+
+    Closed forms come first, then what has one route only, then what depends on where it is run; each says why.
+    """
     check_asked(mechanism, steps, question)
     check_one_of(arithmetic, "arithmetic", CERTIFIED)
     call = _Call(*_alone(mechanism, steps), question, relation, tolerance, points, arithmetic)
-    return next(found for found in (route(call) for route in ROUTES) if found is not None)
+    for route in (_plain, _by_curve_alone, _of_range_alone, _in_pairs, _in_a_trace, _with_ranges):
+        found = route(call)
+        if found is not None:
+            return found
+    return _exact_first(call)
 
 
 def _plain(call: _Call) -> Bounds | None:
@@ -284,18 +291,6 @@ def _exact_first(call: _Call) -> Bounds:
     mesh = functools.partial(prv.accountant.answer, *call.run, call.relation, call.tolerance, call.points)
     found = with_mesh(exact, mesh, call.tolerance or call.question.tolerance)
     return found if found.converged else no_more_than(found, _by_curves(*call.run, call.relation))
-
-
-ROUTES: tuple[Callable[[_Call], Bounds | None], ...] = (
-    _plain,
-    _by_curve_alone,
-    _of_range_alone,
-    _in_pairs,
-    _in_a_trace,
-    _with_ranges,
-    _exact_first,
-)
-"""The ways to an answer, in order: what is a closed form, what has one way only, where it is run, and the rest."""
 
 
 def _by_curves(mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:
