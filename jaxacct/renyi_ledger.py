@@ -33,7 +33,7 @@ class RenyiLedger(Ledger):
         """Returns whether ``steps`` runs of that curve are granted, and the total then; None for what is composed."""
         raise NotImplementedError
 
-    @in_float64
+    @in_float64(by_programs=True)
     def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
         """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_curve`.
 
@@ -41,14 +41,14 @@ class RenyiLedger(Ledger):
         """
         return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
 
-    @in_float64
+    @in_float64(by_programs=True)
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
         steps = validation.exact_steps(steps)
         return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), None)
 
-    @in_float64
+    @in_float64(by_programs=True)
     def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
         """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
 
@@ -90,5 +90,5 @@ def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:
     return orders
 
 
-_as_jax = in_float64(as_float64)
-_value = in_float64(RoundedSum.value)
+_as_jax = in_float64(by_programs=True)(as_float64)
+_value = in_float64(by_programs=True)(RoundedSum.value)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxacct import elementary
 from jaxacct.platforms import outward
 from jaxacct.precision import exact_float64, in_float64, is_concrete, outside
 from jaxacct.programs import Program
@@ -37,6 +38,7 @@ def kernel(
         if is_concrete(leaves):
             return outside(program(*leaves, *rest))
         # Part of somebody else's trace, in which what is known stays so: it decides what need not be traced.
+        elementary.check()
         return outside(function(*leaves, *rest))
 
     return run

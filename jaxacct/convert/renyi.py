@@ -264,6 +264,11 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
 
 @kernel(static=1)
 def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
+    """Returns :func:`least_of`, as a program of its own."""
+    return least_of(rdp, orders, number, to)
+
+
+def least_of(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
     """Returns the least that divergences (..., orders) imply at ``number`` (...), for each of the leading axes."""
     rdp, number = as_float64(rdp), as_float64(number)
     orders = orders if is_concrete(orders) else as_float64(orders)

@@ -27,7 +27,7 @@ from jaxtyping import Array
 from jaxacct.arithmetic import roundoff
 from jaxacct.batching import one_by_one
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, excess, exp_remainder, weighted_remainder
-from jaxacct.precision import as_float64, log_complement, within_scope
+from jaxacct.precision import as_float64, in_float64_by_programs, log_complement
 
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
@@ -210,7 +210,7 @@ def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) ->
     return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
 
 
-@within_scope
+@in_float64_by_programs
 def _log_moments(s: Array, q: Array, a: Array) -> Array:
     """Returns :func:`log_moments`: one trapezoid rule for all orders, over the windows that count.
 

@@ -155,7 +155,7 @@ class RenyiFilter(RenyiLedger):
         """
         return outside(_epsilon(self.state, self.orders, self.conversion))
 
-    @in_float64
+    @in_float64(by_programs=True)
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
@@ -171,12 +171,12 @@ class RenyiFilter(RenyiLedger):
         return outside(_proven_delta(self.state.log_inverse_delta, max(total, 1.0)))
 
 
-@in_float64
+@in_float64(by_programs=True)
 def _opened(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> _State:
     return _open(float64_leaf(epsilon), float64_leaf(delta), orders, conversion)
 
 
-@in_float64
+@in_float64(by_programs=True)
 def _opened_with(budgets: Orders, delta: ArrayLike) -> _State:
     return _open_with(float64_leaf(budgets), float64_leaf(delta))
 

@@ -77,7 +77,7 @@ class _RenyiOdometer(RenyiLedger):
     def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
         return _spend(self.state.total, curve, steps)
 
-    @in_float64
+    @in_float64(by_programs=True)
     def remaining(
         self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
     ) -> Int[Array, ""]:
@@ -222,7 +222,7 @@ class VilleOdometer(_RenyiOdometer):
         return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
 
 
-@in_float64
+@in_float64(by_programs=True)
 def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
     return _open(float64_leaf(delta), count)
 

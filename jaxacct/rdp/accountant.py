@@ -9,18 +9,18 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import convert, validation
 from jaxacct.convert.kernels import kernel
 from jaxacct.convert.orders import Orders, checked_orders
-from jaxacct.convert.renyi import Conversion, ToDelta, ToEpsilon, check_delta_or_none, least_implied
+from jaxacct.convert.renyi import Conversion, ToDelta, ToEpsilon, check_delta_or_none, least_of
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_count, check_mechanism, directions, listed
-from jaxacct.precision import in_float64, is_concrete
-from jaxacct.rdp.divergence import composed, largest_losses, total
+from jaxacct.precision import as_float64, in_float64, is_concrete
+from jaxacct.rdp.divergence import composed, has_infinity, largest_losses, of_all_orders, total
 from jaxacct.rdp.failing import least_beside_failures, may_fail
 from jaxacct.rdp.orders import CONTINUOUS, DEFAULT_ORDERS, tried_orders
 
 CONVERSIONS = convert.METHODS
 
 
-@in_float64
+@in_float64(by_programs=True)
 def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
@@ -53,7 +53,7 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     return composed(mechanism, 1, orders, relation)
 
 
-@in_float64
+@in_float64(by_programs=True)
 def composed_curve(
     mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
@@ -79,7 +79,7 @@ def composed_curve(
     return composed(mechanism, steps, orders, relation)
 
 
-@in_float64
+@in_float64(by_programs=True)
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -126,7 +126,7 @@ def epsilon(
     return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
-@in_float64
+@in_float64(by_programs=True)
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -180,21 +180,28 @@ def _least(
     """Returns the least that the composition's curve implies at ``number``, of the orders and, if asked, between."""
     if may_fail(mechanism):
         return least_beside_failures(mechanism, steps, number, tried_orders(orders), relation, to)
-    curve = composed(mechanism, steps, orders, relation)
-    least = least_implied(curve, orders, number, to)
-    return _lesser(least, _between(mechanism, steps, curve, orders, number, relation, to)) if between else least
+    return _implied(mechanism, steps, number, orders, tried_orders(orders), has_infinity(orders), relation, to, between)
 
 
-@kernel(static=2)
-def _between(
-    mechanism: Mechanisms, steps: Steps, rdp: Array, orders: Array, number: Array, relation: Relation, to: Conversion
+@kernel(static=4)
+def _implied(
+    mechanism: Mechanisms,
+    steps: Steps,
+    number: Array,
+    orders: Array,
+    tried: Array,
+    infinity: bool,
+    relation: Relation,
+    to: Conversion,
+    between: bool,
 ) -> Array:
-    def curve(tried: Array) -> Array:
-        return total(mechanism, steps, tried, relation)
+    """Returns the least, as one program."""
+    curve = of_all_orders(mechanism, steps, orders, tried, relation, infinity=infinity)
+    least = least_of(curve, orders, number, to)
+    if not between:
+        return least
 
-    return to.between(curve, rdp, orders, number)
+    def curve_of(orders: Array) -> Array:
+        return total(mechanism, steps, orders, relation)
 
-
-@kernel
-def _lesser(first: Array, second: Array) -> Array:
-    return jnp.fmin(first, second)
+    return jnp.fmin(least, to.between(curve_of, curve, as_float64(orders), number))

@@ -111,25 +111,31 @@ def composed(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Arr
 
     Orders 1 and infinity are for concrete ones only.
     """
-    curve = _composed(mechanism, steps, tried_orders(orders), relation)
-    if not isinstance(orders, np.ndarray) or not np.any(np.isinf(orders)):
+    return _composed(mechanism, steps, orders, tried_orders(orders), has_infinity(orders), relation)
+
+
+def has_infinity(orders: Any) -> bool:
+    """Returns whether an order is seen to be infinite."""
+    return is_concrete(orders) and bool(np.any(np.isinf(orders)))
+
+
+@kernel(static=2)
+def _composed(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: bool, relation: Relation) -> Array:
+    return of_all_orders(mechanism, steps, orders, tried, relation, infinity=infinity)
+
+
+def of_all_orders(mechanism: Any, steps: Any, orders: Any, tried: Any, relation: Relation, *, infinity: bool) -> Array:
+    """Returns the divergence of a composition at ``orders``, for which ``tried`` are computed; inside the scope."""
+    curve = at_orders(lambda tried: total(mechanism, steps, tried, relation), tried)
+    if not infinity:
         return curve
-    return _with_largest(curve, orders, largest_losses(mechanism, steps, relation))
-
-
-@kernel
-def _with_largest(curve: Array, orders: Array, largest: Array) -> Array:
-    return jnp.where(orders == jnp.inf, largest, curve)
+    one = functools.partial(_largest_loss, relation=relation)
+    return jnp.where(orders == jnp.inf, composed_by(one, mechanism, steps, jnp.zeros(())), curve)
 
 
 def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
     """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
     return _largest_losses(mechanism, steps, relation)
-
-
-@kernel(static=1)
-def _composed(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Array:
-    return at_orders(lambda orders: total(mechanism, steps, orders, relation), orders)
 
 
 def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
