@@ -34,6 +34,10 @@ ROUNDS = 24
 ENOUGH = 14
 """Evaluations after which any setting that passes will do: where so many are needed the bounds are rough."""
 
+ROUGH = 5e-3
+"""Distance at which a setting of which nothing is known, below one that passes, ends the search: what is certified is
+loose then, and each such evaluation is a slow one."""
+
 PADDING = 0.02
 """Share of a step that it may be off by, as the slope is."""
 
@@ -210,7 +214,7 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     secant = risen / (u - state.last)
     usable = known & (secant < 0) & (jnp.abs(risen) > 10 * (high - low))
     slope, is_slope = jnp.where(usable, secant, state.slope), state.is_slope | usable
-    step = (goal - high) / slope
+    step = jnp.where(known, (goal - high) / slope, 0.0)
     # What is known of settings.
     refuted = jnp.where(is_refuted, jnp.maximum(state.refuted, u), state.refuted)
     bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
@@ -219,7 +223,7 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
     best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
     # Where the least one is, and how well that is known.
-    tolerance, blur = FORESEEN if whole else aim.tolerance, (high - low) / -slope
+    tolerance, blur = FORESEEN if whole else aim.tolerance, jnp.where(known, (high - low) / -slope, 0.0)
     padding = PADDING * jnp.abs(step)
     root = u + jnp.clip(step, -LONGEST, LONGEST)
     accepted = refuted + jnp.maximum(APART * tolerance, 3 * blur)
@@ -244,7 +248,7 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
     at_end = (passes & (u <= aim.least)) | (~passes & (u >= aim.most))
     is_close = best.distance <= jnp.maximum(tolerance, 3.1 * blur)
-    enough = has_passed & (best.setting - bad <= tolerance / 2)
+    enough = has_passed & (best.setting - bad <= jnp.where(known | is_flat, tolerance / 2, ROUGH))
     if whole:
         # Whole numbers end at neighbours, unless they are too large to be told apart.
         is_adjacent = jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5
