@@ -21,6 +21,9 @@ from jaxacct.sweep.result import Sweep
 from jaxacct.sweep.settings import Settings
 from jaxacct.sweep.store import Memory, Store
 
+MANY = 1000
+"""Settings from which on a sweep says that it compiles: fewer are done before one has read it. Words only."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -71,7 +74,8 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
             done += count
             show(done)
 
-        show(0, "compiling")
+        if settings.size >= MANY:
+            show(0, "compiling")
         for i, size in sizes.items():
             if store.holds(i):  # and what is damaged is done again
                 advance(size)
