@@ -234,6 +234,9 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     By Minkowski's inequality E[r^a]^(1/a) <= 1 - q + q E[e^(a u)]^(1/a), which is the moment where q = 1, and to
     rounding where s is tiny.
     """
+    count = len(a)
+    if count >= MANY:
+        a = jnp.append(a, 1.0)  # whose excess is 0: the row of phi(-L), which many orders share
     m, exact = a - 1.0, (q == 1.0) | (s < LEAST_NOISE)
     bound = a * _log_ratio(q, m * (0.5 / (s * s)))[0]
     s, rate = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - roundoff())
@@ -270,19 +273,19 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
         _, z = placed(i)
         log_r, _ = _log_ratio(rate, z * tilt - half)
         log_weight, x = log_r - 0.5 * z * z, powers * log_r
-        return totals + weighted_remainder(x, jnp.exp(log_weight) * factors, jnp.exp(x + (log_weight - scales)))
+        return totals + weighted_remainder(x, jnp.exp(log_weight) * factors, jnp.exp(x + (log_weight - scale)))
 
     chunks, first, total = jnp.ceil(length / spacing).astype(jnp.int32), jnp.int32(0), jnp.zeros((len(a), CHUNK))
-    if len(a) >= MANY:
+    if count >= MANY:
         # Of many orders, what they share of the nodes of the first two windows is computed once; phi(-L) is the last.
-        powers, scales = jnp.append(m, -1.0)[:, None], jnp.append(top, 0.0)[:, None]
-        factors, first = jnp.exp(-scales), jnp.floor(second / spacing).astype(jnp.int32)
-        totals = jax.lax.fori_loop(0, first, add_shared, jnp.zeros((len(a) + 1, CHUNK)))
-        total = totals[:-1] + (power * factors[:-1]) * totals[-1:]
+        powers, factors = jnp.append(m[:-1], -1.0)[:, None], jnp.exp(-scale)
+        first = jnp.floor(second / spacing).astype(jnp.int32)
+        total = jax.lax.fori_loop(0, first, add_shared, total)
+        total = total + (power * factors) * total[-1:]
     total = jax.lax.fori_loop(first, chunks, add, total)
     log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (CHUNK * math.sqrt(2 * math.pi))))
     moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
-    return jnp.where(exact, bound, moment)
+    return jnp.where(exact, bound, moment)[:count]
 
 
 def _log_ratio(q: Array, u: Array) -> tuple[Array, Array]:
