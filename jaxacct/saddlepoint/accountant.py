@@ -231,7 +231,7 @@ _larger = compiled(solve.larger)
 
 def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
     """Returns the larger of the closed forms' brackets, and which direction decides."""
-    found = [one_run.bounds_of(run, question) for run in runs]
+    found = one_run.bounds_of_each(list(runs), question)
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
