@@ -74,14 +74,15 @@ class Program(Generic[Result]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
         found: Result
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            found = self._default(*args, **kwargs)
-            return found
-        fast = self._by is By.XLA_FAST and platform() == "cpu" and knows_fast()
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        fast = not traced and self._by is By.XLA_FAST and platform() == "cpu" and knows_fast()
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
             elementary.check(By.XLA_FAST if fast else By.XLA)
+        if traced:
+            found = self._default(*args, **kwargs)
+            return found
         # Of numbers within somebody else's trace, too: they are constants there.
-        with jax.core.eval_context():
+        with jax.core.eval_context(), elementary.running():
             found = (self._fast if fast else self._default)(*args, **kwargs)
         return found
 

@@ -57,7 +57,8 @@ def test_digits_do_not_depend_on_how_often_one_asks():
 def test_inside_a_trace_it_is_part_of_what_is_traced():
     with scope():
         batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), FIRST, SECOND)
-        bounds, decides = jax.jit(jax.vmap(_larger, in_axes=(0, None)))(batch, SECOND)
+        larger = programs.Program(_larger)
+        bounds, decides = jax.jit(jax.vmap(larger, in_axes=(0, None)))(batch, SECOND)
     np.testing.assert_array_equal(bounds.upper, [4.0, 4.0])
     np.testing.assert_array_equal(decides, [1, 0])
 
@@ -66,12 +67,32 @@ def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
     by = By.XLA_FAST if programs.knows_fast() else By.XLA
     monkeypatch.setattr(elementary, "_sound", {(jax.default_backend(), other) for other in By if other is not by})
     monkeypatch.setattr(elementary, "failures", lambda *_: ["exp(1.0) is off"])
+    program = programs.Program(lambda x: x + 1)
     for _ in range(2):
         with (
             pytest.raises(elementary.UnsoundBackendError, match=rf"{by.value}\).*exp\(1.0\) is off"),
             scope(by_programs=True),
         ):
-            _larger(FIRST, SECOND)
+            program(np.float64(1.0))
+
+
+@pytest.mark.parametrize("asked", [lambda s: ja.filters.GDPFilter(1.0, 1e-5).spend(ja.Gaussian(s), 1)[0], ja.Gaussian])
+def test_what_a_user_compiles_is_checked_and_what_the_library_does_is_checked_once(asked, monkeypatch):
+    def upper(s):
+        found = asked(s)
+        return ja.epsilon(found, 10, 1e-5).upper if isinstance(found, ja.Gaussian) else found
+
+    checked = []
+    monkeypatch.setattr(elementary, "_sound", set())
+    monkeypatch.setattr(elementary, "computed", lambda by: (checked.append(by), None))
+    monkeypatch.setattr(elementary, "failures", lambda *_: [])
+    jax.jit(lambda s: upper(s))(1.0)
+    assert By.XLA in checked
+    checked.clear()
+    elementary._sound.clear()
+    programs.forget()
+    ja.epsilon(ja.Gaussian(1.5), 10, 1e-5)
+    assert checked == [By.XLA_FAST if programs.knows_fast() else By.XLA]
 
 
 SCRIPT = """
