@@ -35,7 +35,8 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
 
     Formal guarantee: an upper bound on D_order(M(x) || M(x')) for all neighbours x, x' under ``relation`` and under the
     sampling that the mechanism names; above the dominating pair's divergence by a relative 2e-10 at most,
-    at order 1 by 1e-9 of it and of its slope, at order infinity by 64 roundings more.
+    at order 1 by 1e-9 of it and of its slope, at order infinity by 64 roundings more. Of subsampled Gaussian noise with
+    a multiplier below 0.01 it is a closed form, 2 % above at orders next to 1 and equal to rounding farther out.
 
     Raises ValueError where a concrete field, order or the relation is not valid.
 
