@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from jaxacct import validation
@@ -69,19 +70,26 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
+            check_one(self.epsilon, "epsilon")
             validation.check_epsilon(self.epsilon)
             object.__setattr__(self, "epsilon", float(self.epsilon))
+        check_one(self.delta, "delta")
         if self.delta != self.delta:
             raise TypeError("delta missing, or NaN: give budget=Budget(...), or by itself.")
         validation.check_delta(self.delta)
         object.__setattr__(self, "delta", float(self.delta))
         if self.ledger is not None:
-            validation.check_one_of(self.ledger, "ledger", LEDGERS)
+            validation.check_one_of(
+                self.ledger if isinstance(self.ledger, str) else repr(self.ledger), "ledger", LEDGERS
+            )
+        if not isinstance(self.menu, (tuple, list)):
+            raise TypeError(f"menu = {self.menu!r} is a {type(self.menu).__name__}: give pairs of mechanism and count.")
         if self.menu and self.ledger in ("planned", "filter"):
             raise ValueError(f"menu is given, and the ledger is {self.ledger!r}: give 'menu' or 'odometer', or none.")
         if self.steps is not None:
             validation.check_count(self.steps, "steps", "the steps of a run")
         if self.epochs is not None:
+            check_one(self.epochs, "epochs")
             validation.check_positive(self.epochs, "epochs")
             if self.steps is not None:
                 raise ValueError(f"steps = {self.steps} and epochs = {self.epochs} are both given: give one.")
@@ -113,6 +121,13 @@ class Batches:
     expected_batch_size: float | None = None
     sampler: Sampler | None = None
     most_examples: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sampling_rate", "expected_batch_size"):
+            if getattr(self, name) is not None:
+                check_one(getattr(self, name), name)
+        if self.sampler is not None and not hasattr(self.sampler, "expected_batch_size"):
+            raise TypeError(f"sampler is a {type(self.sampler).__name__}: give one of jaxacct.train.sampling.")
 
     def size_for(self, present: int) -> int:
         """Returns the public number of examples; raises ValueError where it is less than there are."""
@@ -167,7 +182,15 @@ class Placement:
         if self.microbatch_size is not None:
             meaning = "the examples of a microbatch, or None for the whole batch"
             validation.check_count(self.microbatch_size, "microbatch_size", meaning)
-        if self.devices is not None and (isinstance(self.devices, int) or not list(self.devices)):
+        if not isinstance(self.ghost, (bool, np.bool_)):
+            raise TypeError(f"ghost = {self.ghost!r} is a {type(self.ghost).__name__}: give True or False.")
+        if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
+            raise TypeError(
+                f"mesh is a {type(self.mesh).__name__}: give a jax.sharding.Mesh, as jax.make_mesh makes it."
+            )
+        if self.devices is not None and (
+            isinstance(self.devices, int) or not len(self.devices) or not isinstance(self.devices[0], jax.Device)
+        ):
             raise ValueError(f"devices = {self.devices!r} are no devices: give some of jax.devices(), or None for one.")
         self.layout()
 
@@ -201,6 +224,8 @@ class Augmentation:
     views: int = 1
 
     def __post_init__(self) -> None:
+        if self.augment is not None and not callable(self.augment):
+            raise TypeError(f"augment is a {type(self.augment).__name__}: give a function of a key and an example.")
         if not isinstance(self.views, int) or self.views < 1:
             raise ValueError(f"views = {self.views!r} is not a number of views: give a whole number of at least 1.")
 
@@ -228,6 +253,13 @@ class Short(TypedDict, total=False):
     row_axes: str | Sequence[str] | None
     augment: Callable[[jax.Array, PyTree], PyTree] | None
     views: int
+
+
+def check_one(value: Any, name: str) -> None:
+    """Raises where a setting is an array with axes, or no number."""
+    if np.ndim(value):
+        raise ValueError(f"{name} = {value!r} has shape {np.shape(value)}, and a run has one: give a single number.")
+    validation.check_scalar(value, name)
 
 
 def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -> T:

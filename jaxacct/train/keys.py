@@ -98,4 +98,8 @@ def describe_seed(seed: int | jax.Array | DerivedKey | None) -> int | str:
         return seed.description
     if seed is None:
         return ENTROPY
-    return "key given by the caller" if isinstance(seed, jax.Array) else int(seed)
+    if isinstance(seed, jax.Array):
+        return "key given by the caller"
+    if np.ndim(seed):
+        raise TypeError(f"seed of shape {np.shape(seed)}: give a whole number, or a typed key, jax.random.key(...).")
+    return int(seed)

@@ -15,14 +15,16 @@ from jaxtyping import Array, ArrayLike, Float32, Float64, PyTree
 
 from jaxacct import validation
 from jaxacct.platforms import as_it_is
-from jaxacct.precision import in_float64, scope, within_scope
+from jaxacct.precision import in_float64, is_concrete, scope, within_scope
 from jaxacct.strategies import NoiseState, Strategy
+from jaxacct.train.clipping.rules import check_finite_clip_norm
 
 MOST_ENTRIES = 2**30
 """Values from one key: Threefry's counter has 32 bits for two values' words."""
 
-SMALL = 2**12
-"""Entries of an array up to which padding costs less than a program of its own."""
+SMALL, TOGETHER, ROW = 2**16, 2**20, 64
+"""Entries of arrays whose noise is drawn together, and of all arrays of a group; pairs of values in a row of it. Larger
+arrays are worth a program each. Speed only."""
 
 LEAST_CHUNK, MOST_CHUNK = 8, 14
 """Binary logarithms of how many values of a mesh's noise each device makes at a time."""
@@ -55,8 +57,9 @@ def privatize(
     Args:
         key: typed scalar key, used for nothing else.
         total: pytree of arrays, the :func:`~jaxacct.train.clipping.clipped_sum`.
-        noise_multiplier: standard deviation of the noise over ``clip_norm``, the same on every entry.
-        clip_norm: sensitivity of ``total``, finite: a rule's ``sensitivity``.
+        noise_multiplier: standard deviation of the noise over ``clip_norm``, the same on every entry. ``inf``: nothing
+            is released, which costs 0, and zeros are returned.
+        clip_norm: sensitivity of ``total``, at most 2^60: a rule's ``sensitivity``.
         expected_batch_size: a public number. The realized size would leak who takes part.
         shardings: pytree like ``total`` of ``NamedSharding``: how it lies on a mesh. Each device then draws the noise
             of its own shards, the same bits as one device would. None: as XLA likes.
@@ -122,12 +125,17 @@ def privatized(
     for name, value in given.items():  # of several numbers some entries would get other noise than is accounted
         validation.check_scalar(value, name)
     validation.check_noise_multiplier(noise_multiplier)
-    validation.check_positive(clip_norm, "clip_norm")
+    check_finite_clip_norm(clip_norm)
     validation.check_positive(expected_batch_size, "expected_batch_size")
     leaves, structure = jax.tree.flatten(total)
     for leaf in leaves:
         if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
             raise TypeError(f"total has a leaf of dtype {jnp.asarray(leaf).dtype}: give sums of real gradients.")
+    if is_concrete(noise_multiplier) and np.isinf(np.asarray(noise_multiplier)):
+        if strategy is not None:
+            raise ValueError("noise_multiplier = inf with a strategy, whose noise later steps take off: give a number.")
+        with scope():
+            return jax.tree.map(lambda leaf: jnp.zeros(np.shape(leaf), jnp.float64), total), state
     keys = jax.random.split(key, max(len(leaves), 1))
     numbers = noise_multiplier, clip_norm, expected_batch_size
     places = jax.tree.leaves(shardings) if jax.random.key_impl(keys) == "threefry2x32" else []
@@ -281,23 +289,43 @@ def _of_chunks(numbers: Array, *rows: Array) -> Array:
 
 
 def _standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Array]:
-    """Returns :func:`standard_normal` by each key: of small shapes together, padded, from the same words.
+    """Returns :func:`standard_normal` by each key: of many small arrays in one program, from the same words.
 
-    Of a model's many small parameters each would be some 0.15 s of compiling.
+    Each by itself would be some 0.15 s of compiling. Pairs are laid out in rows of ROW, of which each belongs to one
+    array; the last of an array's is filled up by pairs that nobody looks at.
     """
-    sizes, drawn = [math.prod(shape) for shape in shapes], dict[int, Array]()
-    small = [i for i, size in enumerate(sizes) if size <= SMALL]
-    if len(small) < 2 or jax.random.key_impl(keys) != "threefry2x32":
-        small = []
-    pairs = [(sizes[i] + 1) // 2 for i in small]
-    if small:
-        words = jax.vmap(_threefry, (0, 0, None))(
-            jax.random.key_data(keys)[jnp.array(small)], jnp.array(pairs, jnp.uint32), max(pairs)
-        )
-        values = jax.vmap(_box_muller)(words)
-        for row, (i, count) in enumerate(zip(small, pairs, strict=True)):
-            drawn |= {i: _first(values[row, :, :count], sizes[i], shapes[i])}
+    sizes = [math.prod(shape) for shape in shapes]
+    drawn = dict[int, Array]()
+    for group in _groups(sizes) if jax.random.key_impl(keys) == "threefry2x32" else []:
+        pairs = np.array([(sizes[i] + 1) // 2 for i in group])
+        rows = -(-pairs // ROW)
+        owner, ends = np.repeat(np.arange(len(group)), rows), np.cumsum(rows)
+        place = np.arange(len(owner)) - np.repeat(ends - rows, rows)
+        data = jax.random.key_data(keys)[np.array(group)[owner]]
+        words = jax.vmap(_row_of_words)(data, jnp.asarray(pairs[owner], jnp.uint32), jnp.asarray(place, jnp.uint32))
+        # A loop ends in memory. The transform would be compiled again for each use, and an optimizer has three.
+        values = jax.lax.map(functools.partial(_transformed, words), jnp.arange(2) == 1)
+        for i, count, end, own in zip(group, pairs.tolist(), ends.tolist(), rows.tolist(), strict=True):
+            halves = values[:, end - own : end].reshape(2, -1)[:, :count]
+            drawn |= {i: _first(halves, sizes[i], shapes[i])}
     return [drawn[i] if i in drawn else standard_normal(keys[i], shape) for i, shape in enumerate(shapes)]
+
+
+def _row_of_words(key: Array, pairs: Array, row: Array) -> tuple[Array, ...]:
+    return _hashes(key, pairs, row * jnp.uint32(ROW) + jnp.arange(ROW, dtype=jnp.uint32))
+
+
+def _groups(sizes: list[int]) -> list[list[int]]:
+    """Returns which arrays to draw together: those up to SMALL entries, of TOGETHER in all at most."""
+    groups, room = list[list[int]](), 0
+    for number, size in enumerate(sizes):
+        if size <= SMALL:
+            if size > room:
+                groups.append([])
+                room = TOGETHER
+            groups[-1].append(number)
+            room -= size
+    return [group for group in groups if len(group) > 1]
 
 
 def _words(key: jax.Array, pairs: int) -> tuple[Array, ...]:

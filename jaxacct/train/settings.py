@@ -13,7 +13,7 @@ from jaxacct.policies import Constant, Policy
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.groups import Batches
+from jaxacct.train.groups import Batches, check_one
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.sampling import PoissonSampler
@@ -93,9 +93,11 @@ def rule_of(clip_norm: float | None, clipping: ClippingRule | None) -> ClippingR
     if (clip_norm is None) == (clipping is None):
         raise ValueError("give exactly one of clip_norm and clipping.")
     if clipping is not None:
+        if not isinstance(clipping, ClippingRule):
+            raise TypeError(f"clipping is a {type(clipping).__name__}: give a rule of jaxacct.train.clipping.")
         return clipping
     assert clip_norm is not None
-    validation.check_scalar(clip_norm, "clip_norm")
+    check_one(clip_norm, "clip_norm")
     check_finite_clip_norm(clip_norm)
     return Flat(float(clip_norm))
 

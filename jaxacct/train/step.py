@@ -144,7 +144,7 @@ class Program:
         is not looked at where the setting may change at every step.
         """
         curve = self.curve(state) if self.policy.every_step else curve
-        learns = all_finite(state.params)
+        learns = all_finite(state.params, whole=self.layout is None)
         first = state.step % self.sampler.steps_per_run == 0
         granted, ledger = self.spend(state.ledger, curve, (first & learns).astype(jnp.int32))
         return granted & learns, dataclasses.replace(state, ledger=ledger)

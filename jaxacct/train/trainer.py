@@ -24,7 +24,7 @@ from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.example_loss import ExampleLoss
 from jaxacct.train.fingerprint import fingerprint
-from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, group_of
+from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, check_one, group_of
 from jaxacct.train.hosts import agreed_key, check_same, check_settings
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.leaves import placed
@@ -155,6 +155,10 @@ class DPTrainer(Loop):
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(f"optimizer = {optimizer!r}: give an Optax transformation, such as optax.adam(1e-3).")
+        if noise_multiplier is not None:
+            check_one(noise_multiplier, "noise_multiplier")
+        if correct is not None and not callable(correct):
+            raise TypeError(f"correct is a {type(correct).__name__}: give a function of the model and an example.")
         if metrics is not None and not isinstance(metrics, Metrics):
             raise TypeError(f"metrics = {metrics!r}: give a jaxacct.train.Metrics.")
         self.source = source_of(data)

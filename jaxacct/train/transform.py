@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, PyTree
 from jaxacct import validation
 from jaxacct.precision import is_concrete
 from jaxacct.strategies import NoiseState, Strategy
+from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.keys import run_key
 from jaxacct.train.noise import privatized, start
 from jaxacct.train.owned import owned_settings
@@ -84,7 +85,7 @@ def add_noise(
         validation.check_scalar(value, name)
     if clip_norm is not None:
         validation.check_scalar(clip_norm, "clip_norm")
-        validation.check_positive(clip_norm, "clip_norm")
+        check_finite_clip_norm(clip_norm)
     if seed is not None:
         run_key(seed)
     if strategy is not None and not isinstance(strategy, Strategy):

@@ -4,7 +4,7 @@ The sensitivity has to hold for the computed numbers. The roundoff of float32 is
 rows of the batch.
 
 * Norms are never taken too small. Float32 sums of d squares can err by d roundoffs, which for a large model is no small
-  number: they are taken by halves, which costs one roundoff for each halving, and the last LANES of them in float64.
+  number: they are taken by halves, which costs one roundoff for each halving, and the last of them in float64.
   Squares that float32 flushes to zero are paid for by FLUSHED an entry.
 * Sums of numbers that were rounded before they were clipped are sums of those rounded numbers: what counts is the
   rounding of the sum itself. Adding or removing one example shifts the rows behind it and with it every partial sum, so
@@ -28,12 +28,15 @@ the few rows of a table that were looked up.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float32, Float64, Int32
 
@@ -45,10 +48,18 @@ LANES = 128
 LONG_ROW = 2048
 """Entries of a gradient above which a CPU squares one after the other."""
 
+SMALL, PIECE = 2048, 32
+"""Entries up to which gradients that are stored are put side by side, and of the pieces that they are padded to there.
+They are less to compile. Speed only, but for PIECE, whose entries are added by halves twice."""
+
+ROWS_AT_ONCE = 2**17
+"""Entries of sums to which rows are added in one loop: what stays in a core's cache. Speed only."""
+
 NORM_MARGIN = 2.0**-18
-"""A squared norm has 1 + log2(d / LANES) < 28 float32 roundoffs, a norm half of them, and a product of two norms twice
-that, 1.7e-6. The rest, as much again, is for scaling in float32, for the roundings in float64, and for what products of
-float32 lose by flushing: at most 2^-125 an entry and row, nothing beside a clipping norm of LEAST_CLIP_NORM."""
+"""A squared norm has at most 3 + log2(d / LANES) < 28 float32 roundoffs, a norm half of them, and a product of two
+norms twice that, 1.7e-6. The rest, as much again, is for scaling in float32, for the roundings in float64, and for what
+products of float32 lose by flushing: at most 2^-125 an entry and row, nothing beside a clipping norm of
+LEAST_CLIP_NORM."""
 
 FLUSHED = 2.0**-125
 """Above what one square loses where float32 has no normal number for it."""
@@ -89,16 +100,14 @@ class Stored(NamedTuple):
 
     Attributes:
         gradients (batch, ...): as computed.
-        swapped: whether a gradient (n, k) is held for the sum (k, n).
         spec: how each lies over a mesh's axes of tensors.
     """
 
     gradients: Array
-    swapped: bool = False
     spec: PartitionSpec = WHOLE
 
     @classmethod
-    def of(cls, gradients: Array, spec: PartitionSpec, *, swapped: bool = False) -> Self:
+    def of(cls, gradients: Array, spec: PartitionSpec) -> Self:
         """Returns gradients that lie as ``spec`` says from when they are made.
 
         In at least single precision, and made once: a compiler may leave out the rounding to half precision in one of
@@ -106,39 +115,14 @@ class Stored(NamedTuple):
         """
         if jnp.issubdtype(gradients.dtype, jnp.floating) and gradients.dtype.itemsize < 4:
             gradients = jax.lax.optimization_barrier(gradients.astype(jnp.float32))
-        return cls(laid(gradients, spec), swapped, spec)
+        return cls(laid(gradients, spec), spec)
 
     def squares(self) -> Float64[Array, " batch"]:
         return by_shards(squared_norms, self.gradients, self.spec)
 
-    def sum(
-        self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int, start: Array | None = None
-    ) -> Float64[Array, ...]:
-        """Returns the sum, or ``start`` with it added: a compiler would hold the sums of blocks before beside this one.
-
-        Row by row onto ``start`` all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
-        """
-        if start is not None and self.swapped:
-            start = start.T
-
-        def term(gradient: Array, kept: Array, factor: Array) -> Array:
-            used, by = (value.reshape(value.shape + (1,) * (gradient.ndim - value.ndim)) for value in (kept, factor))
-            return jnp.where(used, gradient.astype(jnp.float64) * by, 0.0)
-
-        def one_by_one(gradients: Array, kept: Array, factor: Array) -> Array:
-            def add_one(total: Array, row: tuple[Array, Array, Array]) -> tuple[Array, None]:
-                return total + term(*row), None
-
-            zeros = laid(jnp.zeros((1, *gradients.shape[1:]), jnp.float64), self.spec)[0]
-            return jax.lax.scan(add_one, zeros if start is None else start, (gradients, kept, factor))[0]
-
-        def at_once(gradients: Array, kept: Array, factor: Array) -> Array:
-            total = term(gradients, kept, factor).sum(axis=0)
-            return total if start is None else start + total
-
-        # XLA's CPU reduction over the leading axis in float64 is twenty times slower than adding row by row.
-        total = jax.lax.platform_dependent(self.gradients, kept, factor, cpu=one_by_one, default=at_once)
-        return total.T if self.swapped else total
+    def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
+        start = laid(jnp.zeros((1, *self.gradients.shape[1:]), jnp.float64), self.spec)[0]
+        return added([start], [self.gradients], kept, [factor])[0]
 
     def margin(self, rows: int) -> float:
         return double_margin(rows, rows)
@@ -312,6 +296,149 @@ class Stacked(NamedTuple):
             return jax.tree.unflatten(structure, [replaced.get(place, leaf) for place, leaf in enumerate(leaves)])
 
         return [leaves[place] for place in places], rebuilt
+
+
+@dataclass(frozen=True)
+class Together:
+    """How the sums of all parameters are held while rows are added: those of small gradients that are stored, as one.
+
+    A model has many biases and scales, and each would be a few loops of its own to compile. Side by side, in pieces of
+    PIECE entries of which the last is filled up by zeros, they are one array.
+
+    Attributes:
+        shapes: of each parameter's sum, as its contributions hold it.
+        small: which of them are side by side; the shortest first, so that those of equally many pieces are neighbours.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    small: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[int, ...]], stored: Sequence[bool]) -> Self:
+        """Returns that for sums of these shapes; ``stored`` are those of float32 gradients that are held by entry."""
+        small = [place for place, shape in enumerate(shapes) if stored[place] and math.prod(shape) <= SMALL]
+        small.sort(key=lambda place: math.prod(shapes[place]))
+        return cls(tuple(shapes), tuple(small) if len(small) > 1 else ())
+
+    @property
+    def others(self) -> list[int]:
+        """Which parameters have sums of their own."""
+        return [place for place in range(len(self.shapes)) if place not in self.small]
+
+    @property
+    def pieces(self) -> list[int]:
+        """Of each of the small ones."""
+        return [-(-math.prod(self.shapes[place]) // PIECE) for place in self.small]
+
+    def zeros(self) -> list[Float64[Array, ...]]:
+        """Returns the sums over no rows: those of the others, and then the small ones'."""
+        shapes = [self.shapes[place] for place in self.others] + [(sum(self.pieces), PIECE)] * bool(self.small)
+        return [jnp.zeros(shape, jnp.float64) for shape in shapes]
+
+    def side_by_side(self, parts: Sequence[Contributions]) -> Float32[Array, "batch pieces PIECE"] | None:
+        """Returns the small gradients; None where there are none."""
+        if not self.small:
+            return None
+        rows = [parts[place].gradients for place in self.small]  # type: ignore[attr-defined]
+        flat = [row.reshape(len(row), -1) for row in rows]
+        filled = [jnp.pad(row, ((0, 0), (0, -row.shape[1] % PIECE))) for row in flat]
+        return jnp.concatenate(filled, axis=1).reshape(len(filled[0]), -1, PIECE)
+
+    def squares(self, parts: Sequence[Contributions], packed: Array | None) -> list[Float64[Array, " batch"]]:
+        """Returns :meth:`Contributions.squares` of each parameter."""
+        found = {place: parts[place].squares() for place in self.others}
+        if packed is not None:
+            sums = jnp.square(packed)
+            for half in (PIECE // 2, PIECE // 4):
+                sums = sums[..., :half] + sums[..., half:]
+            of_pieces = sums.astype(jnp.float64).sum(axis=-1)
+            first = 0
+            for pieces, group in itertools.groupby(zip(self.pieces, self.small, strict=True), key=lambda pair: pair[0]):
+                places = [place for _, place in group]
+                last = first + pieces * len(places)
+                norms = of_pieces[:, first:last].reshape(len(of_pieces), len(places), pieces).sum(axis=-1)
+                for column, place in enumerate(places):
+                    found[place] = norms[:, column] + math.prod(self.shapes[place]) * FLUSHED
+                first = last
+        return [found[place] for place in range(len(parts))]
+
+    def sums(
+        self, parts: Sequence[Contributions], packed: Array | None, kept: Array, factors: Sequence[Array], rows: int,
+        starts: list[Array],
+    ) -> list[Array]:  # fmt: skip
+        """Returns ``starts``, sums in the order of :meth:`zeros`, with the kept rows of a block added to them.
+
+        Row by row all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
+        """
+        found, stored = list(starts), list[int]()
+        gradients, scales = list[Array](), list[Array]()
+        for number, place in enumerate(self.others):
+            part, factor = parts[place], factors[place]
+            if isinstance(part, Stored):
+                stored.append(number)
+                gradients.append(part.gradients)
+                scales.append(factor)
+            else:
+                found[number] = starts[number] + part.sum(kept, factor, rows)
+        if packed is not None:
+            by = [factors[place] for place in self.small]
+            stored.append(len(starts) - 1)
+            gradients.append(packed)
+            same = all(factor is by[0] for factor in by)
+            scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
+        for group in _groups([starts[number].size for number in stored]):
+            numbers = [stored[i] for i in group]
+            new = added([starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group])
+            for number, total in zip(numbers, new, strict=True):
+                found[number] = total
+        return found
+
+    def apart(self, sums: list[Array]) -> list[Array]:
+        """Returns the sums of each parameter, as its contributions hold it."""
+        found = dict(zip(self.others, sums, strict=False))
+        if self.small:
+            flat, first = sums[-1].reshape(-1), 0
+            for place, pieces in zip(self.small, self.pieces, strict=True):
+                shape = self.shapes[place]
+                found[place] = flat[first : first + math.prod(shape)].reshape(shape)
+                first += pieces * PIECE
+        return [found[place] for place in range(len(self.shapes))]
+
+
+def added(starts: list[Array], gradients: list[Array], kept: Array, factors: list[Array]) -> list[Float64[Array, ...]]:
+    """Returns ``starts`` with the kept rows of gradients added to them, each times its factor; (batch,) or wider."""
+
+    def term(gradient: Array, kept: Array, factor: Array) -> Array:
+        used, by = (value.reshape(value.shape + (1,) * (gradient.ndim - value.ndim)) for value in (kept, factor))
+        return jnp.where(used, gradient.astype(jnp.float64) * by, 0.0)
+
+    def one_by_one(starts: list[Array], gradients: list[Array], kept: Array, factors: list[Array]) -> list[Array]:
+        def add_one(totals: list[Array], row: Any) -> tuple[list[Array], None]:
+            gradients, kept, factors = row
+            parts = zip(totals, gradients, factors, strict=True)
+            return [total + term(gradient, kept, factor) for total, gradient, factor in parts], None
+
+        return jax.lax.scan(add_one, starts, (gradients, kept, factors))[0]
+
+    def at_once(starts: list[Array], gradients: list[Array], kept: Array, factors: list[Array]) -> list[Array]:
+        parts = zip(starts, gradients, factors, strict=True)
+        return [start + term(gradient, kept, factor).sum(axis=0) for start, gradient, factor in parts]
+
+    # XLA's CPU reduction over the leading axis in float64 is twenty times slower than adding row by row.
+    return jax.lax.platform_dependent(starts, gradients, kept, factors, cpu=one_by_one, default=at_once)
+
+
+def _groups(sizes: list[int]) -> Iterator[list[int]]:
+    """Yields the numbers of neighbours that have ROWS_AT_ONCE entries together, or one that has more."""
+    group, size = list[int](), 0
+    for number, more in enumerate(sizes):
+        if group and size + more > ROWS_AT_ONCE:
+            yield group
+            group, size = [], 0
+        group.append(number)
+        size += more
+    if group:
+        yield group
 
 
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:

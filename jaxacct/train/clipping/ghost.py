@@ -26,7 +26,16 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, PyTree
 
-from jaxacct.train.clipping.contributions import Contributions, Looked, Outer, Stacked, Stored, Summed, Tied
+from jaxacct.train.clipping.contributions import (
+    Contributions,
+    Looked,
+    Outer,
+    Stacked,
+    Stored,
+    Summed,
+    Tied,
+    Together,
+)
 from jaxacct.train.clipping.layers import (
     Dense,
     Table,
@@ -95,16 +104,17 @@ class Tap:
         plain = all(isinstance(axis, int) for axes in use.sides for axis in axes)  # not reshaped
         return PartitionSpec(*(side(spec, axes, use.shape) for axes in use.sides)) if plain else WHOLE
 
-    def restored(self, gradient: Array) -> Array:
-        """Returns a sum of contributions in the parameter's own shape."""
-        return self.uses[0][1].restored(gradient)
-
-    def as_summed(self, total: Array) -> Array:
-        """Returns what :meth:`restored` gave as it was before: that only moves entries, so its transpose moves back."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a sum of contributions; of stored ones transposed."""
         use = self.uses[0][1]
         copies = (math.prod(use.copies),) if use.own else ()
-        like = jax.ShapeDtypeStruct((*copies, *matrix_shape(use.layer)), total.dtype)
-        return jax.linear_transpose(self.restored, like)(total)[0]
+        rows, columns = matrix_shape(use.layer)
+        return (*copies, columns, rows) if self.form is Stored else (*copies, rows, columns)
+
+    def restored(self, total: Array) -> Array:
+        """Returns a sum of contributions in the parameter's own shape."""
+        return self.uses[0][1].restored(total.swapaxes(-1, -2) if self.form is Stored else total)
 
 
 @dataclass(frozen=True)
@@ -152,6 +162,7 @@ class GhostLoss:
         taps: by the number of a parameter, its uses by linear maps; parameters without an entry get gradients of
             their own for each example.
         reasons: by the number of a parameter, why that is so.
+        together: how sums are held.
     """
 
     def __init__(
@@ -181,6 +192,15 @@ class GhostLoss:
             self.reasons.append(reason)
             if uses:
                 self.taps[leaf] = Tap(uses, form)
+        self.together = Together.of(
+            [self.taps[leaf].shape if leaf in self.taps else shapes[leaf].shape for leaf in range(self._count)],
+            [self._is_stored(leaf, shapes[leaf]) for leaf in range(self._count)],
+        )
+
+    def _is_stored(self, leaf: int, shape: jax.ShapeDtypeStruct) -> bool:
+        tap = self.taps.get(leaf)
+        of_copies = tap is not None and bool(tap.uses[0][1].own)
+        return (tap is None or tap.form is Stored) and not of_copies and shape.dtype.itemsize <= 4
 
     def _chosen(
         self, leaf: int, shape: jax.ShapeDtypeStruct
@@ -250,10 +270,6 @@ class GhostLoss:
     def restored(self, sums: list[Array]) -> list[Array]:
         """Returns the sums of :meth:`contributions` in the shapes of their parameters."""
         return [self.taps[leaf].restored(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
-
-    def as_summed(self, totals: list[Array]) -> list[Array]:
-        """Returns what :meth:`restored` gave as it was before."""
-        return [self.taps[leaf].as_summed(total) if leaf in self.taps else total for leaf, total in enumerate(totals)]
 
 
 def _joined(parts: list[tuple[Array, Array]], axis: int) -> Any:

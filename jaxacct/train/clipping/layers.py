@@ -255,7 +255,10 @@ def matrix_contributions(
     cotangents: Float32[Array, "*copies batch positions n"],
     spec: PartitionSpec = WHOLE,
 ) -> Contributions:
-    """Returns the gradients ``sum_t a_t b_t^T`` in the form that :func:`matrix_form` says, laid as ``spec`` says."""
+    """Returns the gradients ``sum_t a_t b_t^T`` in the form that :func:`matrix_form` says, laid as ``spec`` says.
+
+    Those that are stored are transposed.
+    """
     activations, cotangents = activations.astype(jnp.float32), cotangents.astype(jnp.float32)
     *first, positions, inside = activations.shape
     form = matrix_form(positions, inside, cotangents.shape[-1])
@@ -267,7 +270,7 @@ def matrix_contributions(
         numbers = (((axis,), (axis,)), (batches, batches))
         product = jax.lax.dot_general(cotangents, activations, numbers, precision=HIGHEST)
         turned = PartitionSpec(*reversed(spec))
-        return Stored(laid(product, PartitionSpec(*[None] * (axis - 1), *turned)), True, turned)
+        return Stored(laid(product, PartitionSpec(*[None] * (axis - 1), *turned)), turned)
     return Summed(activations, cotangents)
 
 

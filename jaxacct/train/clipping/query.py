@@ -14,7 +14,14 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float64, PyTree
 
 from jaxacct.precision import is_concrete, within_scope
-from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored
+from jaxacct.train.clipping.contributions import (
+    LEAST_CLIP_NORM,
+    NORM_MARGIN,
+    Contributions,
+    Stacked,
+    Stored,
+    Together,
+)
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rows import apart, filled, refuse, rows_at_once
 from jaxacct.train.clipping.rows import check_rows as rows_are_alone
@@ -170,24 +177,26 @@ def _sum_rows(
     # Traced here, on the devices: what the loss closes over, such as a step's key, is laid out as it is there.
     lying = tuple(map(shards.by_tensors, range(len(shards.specs)))) if shards else None
     gradients = (GhostLoss if ghost else StoredLoss)(loss, params, jax.tree.map(_one, examples), lying)
-    start, size = _zeros(params, shards), rows_at_once(len(mask), microbatch_size)
-    if size >= len(mask):
-        mask, examples = jnp.pad(mask, (0, size - len(mask))), filled(examples, len(mask), size)
-        return _add(gradients, gradients.contributions(params, examples), mask, start, rule, batch, shards)
-    rows = len(mask)
+    size, rows = rows_at_once(len(mask), microbatch_size), len(mask)
+    start = _zeros(gradients, params, shards)
+    if size >= rows:
+        mask, examples = jnp.pad(mask, (0, size - rows)), filled(examples, rows, size)
+        sums = _add(gradients, gradients.contributions(params, examples), mask, start, rule, params, batch, shards)
+        return _finished(gradients, params, sums, shards)
 
-    def add_block(block: Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+    def add_block(block: Array, sums: tuple[list[Array], Array]) -> tuple[list[Array], Array]:
         # The last block starts early where it would reach beyond the rows: those before it are not counted again.
         first = jnp.minimum(block * size, rows - size)
         cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=size)
         kept = cut(mask) & (first + jnp.arange(size) >= block * size)
         parts = gradients.contributions(params, jax.tree.map(cut, examples))
-        return _add(gradients, parts, kept, sums, rule, batch, shards)
+        return _add(gradients, parts, kept, sums, rule, params, batch, shards)
 
     used = jnp.max(jnp.where(mask, jnp.arange(1, rows + 1), 0))
     if shards and shards.meet:
         used = jax.lax.pmax(used, shards.axes)
-    return jax.lax.fori_loop(0, (used + size - 1) // size, add_block, start)
+    sums = jax.lax.fori_loop(0, (used + size - 1) // size, add_block, start)
+    return _finished(gradients, params, sums, shards)
 
 
 def _over_devices(summed: Summing, shards: Shards) -> Summing:
@@ -229,6 +238,8 @@ class StoredLoss:
         refuse(jax.make_jaxpr(loss)(params, example).jaxpr)
         self._gradients = jax.vmap(apart(jax.grad(loss)), in_axes=(None, 0))
         self._specs = specs
+        leaves = jax.tree.leaves(params)
+        self.together = Together.of([leaf.shape for leaf in leaves], [leaf.dtype.itemsize <= 4 for leaf in leaves])
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
         found = jax.tree.leaves(self._gradients(params, examples))
@@ -236,8 +247,6 @@ class StoredLoss:
 
     def restored(self, sums: list[Array]) -> list[Array]:
         return sums
-
-    as_summed = restored
 
 
 def check_rows(
@@ -270,11 +279,23 @@ def _one(rows: Array) -> jax.ShapeDtypeStruct:
 
 
 @within_scope
-def _zeros(params: PyTree, shards: Shards | None) -> tuple[PyTree, Array]:
-    leaves, structure = jax.tree.flatten(params)
-    shapes = [shards.shard_shape(i, leaf.shape) if shards else leaf.shape for i, leaf in enumerate(leaves)]
-    totals = jax.tree.unflatten(structure, [jnp.zeros(shape, jnp.float64) for shape in shapes])
-    return totals, jnp.zeros((), jnp.float64)
+def _zeros(
+    gradients: GhostLoss | StoredLoss, params: PyTree, shards: Shards | None
+) -> tuple[list[Array], Float64[Array, ""]]:
+    """Returns the sums over no rows: as they are held together, or on a mesh the shards of each parameter's."""
+    if shards is None:
+        return gradients.together.zeros(), jnp.zeros((), jnp.float64)
+    shapes = [shards.shard_shape(leaf, value.shape) for leaf, value in enumerate(jax.tree.leaves(params))]
+    return [jnp.zeros(shape, jnp.float64) for shape in shapes], jnp.zeros((), jnp.float64)
+
+
+@within_scope
+def _finished(
+    gradients: GhostLoss | StoredLoss, params: PyTree, sums: tuple[list[Array], Array], shards: Shards | None
+) -> tuple[PyTree, Array]:
+    """Returns the sums over all rows as a pytree like the parameters, and the count."""
+    totals = sums[0] if shards else gradients.restored(gradients.together.apart(sums[0]))
+    return jax.tree.unflatten(jax.tree.structure(params), totals), sums[1]
 
 
 @within_scope
@@ -282,32 +303,30 @@ def _add(
     gradients: GhostLoss | StoredLoss,
     parts: list[Contributions],
     mask: Array,
-    sums: tuple[PyTree, Array],
+    sums: tuple[list[Array], Array],
     rule: ClippingRule,
+    params: PyTree,
     rows: int,
     shards: Shards | None,
-) -> tuple[PyTree, Array]:
+) -> tuple[list[Array], Array]:
     """Returns the sums with a block's contributions added, of a batch of ``rows`` in all."""
-    totals, structure = jax.tree.flatten(sums[0])
     margin = NORM_MARGIN + max(part.margin(rows) for part in parts)
     if margin > MOST_MARGIN:
         raise ValueError(f"a batch of {rows} rows is too large for the roundings of its sum: give smaller batches.")
-    squares = [part.squares() * (1 + margin) ** 2 for part in parts]
-    factors, within = rule.factors(jax.tree.unflatten(structure, squares))
+    together = gradients.together if shards is None else Together(gradients.together.shapes, ())
+    packed = together.side_by_side(parts)
+    squares = [square * (1 + margin) ** 2 for square in together.squares(parts, packed)]
+    factors, within = rule.factors(jax.tree.unflatten(jax.tree.structure(params), squares))
     finite = jnp.isfinite(sum(squares))
     kept = mask & finite
     if isinstance(gradients, GhostLoss):
         kept &= jnp.asarray(rule.sensitivity, jnp.float64) >= LEAST_CLIP_NORM
-    scaled = list(zip(parts, jax.tree.leaves(factors), strict=True))
+    by = jax.tree.leaves(factors)
     if shards:  # The totals are shards: a block is summed whole, and then scattered.
-        added = gradients.restored([part.sum(kept, factor, rows) for part, factor in scaled])
+        added = gradients.restored([part.sum(kept, factor, rows) for part, factor in zip(parts, by, strict=True)])
         added = [shards.scattered(leaf, total) for leaf, total in enumerate(added)]
-        totals = [total + new for total, new in zip(totals, added, strict=True)]
+        totals = [total + new for total, new in zip(sums[0], added, strict=True)]
     else:
-        starts = gradients.as_summed(totals)
-        totals = gradients.restored([
-            part.sum(kept, factor, rows, start) if isinstance(part, Stored) else start + part.sum(kept, factor, rows)
-            for (part, factor), start in zip(scaled, starts, strict=True)
-        ])  # fmt: skip
+        totals = together.sums(parts, packed, kept, by, rows, sums[0])
     count = jnp.where(mask, jnp.where(within & finite, 0.5, -0.5), 0.0).sum()
-    return jax.tree.unflatten(structure, totals), sums[1] + count
+    return totals, sums[1] + count

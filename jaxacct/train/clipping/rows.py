@@ -28,9 +28,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
-from jaxtyping import Array, PyTree, UInt32
+from jaxtyping import Array, PyTree
 
-from jaxacct.precision import is_concrete, within_scope
+from jaxacct.precision import is_concrete
 
 TILE = 8
 """Rows of a tile of XLA's CPU code, and a divisor of those of other compilers. Sound for any value: it is checked."""
@@ -165,30 +165,29 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     if not is_concrete(params) or any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
         params = jax.tree.map(lambda leaf: _made(leaf, 0.3 * random.standard_normal(leaf.shape)), params)
 
-    @jax.jit
-    def prints(params: PyTree, kinds: PyTree, chosen: Array) -> tuple[Array, Array]:
-        found = look(params, jax.tree.map(lambda kind: kind[chosen], kinds))
-        finite = [jnp.isfinite(part.reshape(size, -1)).all(axis=1) for part in found if _is_real(part)]
-        return _fingerprints(found), functools.reduce(jnp.logical_and, finite, jnp.ones(size, bool))
-
     draws = (random.random, random.standard_normal, np.zeros, np.ones)
     kinds = [_of_kind(example, draw) for draw in draws]
     kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, HUGE, -HUGE)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
-    alone: dict[int, tuple[Any, bool]] = {}
+    looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
+    alone: dict[int, tuple[list[np.ndarray], bool]] = {}
     # Each of finite numbers first with copies of itself at all places; then all kinds among each other.
     for chosen in (*(np.full(size, kind) for kind in range(len(draws))), *_mixtures(size, random)):
-        found, finite = map(np.asarray, prints(params, stacked, chosen.astype(np.int32)))
+        found = [np.asarray(part).reshape(size, -1) for part in looked(params, stacked, chosen.astype(np.int32))]
         for kind in {*chosen.tolist()} & {*range(len(draws))}:
-            bits, is_finite = alone.setdefault(kind, (found[0], bool(finite[0])))
+            if kind not in alone:
+                first = [part[:1].copy() for part in found]
+                alone[kind] = first, bool(_finite(first)[0])
+            reference, is_finite = alone[kind]
+            places = np.flatnonzero(chosen == kind)
+            rows = found if len(places) == size else [part[places] for part in found]
             # A gradient that is not finite is left out whatever its bits, and has to be so beside all others.
-            same = (found == bits) & finite if is_finite else ~finite
-            if np.any(wrong := (chosen == kind) & ~same):
+            if not (right := _same(rows, reference) if is_finite else ~_finite(rows)).all():
                 raise ValueError(
                     f"the gradient of one example depends on what stands beside it, or where: of {size} rows computed "
-                    f"together, made-up ones, row {int(np.argmax(wrong))} has other bits than the same row elsewhere. "
-                    "Clipping would not bound what one example changes. Give microbatch_size=1, which computes each "
-                    "by itself; or look for what mixes examples in the loss, and please report it."
+                    f"together, made-up ones, row {places[np.argmin(right)]} has other bits than the same row "
+                    "elsewhere. Clipping would not bound what one example changes. Give microbatch_size=1, which "
+                    "computes each by itself; or look for what mixes examples in the loss, and please report it."
                 )
     return any(is_finite for _, is_finite in alone.values())
 
@@ -226,35 +225,21 @@ def _is_real(part: Any) -> bool:
     return bool(jnp.issubdtype(part.dtype, jnp.floating))
 
 
-def _fingerprints(parts: list[Array]) -> UInt32[Array, " rows"]:
-    """Returns a number of each row that tells its bits apart: sums modulo 2^32, so in any order the same."""
-    total = jnp.zeros(len(parts[0]), jnp.uint32)
-    pieces = [piece.reshape(len(piece), -1) for part in parts for piece in _pieces(part)]
-    for number, rows in enumerate(pieces):
-        if _is_real(rows):
-            # Of zeros the sign is no matter, of NaN nothing else.
-            rows = jnp.where(rows == 0, 0.0, jnp.where(jnp.isnan(rows), jnp.nan, rows))
-            bits = jax.lax.bitcast_convert_type(rows, jnp.uint32)
-        else:
-            bits = rows.astype(jnp.uint32)
-        # Multiplied by odd numbers, none of which tells two values of an entry less apart than they are.
-        weights = (jax.lax.iota(jnp.uint32, rows.shape[1]) + jnp.uint32(number)) * jnp.uint32(2654435761) | 1
-        total += jnp.sum((bits ^ (bits >> 15)) * weights[None, :], axis=1, dtype=jnp.uint32)
-    return total
+def _same(rows: list[np.ndarray], one: list[np.ndarray]) -> np.ndarray:
+    """Returns whether each row has the bits of ``one``; of zeros the sign is no matter, of NaN nothing else."""
+    right = np.ones(len(rows[0]), bool)
+    for part, like in zip(rows, one, strict=True):
+        if not (equal := part == like).all():
+            right &= (equal | ((part != part) & (like != like))).all(axis=1)
+    return right
 
 
-@within_scope
-def _pieces(part: Array) -> list[Array]:
-    """Returns arrays of float32, or of whole numbers, that tell apart what ``part`` does: all digits of float64."""
-    if jnp.issubdtype(part.dtype, jnp.complexfloating):
-        return _pieces(part.real) + _pieces(part.imag)
-    if not _is_real(part):
-        return [part]
-    pieces = [part.astype(jnp.float32)]
-    for _ in range(2 if part.dtype.itemsize > 4 else 0):  # float32 holds 24 digits of 53
-        part = part - pieces[-1].astype(part.dtype)
-        pieces.append(part.astype(jnp.float32))
-    return pieces
+def _finite(rows: list[np.ndarray]) -> np.ndarray:
+    """Returns of which rows all real numbers are finite."""
+    right = np.ones(len(rows[0]), bool)
+    for part in filter(_is_real, rows):
+        right &= np.isfinite(part if part.dtype.itemsize > 2 else part.astype(np.float32)).all(axis=1)
+    return right
 
 
 def _is_grouped(step: core.JaxprEqn) -> bool:
