@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxacct.precision import in_float64
 from jaxacct.train.clipping import clipped_sum
+from jaxacct.train.clipping.contributions import NORM_MARGIN, Stored, Together
 
 
 def dot(params, example):
@@ -153,3 +155,28 @@ def test_a_mask_that_is_not_the_rows_is_refused(mask):
     """A mask of one entry would be spread over all rows, and padding, which is example 0 again and again, count."""
     with pytest.raises(ValueError, match=r"mask has shape .*one entry of mask for each row"):
         clipped_sum(lambda w, x: w @ x, jnp.zeros(2), jnp.ones((4, 2)), jnp.asarray(mask), clip_norm=1.0)
+
+
+@in_float64
+def side_by_side(gradients, kept, factors):
+    parts = [Stored.of(jnp.asarray(part), jax.sharding.PartitionSpec()) for part in gradients]
+    together = Together.of([part.shape[1:] for part in gradients], [True] * len(parts))
+    packed = together.side_by_side(parts)
+    sums = together.sums(parts, packed, jnp.asarray(kept), [jnp.asarray(f) for f in factors], 16, together.zeros())
+    return together.squares(parts, packed), together.apart(sums)
+
+
+@pytest.mark.parametrize("magnitude", [1e-22, 1.0, 1e15])
+def test_small_gradients_side_by_side_have_norms_from_above_and_sums_of_their_own(magnitude):
+    random = np.random.default_rng(0)
+    shapes = [(3,), (64,), (4, 16), (0,), (2048,), (7, 5), (33,), (50, 50), ()]
+    parts = [(magnitude * random.standard_normal((16, *shape))).astype(np.float32) for shape in shapes]
+    kept, factors = random.random(16) < 0.8, random.random((len(parts), 16))
+    squares, sums = side_by_side(parts, kept, factors)
+    for part, square, total, factor in zip(parts, squares, sums, factors, strict=True):
+        flat = part.astype(np.float64).reshape(16, -1)
+        exact = np.square(flat).sum(axis=1)
+        assert np.all(np.asarray(square) * (1 + NORM_MARGIN) ** 2 >= exact)
+        np.testing.assert_allclose(square, exact, rtol=1e-6, atol=1e-33)
+        expected = ((kept * factor) @ flat).reshape(part.shape[1:])
+        np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-13 * magnitude)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import jaxacct as ja
+from jaxacct.train import add_noise
 from jaxacct.train.noise import _box_muller, _words, privatize, standard_normal
 
 ACCEPT, REJECT = 1e-3, 1e-9
@@ -117,3 +119,29 @@ def test_other_generators_odd_sizes_and_scalars():
 def test_bad_settings_are_named(name, value):
     with pytest.raises(ValueError, match=name):
         noise(jax.random.key(0), **{name: value})
+
+
+@pytest.mark.parametrize("clip_norm", [2.0**61, np.inf, 2.0**-70])
+def test_norms_whose_noise_overflows_or_vanishes_are_refused(clip_norm):
+    with pytest.raises(ValueError, match="clip_norm"):
+        privatize(jax.random.key(0), jnp.ones(3), noise_multiplier=1.0, clip_norm=clip_norm, expected_batch_size=4.0)
+    with pytest.raises(ValueError, match="clip_norm"):
+        add_noise(1.0, clip_norm, expected_batch_size=4.0)
+
+
+def test_infinite_noise_costs_nothing_and_releases_nothing():
+    assert float(ja.epsilon(ja.Gaussian(np.inf), 100, 1e-5).upper) == 0.0
+    noisy = privatize(
+        jax.random.key(0), jnp.ones(3), noise_multiplier=np.inf, clip_norm=1.0, expected_batch_size=4.0
+    )  # fmt: skip
+    assert noisy.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_noise_of_arrays_drawn_together_is_that_of_each_by_itself():
+    shapes = [(3,), (64, 5), (1,), (200,), (0,), (2**16,), ()]
+    key = jax.random.key(3)
+    made = privatize(
+        key, [jnp.zeros(s) for s in shapes], noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0
+    )  # fmt: skip
+    for one, shape, own in zip(made, shapes, jax.random.split(key, len(shapes)), strict=True):
+        np.testing.assert_allclose(one, standard_normal(own, shape), rtol=1e-13)  # contracted otherwise

@@ -191,6 +191,17 @@ def test_wrong_groups(options, kind, words):
         small_trainer(**options)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["epsilon", "delta", "epochs", "expected_batch_size", "sampling_rate", "noise_multiplier", "clip_norm", "ghost",
+     "menu", "ledger", "augment", "correct", "clipping", "sampler", "seed", "devices", "mesh", "steps", "views",
+     "microbatch_size"],
+)  # fmt: skip
+def test_arrays_in_the_place_of_one_setting_are_named(name):
+    with pytest.raises((ValueError, TypeError), match=f"^{name} .*give|^give exactly one of"):
+        small_trainer(**{name: np.array([1.0, 2.0])})
+
+
 def test_a_rate_is_no_optimizer():
     data = (np.ones((200, 3), np.float32), np.ones((200, 1), np.float32))
     with pytest.raises(TypeError, match=r"optimizer = 0\.1: give an Optax transformation"):
