@@ -325,18 +325,21 @@ def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | No
     return found, jnp.reshape(of_value, jnp.shape(orders)), jnp.reshape(of_slope, jnp.shape(orders))
 
 
-def cumulant_above(nodes: Nodes, order: Array) -> Array:
-    """Returns an upper bound on ``log E_P[e^(t Y); Y < inf]`` as the nodes have it: its rounding is in it.
+def cumulant_above(nodes: Nodes, orders: Array) -> Array:
+    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it: their rounding is in them.
 
     Cheaper than :func:`moments`, and not made for what is raised to the power of the steps and wanted to the last
     digit: the error is absolute. With logs l = log p + t y, each off by a few units of |log p| and of |t y|, sixteen
     here, the sum of e^l is off relative to itself by their mean under its own weights, and by the roundings of a sum.
     """
     y, u = nodes.losses, arithmetic().roundoff
-    logs = nodes.log_p + order * y
-    top = jnp.maximum(jnp.max(logs), -1e30)
+    power = jnp.reshape(orders, (-1, 1)) * y[None]
+    logs = nodes.log_p[None] + power
+    top = jnp.maximum(jnp.max(logs, axis=1, keepdims=True), -1e30)
     weights = jnp.exp(logs - top)
-    total = jnp.sum(weights)
-    off = jnp.sum(jnp.where(weights > 0, weights * (jnp.abs(nodes.log_p) + jnp.abs(order * y)), 0.0)) / total
-    value = top + jnp.log(total)
-    return value + u * (y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * off)
+    total = jnp.sum(weights, axis=1)
+    sizes = jnp.abs(nodes.log_p)[None] + jnp.abs(power)
+    off = jnp.sum(jnp.where(weights > 0, weights * sizes, 0.0), axis=1) / total
+    top = top[:, 0]
+    above = top + jnp.log(total) + u * (y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * off)
+    return jnp.reshape(above, jnp.shape(orders))

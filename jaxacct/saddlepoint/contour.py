@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -24,7 +23,7 @@ from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic, roughly
 from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import Nodes, law_of
-from jaxacct.dominating_pairs.turns import sine_and_cosine
+from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import first_index
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.characteristic import (
@@ -38,7 +37,7 @@ from jaxacct.saddlepoint.characteristic import (
     transforms,
 )
 from jaxacct.saddlepoint.rare import Rare
-from jaxacct.saddlepoint.sums import at_orders, log_factor, summed
+from jaxacct.saddlepoint.sums import above_at, log_factor, summed, total_and_error
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
@@ -66,7 +65,7 @@ FARTHER = 1.35
 
 TURN_ROUNDING = 9.0
 """Units of roundoff by which a node's angle errs relative to its phase, and to w times slope and eps: four of its own,
-and five that its sine and cosine may add (:mod:`jaxacct.dominating_pairs.turns`)."""
+and five that its sine and cosine may add (:func:`jaxacct.dominating_pairs.turns.turned`)."""
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0
 """Nats of delta, and deviations of the tilted sum, that a rough line is made for.
@@ -169,14 +168,15 @@ def line_at(
     u, exact = arithmetic().roundoff, arithmetic().cut
     ladder = FINER if arithmetic() == PAIR else LADDER
     orders = jnp.minimum(saddle * jnp.asarray(ladder, saddle.dtype), largest)
-    rungs = at_orders(parts, scans, orders)
-    above = rungs.above
+    above, missed = above_at(parts, scans, orders)
     chosen, length = chosen_line(orders, above, epsilon, log_delta)
     is_chosen = jnp.arange(len(ladder)) == jnp.where(is_rough, len(ladder) + HERE, chosen)
-    order, here, error_here, rows = jax.tree.map(
-        lambda leaf: jnp.sum(jnp.where(jnp.broadcast_to(is_chosen, leaf.shape), leaf, 0.0), axis=-1),
-        (orders, rungs.moments, rungs.error, rungs.rows),
-    )
+
+    def at_chosen(values: Array) -> Array:
+        return jnp.sum(jnp.where(jnp.broadcast_to(is_chosen, values.shape), values, 0.0), axis=-1)
+
+    order = at_chosen(orders)
+    here, error_here, rows = total_and_error(parts, scans, list(map(at_chosen, missed)), order)
     windows = [
         each(part, lambda pair, rows: law_of(pair).window(order, rows), rows)
         for part, rows in zip(parts, scans, strict=True)
@@ -313,8 +313,8 @@ def read_at(line: Line, epsilon: Array) -> Read:
         w = frequencies(spacing, i)
         angle = phase + w * beyond
         # Farther out the bound on the rounding is above all that a cosine can be off.
-        sine, cosine = sine_and_cosine(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0))
-        return jnp.stack([amplitude * cosine, amplitude * w * sine]).sum(1)
+        less, sine = turned(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0))
+        return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     given = line.spacing, line.slope - epsilon
     nodes = line.integrand.amplitude, line.integrand.phase
@@ -328,7 +328,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
         whole = height + least
         value, slope = log_unit + jnp.log(whole), (rise - line.order * height - fall) / whole
     mass, of_nodes, lever = line.integrand.sums.sum(0)
-    # A term errs by four units. Blocks are summed, then what they come to, and one half of the line is added to 0.
+    # A term errs by four units, besides what its angle does. Blocks are summed, then what they come to, and one half of the line is added to 0.
     rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     both = rounding + jnp.exp(line.log_tail)

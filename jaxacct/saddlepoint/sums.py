@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Parts
-from jaxacct.dominating_pairs.law import Moments, Nodes, law_of, moments, moments_and_errors
+from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.rare import Kept
 
@@ -62,43 +62,49 @@ def total(parts: Parts, nodes: list[Nodes], order: Array) -> Moments:
     return summed(parts, found)
 
 
-class Rungs(NamedTuple):
-    """What is known of the sum at several orders (n,)."""
+def above_at(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Array, list[Array]]:
+    """Returns upper bounds on the sum's values at orders (n,), and what quadrature misses of each row's, (n,)."""
+
+    def of_row(pair: Any, nodes: Nodes) -> tuple[Array, Array]:
+        step = nodes.places[1] - nodes.places[0]
+        above = cumulant_above(nodes, orders)
+        missed = jax.vmap(lambda t, value: law_of(pair).log_moment_error(t, step, value))(orders, above)
+        return above, jnp.exp(missed)
+
+    found = [each(part, of_row, rows) for part, rows in zip(parts, nodes, strict=True)]
+    return summed(parts, [above + missed for above, missed in found]), [missed for _, missed in found]
+
+
+class Row(NamedTuple):
+    """Moments of a row, and how far rounding may have moved the slope; only pairs ask for that."""
 
     moments: Moments
-    error: Array
-    """Of the values: rounding and quadrature."""
-    rows: list[Any]
-    """For each part the moments of its rows, (n,) or (m, n), and how far rounding may have moved the slopes."""
-
-    @property
-    def above(self) -> Array:
-        """Upper bounds on the values."""
-        return self.moments.value + self.error
+    slope_error: Array | None
 
 
-def at_orders(parts: Parts, nodes: list[Nodes], orders: Array) -> Rungs:
-    """Returns the moments of the sum at orders (n,), and of each row."""
+def total_and_error(
+    parts: Parts, nodes: list[Nodes], missed: list[Array], order: Array
+) -> tuple[Moments, Array, list[Row]]:
+    """Returns the moments of the sum, a bound on the error of its value, and the moments of each row.
 
-    def of_row(pair: Any, nodes: Nodes) -> tuple[Moments, Array, Array | None]:
+    The error is that of rounding, and of quadrature, which is given.
+    """
+
+    def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Array | None]:
         law, u = law_of(pair), arithmetic().roundoff
-        found, value_error, slope_error = moments_and_errors(nodes, orders)
-        rounding = VALUE_ROUNDING * u * jnp.abs(found.value)
-        if value_error is not None and law.is_close:
-            rounding = jnp.fmin(rounding, value_error)
-        if slope_error is not None and not law.is_close:
-            slope_error = jnp.full_like(slope_error, jnp.inf)
-        step = nodes.places[1] - nodes.places[0]
-        missed = jnp.exp(jax.vmap(lambda t, value: law.log_moment_error(t, step, value))(orders, found.value))
+        found, value_error, slope_error = moments_and_errors(nodes, order)
+        error = VALUE_ROUNDING * u * jnp.abs(found.value)
+        if value_error is not None and slope_error is not None:
+            error = jnp.fmin(error, value_error) if law.is_close else error
+            slope_error = slope_error if law.is_close else jnp.full_like(slope_error, jnp.inf)
         if isinstance(pair, Kept):
             # Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
             marked = pair.marked
-            missed = missed + 1.3 * (orders + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * u)
-        return found, rounding + missed, slope_error
+            missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * u)
+        return found, error + missed, slope_error
 
-    found = [each(part, of_row, rows) for part, rows in zip(parts, nodes, strict=True)]
-    of_sum, error = summed(parts, [row[:2] for row in found])
-    return Rungs(of_sum, error, [(row[0], row[2]) for row in found])
+    found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
+    return *summed(parts, [(row[0], row[1]) for row in found]), [Row(row[0], row[2]) for row in found]
 
 
 def largest_order(parts: Parts) -> Array:
