@@ -213,8 +213,8 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out() + self._secants(order, theta))
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
-        return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
+        found = jax.vmap(bound)(jnp.stack(slopes)) + modulus_rounding()
+        return jnp.min(jnp.where(found < 0, found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         # Weights off by e, relatively, turn P^(1 + t + iw) Q^-(t + iw) by at most e^((1 + 2 |t| + 2 w) e).

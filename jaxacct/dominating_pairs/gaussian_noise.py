@@ -264,8 +264,8 @@ class LawOfShiftedGaussians(TrapezoidLaw):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        found = jnp.fmin(bound(slopes[0]), bound(slopes[1])) + modulus_rounding()
-        return jnp.where(jnp.isnan(found), 0.0, jnp.minimum(found, 0.0))
+        found = jax.vmap(bound)(jnp.stack(slopes)) + modulus_rounding()
+        return jnp.min(jnp.where(found < 0, found, 0.0))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         b, cost = self._cost(order, w)

@@ -44,7 +44,6 @@ from jaxacct.dominating_pairs.law import (
     TrapezoidLaw,
     log_left_out,
     modulus_rounding,
-    tilted,
 )
 from jaxacct.dominating_pairs.normal import log_upper_tail, lower_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
@@ -322,15 +321,18 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         base = jnp.log1p(-jnp.minimum(q, 1 - roundoff()))
         return base, jnp.log(q) - base
 
+    def _log_odds(self, z: Array) -> Array:
+        """Returns the log of q e^u over 1 - q."""
+        s = self.pair._fields()[0]
+        return self._logs()[1] + (z - 0.5 / s) / s
+
     def _curve(self, z: Array) -> tuple[Array, Array]:
         """Returns log r, right to some units of 1 and of u, and the share of q e^u in r; q < 1.
 
-        For bounds, and where panels end. The loss rises by share/s in z.
+        For bounds, and where panels end: there e^u is far from where it overflows. The loss rises by share/s in z.
         """
-        s, (base, logit) = self.pair._fields()[0], self._logs()
-        x = logit + (z - 0.5 / s) / s
-        fall = jnp.exp(-jnp.abs(x))
-        return base + jnp.maximum(x, 0.0) + jnp.log1p(fall), jnp.where(x > 0, 1.0, fall) / (1 + fall)
+        odds = jnp.exp(self._log_odds(z))
+        return self._logs()[0] + jnp.log1p(odds), odds / (1 + odds)
 
     def _at_ratio(self, log_r: Array) -> Array:
         """Returns about where r is so large."""
@@ -373,7 +375,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         if self.left_out is None:
             return found
         place, there = self._end()
-        turns = w * (self._curve(place)[0] - self._logs()[0]) / TURN
+        turns = w * jnp.log1p(jnp.exp(self._log_odds(place))) / TURN
         others = jnp.ceil(jnp.maximum(turns - 1, 0.0) / PANELS)
         return jnp.where(there, jnp.clip(1 + others, 1, MOST_PIECES).astype(jnp.int32), found)
 
@@ -452,18 +454,23 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         The first piece's are evenly spaced in z, up to where the others begin; theirs are in the loss.
         """
         s, place, low = self.pair._fields()[0], self._end()[0], -arithmetic().reach
+        if isinstance(pieces, int) and pieces == 1:
+            return self._even(place)
         others = jnp.asarray(PANELS * (pieces - 1), s.dtype)
         width = (place - low) / PANELS
-        (base, logit), top = self._logs(), self._curve(place)[0]
+        # By log(r/(1 - q)) = log(1 + e^x), x the log of q e^u over 1 - q, linear in z.
+        logit, last = self._logs()[1], self._log_odds(place)
+        top = jnp.log1p(jnp.exp(last))
         # Where the loss begins to rise more in a panel of that width than in one of the others.
-        share = jnp.minimum((top - base) * s / (others * width), 0.999)
-        rises = s * (jnp.log(share) - jnp.log1p(-share) - logit) + 0.5 / s
-        first = jnp.where(others > 0, jnp.clip(rises, low + width, place), place)
-        bottom = self._curve(first)[0]
-        at = (PANELS * (index - 1) + jnp.arange(PANELS + 1, dtype=s.dtype)) / jnp.maximum(others, 1.0)
-        graded = jnp.clip(self._at_ratio(bottom + (top - bottom) * at), first, place)
-        graded = jnp.where(at <= 0, first, jnp.where(at >= 1, place, graded))
-        return jnp.where(index == 0, self._even(first), graded)
+        share = jnp.minimum(top * s / (others * width), 0.999)
+        first = jnp.clip(jnp.log(share / (1 - share)), self._log_odds(low + width), last)
+        bottom = jnp.log1p(jnp.exp(first))
+        at = (PANELS * (index - 1) + jnp.arange(PANELS + 1, dtype=s.dtype)) / others
+        odds = jnp.log(jnp.expm1(bottom + (top - bottom) * at))
+        start, graded = (s * (x - logit) + 0.5 / s for x in (first, odds))
+        start = jnp.where(others > 0, jnp.minimum(start, place), place)
+        graded = jnp.where(at < 1, jnp.clip(graded, start, place), place)
+        return jnp.where(index == 0, self._even(start), jnp.where(at > 0, graded, start))
 
     def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
         whole = self.log_quadrature_error(order, w, self.step(window, pieces))
@@ -500,11 +507,11 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         # Over what the nodes come to, which is off by that much: by less than half of itself, or it says nothing.
         missed = self._log_panel_error(order, jnp.zeros_like(order), self._even(place)) - value
         missed = jnp.where(missed < -1.0, missed + 0.7, jnp.inf)
-        return jnp.where(there, jnp.logaddexp(missed, log_left_out()), whole)
+        return jnp.where(there, jnp.log(jnp.exp(missed) + math.exp(log_left_out())), whole)
 
     def widest_step(self, order: Array, w: Array) -> Array:
         b, cost = self._costs(order, w)
-        return jnp.max(2 * jnp.pi * b / (arithmetic().cut + BEYOND + cost))
+        return jnp.max(b / (cost + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
 
     def _costs(self, order: Array, w: Array) -> tuple[Array, Array]:
         """Returns heights of lines in z, and the log of what the integral of the modulus on each is to a moment."""
@@ -516,12 +523,13 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         b, cost = self._costs(order, w)
-        return jnp.logaddexp(math.log(2.0) - jnp.max(2 * jnp.pi * b / step - cost), log_left_out())
+        return jnp.log(2 * jnp.exp(jnp.min(cost - b * (2 * jnp.pi / step))) + math.exp(log_left_out()))
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
         logs = nodes.log_p + order * nodes.losses
-        weights = tilted(nodes, order)
+        log_total = jax.nn.logsumexp(logs)
+        weights = jnp.exp(logs - log_total)
         log_r = jnp.where(removes, nodes.losses, -nodes.losses)
         share = jnp.exp(jnp.minimum((nodes.places - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
         # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
@@ -541,7 +549,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             log_last, last = self._curve(place)
             theta = theta[:, 0]
             power = jnp.where(removes, (order + 1) * log_last, -order * (log_last + _log_shrunk(last, theta)))
-            log_end = power + scaled(1e-9) - 0.5 * (place**2 + math.log(2 * math.pi)) - jax.nn.logsumexp(logs)
+            log_end = power + scaled(1e-9) - 0.5 * (place**2 + math.log(2 * math.pi)) - log_total
             back = jnp.exp(log_end) * s / (w * last * jnp.sinc(theta / jnp.pi))
             sums = sums + jnp.where(there, back, 0.0)
         found = 0.5 * b**2 + jnp.log(sums) + modulus_rounding()
