@@ -28,7 +28,7 @@ of the coefficients counted (compared at 1,500 points in 50 digits)."""
 def turned(angle: Array) -> tuple[Array, Array]:
     """Returns cos - 1 and sin, the first without cancellation, of angles below 2^52: XLA's take a CPU ten times longer.
 
-    In float64 they err by five units of roundoff of the angle (tests/dominating_pairs/test_turns.py). With h a quarter
+    In float64 they err by five units of roundoff of the angle (tests/saddlepoint/test_tiles.py). With h a quarter
     of what is left of it after whole turns, and s = sin h, one series, the sine of 2h is 2 s sqrt(1 - s^2), its cosine
     1 - 2 s^2, and so once more: nothing cancels, for |h| <= pi/4. Where the products of turns round, as they do beyond
     6 10^6, they move the angle by two units of itself, and the differences by three at most.

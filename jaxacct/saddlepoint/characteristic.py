@@ -37,8 +37,8 @@ NODE_ROUNDING = 150.0
 """Units of roundoff by which the log of a characteristic function errs relative to the mean of |w X|.
 
 Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, 130 in
-all; angles, of which two are put together, the one of few products, err by up to 16 units of themselves
-(:func:`jaxacct.dominating_pairs.turns.turned`; tests/saddlepoint/test_tiles.py).
+all; angles, of which two are put together, the one of a few products, err by up to eight units of themselves
+(tests/saddlepoint/test_tiles.py).
 """
 
 IN_PAIRS = 12.0
@@ -224,32 +224,39 @@ def _to_the_steps(i: Array, row: Transforms, spacing: Array) -> Sums:
     return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in (log_modulus, jnp.arctan2(y, 1 + x), error))
 
 
+_turned = jax.jit(turned)
+
+
 @with_pair_form
 def turned_sums(*lanes: Array) -> Sums:
     """Returns :func:`_sums` of lanes, of which pairs have a form of their own."""
     return jax.vmap(_sums)(*lanes)
 
 
-def _sums(weights: Array, angles: Array, first: Array, tiles: Array, *sums: Array) -> Sums:
+def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, *sums: Array) -> Sums:
     """Returns ``sums``, real and imaginary parts, with those of the sum of weights (e^(iwX) - 1) added, tile by tile.
 
-    ``angles`` are w X at the first frequency; ``first`` is the tile that the sums begin with.
+    ``angles`` are w X at the first frequency; ``begun`` is the tile that the sums begin with.
     """
-    # The table by products of two of its own rows: e^(ia) - 1 for a = 1, 2, ... times the angles.
-    table = [turned(angles)]
-    for row in range(2, TILE):
-        (c, s), (d, t) = table[row // 2 - 1], table[row - row // 2 - 1]
-        table.append((c + d + (c * d - s * t), s + t + (c * t + s * d)))
-    # The barrier keeps it from being done anew for each use.
-    zero = jnp.zeros_like(angles)
-    cosines, sines = jax.lax.optimization_barrier(tuple(jnp.stack([zero, *part]) for part in zip(*table, strict=True)))
+    # Row by row, each by a product: e^(i(a+b)) - 1 = c + d + c d for c = e^(ia) - 1 and d = e^(ib) - 1. A CPU's compiler
+    # vectorizes one axis, and makes scalar code of two. The barriers keep it from being done anew for each use.
+    first = jax.lax.optimization_barrier(_turned(angles))
+
+    def offset(i: Array, given: tuple[tuple[Array, Array], tuple[Array, Array]]) -> Any:
+        table, (c, s) = given
+        d, t = first
+        table = tuple(jax.lax.dynamic_update_index_in_dim(a, b, i, 0) for a, b in zip(table, (c, s), strict=True))
+        return table, (c + d + (c * d - s * t), s + t + (c * t + s * d))
+
+    nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)
+    cosines, sines = jax.lax.optimization_barrier(jax.lax.fori_loop(1, TILE, offset, ((nothing, nothing), first))[0])
     # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles. Full precision: some
     # devices multiply matrices in fewer bits by default.
     own = [jnp.matmul(part, weights, precision="highest") for part in (cosines, sines)]
     both = jax.lax.optimization_barrier(jnp.concatenate([1 + cosines, sines]))
 
     def tile(i: Array, sums: Sums) -> Sums:
-        c, s = (weights * part for part in turned((TILE * (first + i) + 1).astype(weights.dtype) * angles))
+        c, s = (weights * part for part in _turned((TILE * (begun + i) + 1).astype(weights.dtype) * angles))
         (cc, sc), (cs, ss) = (jnp.split(jnp.matmul(both, part, precision="highest"), 2) for part in (c, s))
         added = own[0] + cc - ss, own[1] + cs + sc
         old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)
