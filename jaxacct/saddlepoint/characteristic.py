@@ -238,8 +238,8 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, *sums: Arra
 
     ``angles`` are w X at the first frequency; ``begun`` is the tile that the sums begin with.
     """
-    # Row by row, each by a product: e^(i(a+b)) - 1 = c + d + c d for c = e^(ia) - 1 and d = e^(ib) - 1. A CPU's compiler
-    # vectorizes one axis, and makes scalar code of two. The barriers keep it from being done anew for each use.
+    # Row by row, each by a product: e^(i(a+b)) - 1 = c + d + c d for c = e^(ia) - 1 and d = e^(ib) - 1. A CPU's
+    # compiler vectorizes one axis, and makes scalar code of two. Barriers keep it from being done anew for each use.
     first = jax.lax.optimization_barrier(_turned(angles))
 
     def offset(i: Array, given: tuple[tuple[Array, Array], tuple[Array, Array]]) -> Any:

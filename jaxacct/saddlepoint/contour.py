@@ -328,7 +328,8 @@ def read_at(line: Line, epsilon: Array) -> Read:
         whole = height + least
         value, slope = log_unit + jnp.log(whole), (rise - line.order * height - fall) / whole
     mass, of_nodes, lever = line.integrand.sums.sum(0)
-    # A term errs by four units, besides what its angle does. Blocks are summed, then what they come to, and one half of the line is added to 0.
+    # A term errs by four units, besides what its angle does. Blocks are summed, then what they come to, and one half of
+    # the line is added to 0.
     rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     both = rounding + jnp.exp(line.log_tail)

@@ -1,8 +1,8 @@
 """The compiled part: from dominating pairs to a bracket of epsilon or delta.
 
-At first concrete arguments go through two programs: the line, for the kind of pairs, and what is read off it, which is
-one for all kinds. So another kind, or another question, compiles only what is new. Asked often, and inside a trace, all
-is one program.
+One program for a kind of pairs and of question, called with numbers or inside a trace: a loop over lines, of which each
+direction has one or a few. A line is opened: rare losses are left out, a saddle point of the rest is found, and the
+integral's nodes are laid through it or near it. Then it is read: what it says of its direction, and which is next.
 """
 
 from __future__ import annotations
