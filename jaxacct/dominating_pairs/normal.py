@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import jax
+import math
+
 import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from jaxacct.arithmetic import PAIR, arithmetic, roundoff, scaled, with_pair_form
-
-ENDS = 16
-"""One in so many cells, at either end, is looked at first for wide ones."""
+from jaxacct.arithmetic import roundoff, scaled, with_pair_form
 
 
 def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
@@ -22,50 +20,27 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     |center| / scale, however near the centre it lies. A wide one's is the difference of the tails on its own side,
     right to a few ulps of the tail. With differences alone the error of a mesh of n points would be n times
     larger, and tell after 10^6 compositions.
-
-    Tails cost ten times more than the density. On a fine mesh only the cells at the ends are wide: where that is so,
-    tails are taken there alone; not in pairs, which are for devices that do both for a batch.
     """
-    width = jnp.abs(x[1:] - x[:-1]) / scale
     z = (x - center) / scale
-    middle = (z[1:] + z[:-1]) / 2
-    is_narrow = width * (1 + jnp.abs(middle)) < 0.1
-    narrow = _narrow_cell(middle, width)
-    cells = width.shape[0]
-    end = -(-cells // ENDS)
-
-    def everywhere() -> tuple[Array, Array]:
-        return _wide_cells(x, center, scale)
-
-    def at_the_ends() -> tuple[Array, Array]:
-        parts = jnp.stack([x[: end + 1], x[cells - end :]])
-        between = jnp.zeros(cells - 2 * end)
-        mass, error = (
-            jnp.concatenate([both[0], between, both[1]])
-            for both in jax.vmap(_wide_cells, in_axes=(0, None, None))(parts, center, scale)
-        )
-        return mass, error
-
-    wide = (
-        everywhere()
-        if cells < 4 * ENDS or arithmetic() == PAIR
-        else jax.lax.cond(jnp.all(is_narrow[end : cells - end]), at_the_ends, everywhere)
-    )
-    mass, error = (jnp.where(is_narrow, a, b) for a, b in zip(narrow, wide, strict=True))
-    return mass, error
+    width = jnp.abs(x[..., 1:] - x[..., :-1]) / scale
+    mass, error = _narrow_cell((z[..., 1:] + z[..., :-1]) / 2, width)
+    wide, wide_error = _wide_cells(jnp.clip(z, -40.0, 40.0))
+    is_narrow = width * (1 + jnp.abs(z[..., 1:] + z[..., :-1]) / 2) < 0.1
+    return jnp.where(is_narrow, mass, wide), jnp.where(is_narrow, error, wide_error)
 
 
-def _wide_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
-    """Returns the masses between the points by differences of tails."""
-    z = jnp.clip((x - center) / scale, -40.0, 40.0)
+def _wide_cells(z: Array) -> tuple[Array, Array]:
+    """Returns the masses between the points, in standard deviations, by differences of tails."""
     tail = lower_tail(-jnp.abs(z))
     # The rounding of z, 2u of itself, moves the tail by a relative 2u |z| (|z| + 1) <= 3 (1 + z^2) u, for the density
     # is at most |z| + 1 times it; ndtr errs by 8 (1 + z^2) u (:data:`jaxacct.elementary.ASSUMED`).
     error = 12 * roundoff() * (1 + z**2) * tail
-    negative = z < 0
-    same_side = negative[:-1] == negative[1:]
-    mass = jnp.where(same_side, jnp.abs(tail[1:] - tail[:-1]), 1.0 - tail[:-1] - tail[1:])
-    return mass, error[1:] + error[:-1] + 2 * roundoff() * mass
+    # Of a cell about the centre the two tails are what is missing.
+    is_right = z > 0
+    step = jnp.where(is_right, -tail, tail)
+    step = jnp.abs(step[..., 1:] - step[..., :-1])
+    mass = jnp.where(is_right[..., 1:] != is_right[..., :-1], 1.0 - step, step)
+    return mass, error[..., 1:] + error[..., :-1] + 2 * roundoff() * mass
 
 
 @with_pair_form
@@ -86,7 +61,7 @@ def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
     m2, w2 = m**2, w**2
     he2, he4, he6 = m2 - 1, (m2 - 6) * m2 + 3, ((m2 - 15) * m2 + 45) * m2 - 15
     series = 1 + w2 * (he2 / 24 + w2 * (he4 / 1920 + w2 * he6 / 322560))
-    mass = jnp.exp(-m2 / 2) * (w * series / jnp.sqrt(2 * jnp.pi))
+    mass = jnp.exp(-0.5 * m2) * (w * series * (1 / math.sqrt(2 * math.pi)))
     return mass, roundoff() * (24 + 8 * m2) * mass
 
 
@@ -95,8 +70,7 @@ def log_upper_tail(z: Array) -> Array:
 
     Sampford (1953): Phi(-z) < phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > -1. The margin covers the rounding of the rest.
     """
-    above = jnp.maximum(z, 0.0)
-    log_mills = jnp.log(4 / (3 * above + jnp.sqrt(above**2 + 8)))
-    return jnp.where(
-        z > 0, -0.5 * above**2 * (1 - scaled(1e-15)) - 0.5 * jnp.log(2 * jnp.pi) + log_mills + scaled(1e-14), 0.0
-    )
+    above, margin = jnp.maximum(z, 0.0), 4 / math.sqrt(2 * math.pi) * (1 + scaled(1e-14))
+    square = above**2
+    found = jnp.log(margin / (3 * above + jnp.sqrt(square + 8))) - (0.5 - scaled(5e-16)) * square
+    return jnp.where(z > 0, found + scaled(1e-14), 0.0)

@@ -151,35 +151,28 @@ class SubsampledGaussianPair(DominatingPair):
         """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
         s, q, _ = self._fields()
         y = log_ratio
-        # r - (1-q) in the form that loses nothing: for y near 0 from expm1, below from exp, above with y pulled out.
-        near = jnp.expm1(jnp.clip(y, -1.0, 1.0)) + q
-        low = jnp.exp(jnp.minimum(y, 0.0)) - (1 - q)
-        excess = jnp.where(y < -0.5, low, near)
-        log_excess = jnp.where(
-            y > 1.0, y + jnp.log(1 - (1 - q) * jnp.exp(-jnp.maximum(y, 1.0))), jnp.log(jnp.maximum(excess, 0.0))
-        )
-        log_excess = jnp.where(q == 1, y, log_excess)
-        return s**2 * (log_excess - jnp.log(q)) + 0.5
+        # r - (1-q) in the form that loses nothing, above 0 with e^y pulled out: two terms of one sign.
+        decay = -jnp.abs(y)
+        power, less = jnp.exp(decay), jnp.expm1(decay)
+        excess = jnp.where(y > 0, q * power - less, jnp.where(y < -0.5, power - (1 - q), less + q))
+        log_excess = jnp.maximum(y, 0.0) + jnp.log(jnp.maximum(excess, 0.0))
+        return s**2 * (jnp.where(q == 1, y, log_excess) - jnp.log(q)) + 0.5
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         s, q, removes = self._fields()
         x = self._threshold(jnp.where(removes, boundaries, -boundaries))
-        # Both components in a loop: half the code to compile.
-        masses, errors = jax.lax.map(lambda center: normal_cells(x, center, s), jnp.array([0.0, 1.0]))
-        (base, shifted), (base_error, shifted_error) = masses, errors
-        mixture = (1 - q) * base + q * shifted
-        mixture_error = (1 - q) * base_error + q * shifted_error + 4 * roundoff() * mixture
-        return CellMasses(
-            p=jnp.where(removes, mixture, base),
-            q=jnp.where(removes, base, mixture),
-            p_error=jnp.where(removes, mixture_error, base_error),
-            q_error=jnp.where(removes, base_error, mixture_error),
-        )
+        # Masses and errors of both components, and of their mixture.
+        parts = jnp.stack(normal_cells(x[None], np.array([[0.0], [1.0]]), s))
+        base = parts[:, 0]
+        mixture = (1 - q) * base + q * parts[:, 1]
+        mixture = mixture + (4 * roundoff()) * jnp.stack([jnp.zeros_like(base[0]), mixture[0]])
+        (p, p_error), (q, q_error) = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
+        return CellMasses(p=p, q=q, p_error=p_error, q_error=q_error)
 
     def boundary_error(self, largest: Array) -> Array:
-        # _threshold errs by at most 6u (|L| + 1) + u/s^2 in L = log_excess - log q (each of its three forms has an
-        # excess right to 3u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L| is
-        # large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
+        # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
+        # has an excess right to 9u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L|
+        # is large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
         s, q, _ = self._fields()
         return 16 * roundoff() * (2 + largest - jnp.log(q) + 1 / s**2)
 

@@ -164,7 +164,8 @@ def log_moments(row: Moments, rates: Array, size: int) -> Array:
     exponents, inner = rates[None, :] * row.about[:, None], rates[None, :] * row.half[:, None]
     growth = jnp.expm1(exponents)
     mass, first, second = (row.moments[:, :, p] for p in range(3))
-    linear, square = (growth + 1) * inner, (growth + 1) * inner**2 * jnp.exp(jnp.abs(inner)) / 2
+    # Not from what e^x - 1 leaves of e^x, which far below is nothing, and is multiplied by what is huge.
+    linear, square = jnp.exp(exponents) * inner, jnp.exp(exponents + jnp.abs(inner)) * inner**2 / 2
     above = jnp.matmul(mass, growth) + jnp.matmul(first, linear) + jnp.matmul(second, square)
     # Sums of a block and of blocks, and exponentials of exponents that round.
     units = (size + BLOCKS + 64 + 8 * jnp.abs(exponents)) * roundoff()
