@@ -162,7 +162,7 @@ class SubsampledGaussianPair(DominatingPair):
         s, q, removes = self._fields()
         x = self._threshold(jnp.where(removes, boundaries, -boundaries))
         # Masses and errors of both components, and of their mixture.
-        parts = jnp.stack(normal_cells(x[None], np.array([[0.0], [1.0]]), s))
+        parts = jnp.stack(normal_cells(x[None], jnp.array([[0.0], [1.0]]), s))
         base = parts[:, 0]
         mixture = (1 - q) * base + q * parts[:, 1]
         mixture = mixture + (4 * roundoff()) * jnp.stack([jnp.zeros_like(base[0]), mixture[0]])

@@ -35,7 +35,7 @@ from jaxacct.prv.discretize import Cells, cells_of, measures
 from jaxacct.prv.evaluate import delta_of, epsilon_of, slack_effect
 from jaxacct.prv.lattice import LossLattice
 from jaxacct.prv.placing import Placed, place
-from jaxacct.prv.sketch import Sketch, sketched
+from jaxacct.prv.sketch import Sketch, joined, sketched
 from jaxacct.question import ForEpsilon, Question
 
 FARTHEST = 1e9
@@ -94,8 +94,8 @@ def composed_apart(compositions: list[Parts], shares: list[float], question: Que
     sizes = [sum(map(len, steps)) for steps in counts]
     whole = np.concatenate([share * steps for share, own in zip(shares, counts, strict=True) for steps in own])
     sketches = [[sketched(pairs, whole.sum(), *asked) for pairs, _ in parts] for parts in compositions]
-    together = jax.tree.map(lambda *leaves: np.concatenate(outside(leaves)), *(s for row in sketches for s in row))
-    chosen, _ = _planned((together,), (whole,), *asked, np.int64(0))
+    together = jax.tree.map(outside, joined([sketch for row in sketches for sketch in row]))
+    chosen = _chosen((together,), (whole,), *asked, np.int64(0))
     windows = outside((chosen.low, chosen.high, chosen.mesh))
     found = []
     for parts, own, of_parts, end in zip(compositions, counts, sketches, np.cumsum(sizes), strict=True):
@@ -149,6 +149,9 @@ def _ordinary(question: Question) -> Any:
 
 def _entry(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+_chosen = compiled(plan.choose)
 
 
 @compiled

@@ -20,7 +20,7 @@ from jaxacct.prv.plan import (
     tilted,
     window_of,
 )
-from jaxacct.prv.sketch import Sketch
+from jaxacct.prv.sketch import Sketch, joined
 
 
 class Outline(NamedTuple):
@@ -87,7 +87,7 @@ def outline(
     about k h^2 t (1 + t) / 12 of itself from above and half as much from below, for any. Points are apart like the cube
     root of one over the tilted density: of all meshes of as many points that costs least.
     """
-    sketch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sketches)
+    sketch = joined(sketches)
     k = jnp.concatenate(steps)
     copies = jnp.maximum(jnp.sum(k), 1.0)
     logs = jnp.where(sketch.p > 0, jnp.log(sketch.p), -jnp.inf)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxacct.arithmetic import roughly
 from jaxacct.precision import TINY, first_index
 from jaxacct.prv.compose import MARGIN, METHODS, truncation
-from jaxacct.prv.sketch import Sketch
+from jaxacct.prv.sketch import Sketch, joined
 from jaxacct.prv.spectrum import TRANSFORM_ERROR, transform_error
 from jaxacct.prv.windows import reach
 
@@ -93,10 +93,10 @@ def choose(
         method (): index in :data:`~jaxacct.prv.compose.METHODS`.
     """
     firsts = np.cumsum([0, *(len(k) for k in steps)])[:-1]
-    sketch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sketches)
+    sketch = joined(sketches)
     k, rounding = jnp.concatenate(steps), ROUNDING_PER_STEP * (transform_error() / TRANSFORM_ERROR)
     guess = roughly(functools.partial(_guessed, rounding))
-    of_sum, of_each, lengths = guess(sketch._replace(known=None), k, value, is_epsilon, points, method)
+    of_sum, of_each, lengths = guess(sketch, k, value, is_epsilon, points, method)
     # To the last digit: atoms lie on the mesh, and a mesh is another's double.
     meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths, points)
     if len(meshes) > 1:

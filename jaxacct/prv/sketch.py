@@ -6,7 +6,7 @@ tilts and truncations of the sketch cost next to nothing. What is made of it no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -95,6 +95,16 @@ def sketches_of(part: Part, total: Array, value: Array, is_epsilon: Array, point
 
 SIDE_BY_SIDE = 16
 """Losses that are worked on at once: what they take is to fit into a cache."""
+
+
+def joined(sketches: Sequence[Sketch]) -> Any:
+    """Returns the sketches of several parts, (m_i, ...), as those of all their losses, (m, ...).
+
+    What is known of pairs is left out: of some classes more is known before there are numbers than of others.
+    """
+    nothing: Any = None
+    bare = [sketch._replace(known=nothing) for sketch in sketches]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *bare)
 
 
 def side_by_side(function: Callable[[Any, Any], Tree], steps: Array, rows: Any, given: Any) -> Tree:

@@ -128,6 +128,8 @@ NO_ROUNDING = {
     "random_allocation.FIRST_ERROR": "scaled where it is used",
     "random_allocation.step": "the least width of a grid",
     "turns.HALF_PI": "pi",
+    "turns.TURN": "pi",
+    "turns.QUARTERS": "a coefficient of a sine",
     "with_replacement.ROUNDING": "of NumPy's numbers, before anything is traced",
     "with_replacement.SLACK": "likewise",
     "with_replacement.validate": "what a user's probabilities may miss",
