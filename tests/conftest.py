@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import signal
@@ -71,15 +72,21 @@ collect_ignore_glob = ["typed/*"]
 """Programs for type checkers: tests/test_typed.py runs what runs."""
 
 MAPPINGS, LIMIT = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/sys/vm/max_map_count")
-MOST_MAPPINGS = 0.7 * int(LIMIT.read_text()) if LIMIT.exists() else float("inf")
-"""Each compiled program takes about ten of the 65,530 that a process may hold by default: one too many ends it."""
+MOST_MAPPINGS = 0.45 * int(LIMIT.read_text()) if LIMIT.exists() else float("inf")
+"""Each compiled program takes about ten of the 65,530 that a process may hold by default: one too many ends it. At this
+share of them a process holds about 6 GB."""
+
+SELDOM = 8
+"""Tests from one look at the mappings to the next, which takes some ten milliseconds."""
+
+_tests = itertools.count(1)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def let_go_of_programs() -> Iterator[None]:
-    """Drops compiled programs after a module where there are very many; those needed again come from the disk."""
+    """Drops compiled programs where there are very many; those needed again come from the disk."""
     yield
-    if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
+    if next(_tests) % SELDOM == 0 and MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
         import jax
 
         from jaxacct import programs
