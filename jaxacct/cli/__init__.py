@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     try:
         with _as_a_command(interrupts), interrupts:
             parsed = build_parser().parse_args(arguments)
-            name = f"jaxacct {parsed.command}"
             keep_compilations()
+            name = f"jaxacct {parsed.command}"
             code = parsed.run(parsed)
             sys.stdout.flush()
         return code

@@ -84,24 +84,34 @@ def point(mu: Array, epsilon: Array) -> Point:
     ratio, half = epsilon / mu, mu / 2
     t, terms = ratio - half, ratio + half
     direct = t >= DIRECT
-    excess, rate, sign = integrals(jnp.where(direct, t, -t), terms, mu, direct)
+    excess, rate, sign, scale = scaled_integrals(jnp.where(direct, t, -t), terms, mu, direct)
     # Of a difference the size is the sum: by so much its terms' errors may be larger than itself.
     inner, size = excess + sign * rate, excess + jnp.abs(sign) * rate
     log_density = -0.5 * t**2 - LOG_NORMAL
     front = jnp.where(direct, 1.0, jnp.exp(log_density))
     whole = jnp.where(direct, inner, 1 - front * inner)
     share = front / whole
-    value = jnp.log(whole) + jnp.where(direct, log_density, 0.0)
+    value = jnp.log(whole) + jnp.where(direct, log_density, 0.0) + jnp.log(scale)
     relative = roundoff() * (100 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
     allowance = relative * (share * size) + arithmetic().function * (1 + 2 * jnp.abs(value))
-    return Point(value, allowance, -share * rate, share * mu)
+    return Point(value, allowance, -share * rate / scale, share * (mu / scale))
 
 
 def integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array]:
     """Returns two integrals and a sign, elementwise, for t >= -1/2: those that delta is made of.
 
+    Args, and what they are, as of :func:`scaled_integrals`, but for the scale, which is in the first.
+    """
+    first, second, sign, scale = scaled_integrals(t, terms, mu, direct)
+    return first * scale, second, sign
+
+
+def scaled_integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array, Array]:
+    """Returns two integrals, a sign, and the scale that the first is to be multiplied by.
+
     The second integral is R(``terms``), the Mills ratio, and the first one plus the sign times the second is J(t; mu)
-    where delta is ``direct``, R(t) + R(terms) elsewhere. 0 where t^2 overflows.
+    where delta is ``direct``, R(t) + R(terms) elsewhere. 0 where t^2 overflows. The scale is mu where the first one
+    is J by itself, for small mu: over mu none of its terms underflows. Elsewhere it is 1.
     """
     first, nodes, weights = (np.reshape(row, (1,) * np.ndim(mu) + np.shape(row)) for row in (FIRST, NODES, WEIGHTS))
     places, across = jnp.stack([t, terms], axis=-1), jnp.expand_dims(mu, -1)
@@ -109,11 +119,13 @@ def integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, 
     # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
     resolved = first & direct[..., None] & (across * length < REACH / 2)
     s = length[..., None] * nodes
-    # Over mu, lest it underflow: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
-    kept = jnp.maximum(across, LEAST)
-    falls = jnp.where(resolved[..., None], -(across / kept)[..., None] * jnp.expm1(-kept[..., None] * s), 1.0)
+    # Over mu: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
+    kept = jnp.maximum(across, LEAST)[..., None]
+    falls = jnp.where(resolved[..., None], -jnp.expm1(-kept * s) / kept, 1.0)
     sums = length * jnp.sum(weights * jnp.exp(-(places[..., None] + 0.5 * s) * s) * falls, axis=-1)
-    return sums[..., 0], sums[..., 1], jnp.where(resolved[..., 0], 0.0, jnp.where(direct, -1.0, 1.0))
+    alone = resolved[..., 0]
+    sign = jnp.where(alone, 0.0, jnp.where(direct, -1.0, 1.0))
+    return sums[..., 0], sums[..., 1], sign, jnp.where(alone, mu, 1.0)
 
 
 SIDES = np.array([-1.0, 1.0])

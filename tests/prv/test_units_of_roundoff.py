@@ -34,7 +34,6 @@ ALLOWED = {
     ("calibrate/solve.py", "1e-12"): "a sampling rate",
     ("calibrate/solve.py", "FLOAT64"): "elsewhere a rate leaves as a float32 number, and is one from the start",
     ("filters/renyi.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
-    ("calibrate/guess.py", "1e-16"): "keeps a logarithm finite, in a guess",
     ("convert/bounded_range.py", "4e-14"): "Python's own floats",
     ("convert/bounded_range.py", "1e-12"): "likewise",
     ("tradeoff/profile.py", "1e-13"): "a gap that no mesh needs to close",
