@@ -19,9 +19,6 @@ import warnings
 MOST_BYTES = 2**28
 """Bytes that the folder may hold when a command starts: a few hundred programs. Disk space only."""
 
-LEAST_SECONDS = 0.05
-"""Compilations that took less are not kept. Speed only."""
-
 
 def keep_compilations() -> None:
     """Lets JAX keep its compiled programs in :func:`folder`, unless the environment names another place for them."""
@@ -32,7 +29,7 @@ def keep_compilations() -> None:
         return
     _keep_within(place)
     jax.config.update("jax_compilation_cache_dir", str(place))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def folder() -> pathlib.Path | None:
