@@ -245,7 +245,8 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, *sums: Arra
     def offset(i: Array, given: tuple[tuple[Array, Array], tuple[Array, Array]]) -> Any:
         table, (c, s) = given
         d, t = first
-        table = tuple(jax.lax.dynamic_update_index_in_dim(a, b, i, 0) for a, b in zip(table, (c, s), strict=True))
+        at = i.astype(jnp.int32)  # of a batch it is lowered where 64 bits may be off
+        table = tuple(jax.lax.dynamic_update_index_in_dim(a, b, at, 0) for a, b in zip(table, (c, s), strict=True))
         return table, (c + d + (c * d - s * t), s + t + (c * t + s * d))
 
     nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)

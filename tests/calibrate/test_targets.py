@@ -212,3 +212,11 @@ def test_derivatives_of_the_least_noise(way):
     assert np.all(np.isfinite(slopes[:-2]))
     np.testing.assert_array_equal(slopes[-2], 0.0)
     assert np.all(np.isnan(slopes[-1]))
+
+
+def test_a_batch_of_derivatives_is_lowered_in_a_program_of_float32():
+    def least(epsilon, steps):
+        return calibrate.noise_multiplier(epsilon, 1e-5, 0.01, steps).value
+
+    each = jax.vmap(jax.value_and_grad(least, argnums=(0, 1)))
+    assert jax.jit(each).lower(np.array([1.0, 2.0]), np.array([100.0, 1000.0])).as_text()
