@@ -84,7 +84,7 @@ def point(mu: Array, epsilon: Array) -> Point:
     ratio, half = epsilon / mu, mu / 2
     t, terms = ratio - half, ratio + half
     direct = t >= DIRECT
-    excess, rate, sign, scale = scaled_integrals(jnp.where(direct, t, -t), terms, mu, direct)
+    excess, rate, sign, scale = integrals(jnp.where(direct, t, -t), terms, mu, direct)
     # Of a difference the size is the sum: by so much its terms' errors may be larger than itself.
     inner, size = excess + sign * rate, excess + jnp.abs(sign) * rate
     log_density = -0.5 * t**2 - LOG_NORMAL
@@ -97,16 +97,7 @@ def point(mu: Array, epsilon: Array) -> Point:
     return Point(value, allowance, -share * rate / scale, share * (mu / scale))
 
 
-def integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array]:
-    """Returns two integrals and a sign, elementwise, for t >= -1/2: those that delta is made of.
-
-    Args, and what they are, as of :func:`scaled_integrals`, but for the scale, which is in the first.
-    """
-    first, second, sign, scale = scaled_integrals(t, terms, mu, direct)
-    return first * scale, second, sign
-
-
-def scaled_integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array, Array]:
+def integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array, Array]:
     """Returns two integrals, a sign, and the scale that the first is to be multiplied by.
 
     The second integral is R(``terms``), the Mills ratio, and the first one plus the sign times the second is J(t; mu)
