@@ -158,6 +158,7 @@ def test_a_mask_that_is_not_the_rows_is_refused(mask):
 
 
 @in_float64
+@jax.jit
 def side_by_side(gradients, kept, factors):
     parts = [Stored.of(jnp.asarray(part), jax.sharding.PartitionSpec()) for part in gradients]
     together = Together.of([part.shape[1:] for part in gradients], [True] * len(parts))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import export
-from shared import ADAM, sharing
+from shared import ADAM, cosines, sharing
 
 from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model, lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
@@ -38,7 +38,7 @@ X = np.random.default_rng(0).normal(size=(6, 5, 8)).astype(np.float32)
 def spread(model):
     """The adapters of a model with entries that are not zero."""
     state = nnx.state(model, nnx.LoRAParam)
-    nnx.update(model, jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape) / 4, state))
+    nnx.update(model, jax.tree.map(cosines, state))
     return model
 
 

@@ -140,8 +140,8 @@ def test_infinite_noise_costs_nothing_and_releases_nothing():
 def test_noise_of_arrays_drawn_together_is_that_of_each_by_itself():
     shapes = [(3,), (64, 5), (1,), (200,), (0,), (2**16,), ()]
     key = jax.random.key(3)
-    made = privatize(
-        key, [jnp.zeros(s) for s in shapes], noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0
-    )  # fmt: skip
-    for one, shape, own in zip(made, shapes, jax.random.split(key, len(shapes)), strict=True):
-        np.testing.assert_allclose(one, standard_normal(own, shape), rtol=1e-13)  # contracted otherwise
+    zeros = [np.zeros(shape, np.float32) for shape in shapes]
+    together = functools.partial(privatize, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=1.0)
+    alone = jax.jit(lambda keys: [standard_normal(key, shape) for key, shape in zip(keys, shapes, strict=True)])
+    for one, own in zip(jax.jit(together)(key, zeros), alone(jax.random.split(key, len(shapes))), strict=True):
+        np.testing.assert_allclose(one, own, rtol=1e-13)  # contracted otherwise

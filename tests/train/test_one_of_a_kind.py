@@ -1,6 +1,7 @@
 """What holds a key or a budget is there once, and what is one number is one."""
 
 import copy
+import functools
 import pickle
 import threading
 
@@ -98,25 +99,21 @@ def test_parameters_are_real():
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
 def test_small_integers_look_up_large_tables(dtype):
-    table, tokens = jnp.ones((200, 2)), jnp.asarray([[3, 100], [7, 127]], dtype)
-    totals = [
-        clipped_sum(
-            lambda t, x: jnp.sum(jnp.take(t, x, axis=0) ** 2),
-            table,
-            tokens,
-            jnp.ones(2, bool),
-            clip_norm=100.0,
-            ghost=ghost,
+    table, tokens = np.ones((200, 2), np.float32), np.asarray([[3, 100], [7, 127]], dtype)
+
+    @functools.partial(jax.jit, static_argnames="ghost")
+    def total(tokens, ghost):
+        mask = jnp.ones(len(tokens), bool)
+        return clipped_sum(
+            lambda t, x: jnp.sum(jnp.take(t, x, axis=0) ** 2), table, tokens, mask, clip_norm=100.0, ghost=ghost
         )
-        for ghost in (True, False)
-    ]
+
+    totals = [total(tokens, ghost=ghost) for ghost in (True, False)]
     assert np.asarray(totals[0]).tolist() == np.asarray(totals[1]).tolist()
     assert np.flatnonzero(np.asarray(totals[0]).sum(axis=1)).tolist() == [3, 7, 100, 127]
     # And in a batch of more rows than their type counts: every one adds what it looked up.
-    many = jnp.asarray(np.arange(150)[:, None] % 50, dtype)
-    total = clipped_sum(lambda t, x: jnp.sum(jnp.take(t, x, axis=0) ** 2), table, many, jnp.ones(150, bool),
-                        clip_norm=100.0, ghost=False)  # fmt: skip
-    assert np.asarray(total)[:, 0].tolist() == [6.0] * 50 + [0.0] * 150
+    many = np.asarray(np.arange(150)[:, None] % 50, dtype)
+    assert np.asarray(total(many, ghost=False))[:, 0].tolist() == [6.0] * 50 + [0.0] * 150
 
 
 def test_masks_are_booleans_of_the_rows_that_were_drawn():
@@ -168,6 +165,7 @@ def test_a_loss_with_a_key_draws_anew_for_each_example_and_step():
         gradient, state = jax.jit(private.gradient)(jnp.zeros(3), state, (X[indices],), mask)
         found.append(np.asarray(gradient))
     assert not np.any(found[0] == found[1])
-    again, _ = private.gradient(jnp.zeros(3), private.start(0), (X[private.batch(private.start(0))[0]],),
-                                private.batch(private.start(0))[1])  # fmt: skip
+    first = private.start(0)
+    indices, mask = private.batch(first)
+    again, _ = private.gradient(jnp.zeros(3), first, (X[indices],), mask)
     np.testing.assert_allclose(np.asarray(again), found[0], rtol=1e-5)
