@@ -181,7 +181,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         factors = self._extents()[1] / self._unit()
         return jnp.maximum(order, 0.0) * factors * -jnp.log(jnp.cos(theta / 2))
 
-    def _cost(self, order: Array, w: Array) -> tuple[Array, Array]:
+    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
         s, extent, theta = self.pair._fields()[0], self._extents()[3], jnp.asarray(ANGLES)
         b = theta * s**2 / self._unit()
         return b, 0.5 * (b / s) ** 2 + w * b * extent / s**2 + self._secants(order, theta)

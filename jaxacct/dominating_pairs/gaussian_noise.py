@@ -34,7 +34,6 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.law import (
-    BEYOND,
     COARSEST,
     FINEST,
     RULE,
@@ -214,15 +213,10 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         b = jnp.minimum(jnp.asarray(HEIGHTS) * s, HIGHEST * s**2 / jnp.maximum(p_spread, q_spread))
         return b, -jnp.log(jnp.cos(b * q_spread / (2 * s**2)))
 
-    def _cost(self, order: Array, w: Array) -> tuple[Array, Array]:
-        """Returns the heights, and the log of the integral of the modulus there over the moment."""
+    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
         s, extent = self.pair._fields()[0], self._extents()[3]
         b, secants = self._heights()
         return b, 0.5 * (b / s) ** 2 + w * b * extent / s**2 + order * secants
-
-    def widest_step(self, order: Array, w: Array) -> Array:
-        b, cost = self._cost(order, w)
-        return jnp.max(2 * jnp.pi * b / (cost + arithmetic().cut + BEYOND))
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         x = low + step * (jnp.arange(RULE) + 0.5)
@@ -266,11 +260,6 @@ class LawOfShiftedGaussians(TrapezoidLaw):
 
         found = jax.vmap(bound)(jnp.stack(slopes)) + modulus_rounding()
         return jnp.min(jnp.where(found < 0, found, 0.0))
-
-    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        b, cost = self._cost(order, w)
-        gain = jnp.max(2 * jnp.pi * b / step - cost)
-        return jnp.logaddexp(jnp.log(4.0) - gain, log_left_out())
 
 
 def _shares(weights: Array, exponents: Array) -> Array:

@@ -6,6 +6,7 @@ written for the ambient precision: float64 inside the scope, float32 outside.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -142,23 +143,6 @@ class Law(ABC):
         For nodes that are ``step`` apart.
         """
 
-    def log_moment_error(self, order: Array, step: Array, value: Array) -> Array:
-        """Returns the same for a moment of this real order, as the scan has it: the log of that is ``value``."""
-        return self.log_quadrature_error(order, jnp.zeros_like(order), step)
-
-    def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
-        """Returns the same for so many pieces, but for what :meth:`piece_and_error` says of each."""
-        return self.log_quadrature_error(order, w, self.step(window, pieces))
-
-    def piece_and_error(
-        self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array
-    ) -> tuple[Nodes, Array]:
-        """Returns a piece, and a bound on the log of what it misses of moments of order t + iw', |w'| <= w; -inf: none.
-
-        Not relative to that of order t, and besides what :meth:`log_pieces_error` says.
-        """
-        return self.piece(window, index, pieces), jnp.full_like(order, -jnp.inf)
-
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
         """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
 
@@ -199,14 +183,29 @@ class TrapezoidLaw(Law):
     """A trapezoid rule in the noise, of which all weights are alike; it converges geometrically."""
 
     most_pieces: ClassVar[int]
+    """The most pieces that nodes for complex orders come in."""
 
     @abstractmethod
     def nodes(self, low: Array, step: Array) -> Nodes:
         """Returns RULE nodes in the middles of steps that start at ``low``."""
 
-    @abstractmethod
+    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
+        """Returns heights (J,) of lines beside the real one on which the integrand is analytic, and bounds on its size.
+
+        That is the log of the integral of its modulus on them, for frequencies up to w, over the moment of the order.
+        The rule then errs by at most 2/(e^(2 pi b/h) - 1) times that integral (Trefethen and Weideman 2014, "The
+        exponentially convergent trapezoidal rule", Theorem 5.1). A law that knows better replaces what follows from it.
+        """
+        raise NotImplementedError
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        b, cost = self.costs(order, w)
+        return jnp.log(2 * jnp.exp(jnp.min(cost - b * (2 * jnp.pi / step))) + math.exp(log_left_out()))
+
     def widest_step(self, order: Array, w: Array) -> Array:
         """Returns the largest step whose error, for frequencies up to w, is as small as what nodes leave out."""
+        b, cost = self.costs(order, w)
+        return jnp.max(b / (cost + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
 
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
         """Returns the places between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its peak."""
@@ -216,9 +215,13 @@ class TrapezoidLaw(Law):
         apart = x[1] - x[0]
         return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
 
-    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+    def pieces_needed(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces it takes, however many that are; one where that is not known."""
         needed = jnp.ceil((window[1] - window[0]) / (self.widest_step(order, w) * RULE))
-        return jnp.clip(needed, 1, self.most_pieces).astype(jnp.int32)
+        return jnp.clip(needed, 1, 2.0**20).astype(jnp.int32)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        return jnp.minimum(self.pieces_needed(order, w, window), self.most_pieces)
 
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
         # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most what it

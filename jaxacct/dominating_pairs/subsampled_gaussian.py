@@ -6,20 +6,29 @@ r^a, a = t + 1 + iw or -(t + iw). In the strip |Im z| < pi s this is analytic, f
 line Im z = b the argument of r lies between 0 and theta = b/s, and |r| between r(Re z) cos(theta/2) and r(Re z). Two
 bounds follow.
 
-*Quadrature.* A trapezoid rule of spacing h errs by at most 2/(e^(2 pi b/h) - 1) times the integral of the modulus over
-the lines Im z = +-b (Trefethen and Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1), which
-is at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times cos(theta/2)^-t more.
+*Quadrature.* A trapezoid rule errs by what the integral of the modulus over the lines Im z = +-b is
+(:meth:`.TrapezoidLaw.costs`): at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times
+cos(theta/2)^-t more, or (1 - 4 a (1 - a) sin(theta/2)^2)^(-t/2) where the share a of q e^u in r is at most so, below
+1/2.
 
 *Decay.* Moved to Im z = b the integral of order t + iw is at most the sum of |r(z + ib)|^a-weights with e^(-w arg r)
 and e^(b^2/2): a bound that falls with w, so it holds from w on. b = w times the deviation of the loss is about best; a
-linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2).
+linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2). Sines lie between x - x^3/6 and x.
 
-*Without rare large losses* the integral ends at a place z*, and the law has panels of Gauss-Legendre nodes instead
-(:mod:`.panels`, for their error; here the modulus on an ellipse is at most the density at its point nearest to 0 times
-e^(y^2/2), y the half-height, and r^(t + 1) at its highest point, where arg r is largest, too). Moved to Im z = b it
-has the way back to the real line besides, from z* + ib to z*: on it the density is at most e^(b^2/2) times that at z*,
-|r| at most r(z*), and arg r at least share sin(y/s), which is at least y/s times share sinc(b/s): so the integral of
-e^(-w arg r) over it is at most s/(w share sinc(b/s)).
+*Without rare large losses* the integral ends at a place z*. In x, with z = z* + c (log s + a + a^2/2 + a^3/3), s and a
+= 1 - s the logistic functions of +-y, y = (x - z*)/c - 11/6, it is one over the whole line again: dz/dx = a^4 falls
+from 1, where z = x, to 0 like e^(-4y), and where nothing ends z is x. So there is one rule, and one bound of its error.
+On Im x = b = beta c, beta < pi, |1 + e^(y + i beta)| >= (1 + e^y) cos(beta/2), so |dz/dx| is at most cos(beta/2)^-4
+times its value at Re x. There z has a height of at most c h above the real line, and a real part ahead of z(Re x) by at
+most c f or behind it by c g; h, f and g depend on beta alone, and are found by looking closely (``_ending``): between
+points 1/512 apart nothing changes by more than the 1024th part of the slope, at most cos(beta/2)^-4 + 1, and beyond the
+last ones all of it falls. Hence the density is at most e^((c h)^2/2 + z* c g + c^2 d) times its own there, d the
+largest (z* - z) (Re z - z)/c^2 where z < 0; a step ahead multiplies r by at most e^(share c f/s), share that at z* + c
+f; and arg r is at most theta times the share where that is below 1/2, for then it is convex in the share, and theta
+everywhere.
+
+The envelope takes another path, from z at each node straight up to the height b (1 - e^((z - z*)/b)): its length is at
+most the root of 1 + e^(2 (z - z*)/b) times that of the real line's.
 """
 
 from __future__ import annotations
@@ -30,24 +39,14 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.law import (
-    BEYOND,
-    COARSEST,
-    FINEST,
-    RULE,
-    Marked,
-    Nodes,
-    TrapezoidLaw,
-    log_left_out,
-    modulus_rounding,
-)
-from jaxacct.dominating_pairs.normal import log_upper_tail, lower_tail, normal_cells
+from jaxacct.dominating_pairs.law import COARSEST, FINEST, RULE, Marked, Nodes, TrapezoidLaw, modulus_rounding, tilted
+from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.dominating_pairs.panels import DEGREE, HIGHEST, POINTS, WEIGHTS, argument
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments
 from jaxacct.precision import as_real, is_concrete, log_complement
 from jaxacct.pytrees import register_dataclass
@@ -69,29 +68,58 @@ tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
 """Values of theta that the quadrature's bound may use."""
 
-SECANTS = -np.log(np.cos(ANGLES / 2))
-"""What the line at each costs a negative power of r: log sec(theta/2)."""
+HIGHEST = 3.1
+"""Largest theta of a line; at pi r may vanish."""
 
-WIDE_ANGLES = np.geomspace(0.02, 40.0, 9)
-"""For q = 1, where r is an exponential and vanishes nowhere, and a line costs nothing."""
+WIDER = 4.0
+"""The same for q = 1 are so many times as high: r is an exponential then, and vanishes nowhere."""
 
-PANELS = RULE // DEGREE
-"""Panels of a piece, where the losses that are kept end."""
+WIDEST_END, FLAT_BY = 0.8, 11 / 6
+"""Scale c of the end of the losses, or s if that is less; and what the place is moved by, in scales: 1 + 1/2 + 1/3.
+Any scale is sound up to which ENDING holds; this one takes few nodes."""
+
+LENGTH_OF_END = 12.5 + FLAT_BY
+"""Scales beyond the place at which the nodes end: there dz/dx is e^-50."""
+
+LONGEST = 46.0
+"""For places beyond so many scales less the reach of the noise the scan's nodes are too far apart. Speed only."""
+
+FAR_AT_END = 2.0
+"""Deviations by which an order may move a law that ends away from its end."""
 
 MOST_PIECES = 32
-"""Most pieces of panels: phases to 32 times PANELS times TURN."""
+"""Most pieces where the losses end: there oscillations are fast, and rare."""
 
-WIDEST = 1.4
-"""Largest half-width of the scan's panels, in deviations, for which losses are marked. Speed only."""
 
-HEIGHT = 30.0
-"""Nats that a moment's integrand may rise by across one panel of the scan. The bound on its error has it."""
+def _ending() -> tuple[np.ndarray, np.ndarray]:
+    """Returns what lines at heights b = beta c come to where the losses end, for each beta; see the module."""
+    apart = 1 / 512
+    y, beta = np.arange(-8.0, 3.0, apart), 0.87 * ANGLES[:, None]
 
-TURN = 13.0
-"""Phase at the last frequency across a panel of the second piece and beyond. The bound on its error has it."""
+    def curve(e: np.ndarray) -> np.ndarray:
+        a = 1 / (1 + e)
+        return np.log(e * a) + a + a**2 / 2 + a**3 / 3
 
-RATIOS_OF_PANELS = np.array([1.7, 2.0, 2.4, 3.0, 4.0, 6.0])
-"""Values of rho that the bound may use."""
+    z, on_line = curve(np.exp(y)), curve(np.exp(y + 1j * beta))
+    moved, slack = on_line.real - z, apart / np.cos(beta / 2) ** 4
+    ahead, back = np.max(moved, axis=1) + slack[:, 0], np.max(-moved, axis=1) + slack[:, 0]
+    below = np.max(np.maximum(-z, 0.0) * np.maximum(moved, 0.0), axis=1) + 2 * slack[:, 0]
+    grown = -4 * np.log(np.cos(beta[:, 0] / 2)) + below * WIDEST_END**2
+    cells = np.searchsorted(y, CELLS)
+    heights, fronts = (
+        np.maximum.reduceat(part, cells, axis=1) + slack for part in (np.abs(on_line.imag), on_line.real)
+    )
+    return np.stack([beta[:, 0], np.max(heights, axis=1), ahead, back, grown]), np.stack([heights, fronts])
+
+
+CELLS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
+"""Where cells begin in which a line's height and its real part are bounded apart, in scales about the end."""
+
+PLAIN = np.stack([ANGLES, ANGLES, *np.zeros((3, len(ANGLES)))])
+ENDING, (HEIGHTS, FRONTS) = _ending()
+"""For each line, in units of s or of c: its height in x, that of its highest point in z, how far it lies ahead of and
+behind the real z of the same x at most, and the log of what it grows by. For each of its cells, its highest point and
+how far it reaches beyond the place, both in z."""
 
 
 @register_dataclass
@@ -273,282 +301,182 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
         # Losses of the Gaussian mechanism itself are never rare.
         s, q, removes = self.pair._fields()
-        z = self._at_ratio(jnp.where(removes, large, -small))
-        z = jnp.where(z > 0, z, jnp.inf)
+        known = jnp.where(removes, large, -small)
+        z = s * jnp.log(jnp.maximum(jnp.expm1(known) / q + 1, 0.0)) + 0.5 / s
         # About where no more of P lies beyond: of the base, and for "remove" of q times the law around 1/s.
         logs = jnp.stack([log_mass, jnp.where(removes, log_mass - jnp.log(q), 0.0)])
-        a = 2 * jnp.maximum(-logs - 0.92, 0.5)
-        roots = jnp.sqrt(a - jnp.log(jnp.maximum(a, 1.0)))
-        place = jnp.minimum(z, jnp.maximum(roots[0], roots[1] + jnp.where(removes, 1 / s, 0.0)))
-        half = (place + arithmetic().reach) / (2 * PANELS)
-        fits = half < WIDEST * jnp.minimum(2 * s, 1.0)
-        return jnp.where((q < 1) & fits, place, jnp.inf)
+        a = jnp.maximum(-2 * logs - 1.84, 1.0)
+        roots = jnp.sqrt(a - jnp.log(a)) + jnp.stack([0.0, jnp.where(removes, 1 / s, 0.0)])
+        place = jnp.minimum(jnp.where(z > 0, z, jnp.inf), jnp.max(roots))
+        fits = (q < 1) & (place < LONGEST * _scale_of_end(s) - arithmetic().reach)
+        return jnp.where(fits, place, jnp.inf)
 
     def marked(self, place: Array) -> Marked:
         s, q, removes = self.pair._fields()
         there = jnp.isfinite(place)
         z = jnp.where(there, place, 1.0)
-        v = jnp.stack([-z, 1 / s - z])
-        tails = lower_tail(-jnp.abs(v))
-        base, shifted = jnp.where(there, jnp.where(v < 0, tails, 1 - tails), 0.0)
+        u, sign = (z - 0.5 / s) / s, jnp.where(removes, 1.0, -1.0)
+        base, shifted = jnp.where(there, ndtr(jnp.stack([-z, 1 / s - z])), 0.0)
         mixture = (1 - q) * base + q * shifted
-        # A tail errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, which is two of 1/s and the place.
-        most = jnp.max(jnp.abs(v))
-        units = 24 + 8 * most**2 + 2 * (most + 1) * (1 / s + z)
-        log_r, _ = self._curve(z)
-        # By the logarithm of a sum it is right to some units of 1, of itself and of u.
-        rounding = 16 * roundoff() * (1 + jnp.abs(log_r) + (z + 0.5 / s) / s)
+        # A tail at v errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, two of |v| and of m = z + 1/s >= |v|.
+        units = jnp.where(there, 32 + 12 * (z + 1 / s) ** 2, 0.0)
+        log_r = jnp.log((1 - q) + q * jnp.exp(u))
+        # It is right to some units of 1, of itself and of u.
+        loss = sign * log_r - 16 * roundoff() * (1 + jnp.abs(log_r) + jnp.abs(u)) * sign
         p, of_q = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
-        loss = jnp.where(removes, log_r, -log_r) - jnp.where(removes, rounding, -rounding)
-        return Marked(place, p, of_q, jnp.where(there, units, 0.0) * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
+        return Marked(place, p, of_q, units * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
 
-    def _end(self) -> tuple[Array, Array]:
-        """Returns where the losses end that are kept, and whether they end."""
-        assert self.left_out is not None
-        there = jnp.isfinite(self.left_out.place)
-        return jnp.where(there, self.left_out.place, 1.0), there
+    def _span(self) -> Array:
+        return _span(*self.pair._fields(), self._place())
 
-    def _logs(self) -> tuple[Array, Array]:
-        """Returns log(1 - q) and log(q/(1 - q))."""
-        q = self.pair._fields()[1]
-        base = jnp.log1p(-jnp.minimum(q, 1 - roundoff()))
-        return base, jnp.log(q) - base
-
-    def _log_odds(self, z: Array) -> Array:
-        """Returns the log of q e^u over 1 - q."""
-        s = self.pair._fields()[0]
-        return self._logs()[1] + (z - 0.5 / s) / s
-
-    def _curve(self, z: Array) -> tuple[Array, Array]:
-        """Returns log r, right to some units of 1 and of u, and the share of q e^u in r; q < 1.
-
-        For bounds, and where panels end: there e^u is far from where it overflows. The loss rises by share/s in z.
-        """
-        odds = jnp.exp(self._log_odds(z))
-        return self._logs()[0] + jnp.log1p(odds), odds / (1 + odds)
-
-    def _at_ratio(self, log_r: Array) -> Array:
-        """Returns about where r is so large."""
-        s, q, _ = self.pair._fields()
-        return s * jnp.log(jnp.maximum(jnp.expm1(log_r) / q + 1, 0.0)) + 0.5 / s
-
-    def _room(self) -> tuple[Array, Array]:
-        """Returns the length of the scan beyond the reach of two normal laws, and how far each order moves the law.
-
-        "remove": a tilted law lies between normal ones around 0 and (order + 1)/s. "add": its density, log-concave, is
-        steepest by order/s times the share of q e^u in r, which is at most q where z < 0.
-        """
-        s, q, removes = self.pair._fields()
-        spacing = jnp.minimum(FINEST * s, COARSEST)
-        finer = jnp.minimum(jnp.maximum(spacing / 2, LEAST_ADD), spacing)
-        spacing = jnp.where(q == 1, COARSEST, jnp.where(removes, spacing, finer))
-        return jnp.maximum(RULE * spacing - 2 * arithmetic().reach, 0.0), jnp.where(removes, 1.0, q) / s
+    def _place(self) -> Array | None:
+        return None if self.left_out is None else self.left_out.place
 
     def largest_order(self) -> Array:
-        room, each = self._room()
-        whole = jnp.maximum(room / each - 1, 0.0)
-        if self.left_out is None:
-            return whole
-        removes = self.pair._fields()[2]
-        place, there = self._end()
-        # So large that the panels at the end have e^HEIGHT times as much at one end as at the other; with the order of
-        # the other direction moments fall towards the end.
-        width = (place + arithmetic().reach) / PANELS
-        last, before = self._curve(jnp.stack([place, place - width]))[0]
-        return jnp.where(there & removes, HEIGHT / (last - before), whole)
+        (_, step, largest), place = self._span(), self._place()
+        if place is None:
+            return largest
+        # Where the losses end, that up to which the bound on the scan's error is small enough for very many steps.
+        _, _, removes = self.pair._fields()
+        b, constant, power, _ = self._lines()
+        most = jnp.max((b * (2 * jnp.pi / step) - constant - (arithmetic().cut + 4)) / power) - removes
+        return jnp.where(place < jnp.inf, jnp.minimum(largest, most), largest)
+
+    def _lines(self) -> Array:
+        return _lines(*self.pair._fields(), self._place())
 
     def scan(self) -> Nodes:
-        _, _, removes = self.pair._fields()
-        reach, (far, _) = arithmetic().reach, self._room()
-        low, step = jnp.where(removes, -reach, -reach - far), (2 * reach + far) / RULE
-        return self._nodes(low, step, self._even(self._end()[0]) if self.left_out is not None else None)
-
-    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        found = super().pieces(order, w, window)
-        if self.left_out is None:
-            return found
-        place, there = self._end()
-        turns = w * jnp.log1p(jnp.exp(self._log_odds(place))) / TURN
-        others = jnp.ceil(jnp.maximum(turns - 1, 0.0) / PANELS)
-        return jnp.where(there, jnp.clip(1 + others, 1, MOST_PIECES).astype(jnp.int32), found)
-
-    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
-        edges = None if self.left_out is None else self._edges(index, pieces)
-        return self._piece(window, index, pieces, edges)
-
-    def piece_and_error(
-        self, order: Array, w: Array, window: tuple[Array, Array], index: Array, pieces: Array
-    ) -> tuple[Nodes, Array]:
-        if self.left_out is None:
-            return super().piece_and_error(order, w, window, index, pieces)
-        edges = self._edges(index, pieces)
-        missed = jnp.where(self._end()[1], self._log_panel_error(order, w, edges), -jnp.inf)
-        return self._piece(window, index, pieces, edges), missed
-
-    def _piece(
-        self, window: tuple[Array, Array], index: Array | int, pieces: Array | int, edges: Array | None
-    ) -> Nodes:
-        step = self.step(window, pieces)
-        return self._nodes(window[0] + step * RULE * index, step, edges)
+        low, step, _ = self._span()
+        return self.nodes(low, step)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
-        return replace(self, left_out=None)._nodes(low, step, None)
-
-    def _nodes(self, low: Array, step: Array, edges: Array | None) -> Nodes:
-        """Returns nodes of the trapezoid rule; where the losses end, those of panels."""
-        s, _, removes = self.pair._fields()
-        infinite = missing = jnp.zeros_like(s)
-        z, weight = low + step * jnp.asarray(np.arange(RULE) + 0.5, s.dtype), step
-        if self.left_out is not None and edges is not None:
+        x, losses, log_p = _nodes(*self.pair._fields(), self._place(), low, step)
+        infinite = missing = jnp.zeros_like(step)
+        if self.left_out is not None:
             infinite, missing = self.left_out.p, self.left_out.q
-            _, there = self._end()
-            starts, widths = (jnp.repeat(part, DEGREE) for part in (edges[:-1], jnp.diff(edges)))
-            points, weights = (jnp.asarray(np.tile(each, PANELS), s.dtype) for each in (POINTS, WEIGHTS))
-            z, weight = jnp.where(there, starts + widths * points, z), jnp.where(there, widths * weights, weight)
-        log_r = self._log_ratio(z)
-        base = jnp.log(weight) - 0.5 * z**2 - 0.5 * math.log(2 * math.pi)
-        mixture = base + log_r
-        return Nodes(
-            losses=jnp.where(removes, log_r, -log_r),
-            log_p=jnp.where(removes, mixture, base),
-            log_q=jnp.where(removes, base, mixture),
-            infinite=infinite,
-            missing=missing,
-            places=z,
-        )
+        return Nodes(losses, log_p, log_p - losses, infinite, missing, x)
 
-    def _log_ratio(self, z: Array) -> Array:
-        """Returns log r, right to LOG_UNITS of itself; inf where it overflows.
+    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
+        _, _, removes = self.pair._fields()
+        b, constant, power, turn = self._lines()
+        return b, constant + (order + removes) * power + w * turn
 
-        r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put back after the logarithm (what
-        it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where that sum has lost digits
-        when q is near 1.
-        """
-        (s, q, _), limit = self.pair._fields(), arithmetic().largest_exponent
-        u = (z - 0.5 / s) / s
-        # q e^u, by its exponent where e^u alone would overflow.
-        growth = u + jnp.log(q)
-        is_vast = u > limit
-        grown = jnp.where(is_vast, 1.0, q) * jnp.exp(jnp.where(is_vast, jnp.minimum(growth, 1.1 * limit), u))
-        more = jnp.where(jnp.abs(u) < 0.5, q * jnp.expm1(jnp.clip(u, -0.5, 0.5)), grown - q)
-        is_small = more < -0.5
-        r = jnp.where(is_small, (1 - q) + grown, 1 + more)
-        log_r = jnp.log(r) + jnp.where(is_small, 0.0, (more - (r - 1)) / r)
-        return jnp.where(growth > limit, growth, log_r)
-
-    def _even(self, place: Array) -> Array:
-        """Returns the ends (PANELS + 1,) of panels that are evenly spaced up to a place."""
-        share = jnp.asarray(np.arange(PANELS + 1) / PANELS, place.dtype)
-        return place * share - arithmetic().reach * (1 - share)
-
-    def _edges(self, index: Array | int, pieces: Array | int) -> Array:
-        """Returns the ends (PANELS + 1,) of one piece's panels.
-
-        The first piece's are evenly spaced in z, up to where the others begin; theirs are in the loss.
-        """
-        s, place, low = self.pair._fields()[0], self._end()[0], -arithmetic().reach
-        if isinstance(pieces, int) and pieces == 1:
-            return self._even(place)
-        others = jnp.asarray(PANELS * (pieces - 1), s.dtype)
-        width = (place - low) / PANELS
-        # By log(r/(1 - q)) = log(1 + e^x), x the log of q e^u over 1 - q, linear in z.
-        logit, last = self._logs()[1], self._log_odds(place)
-        top = jnp.log1p(jnp.exp(last))
-        # Where the loss begins to rise more in a panel of that width than in one of the others.
-        share = jnp.minimum(top * s / (others * width), 0.999)
-        first = jnp.clip(jnp.log(share / (1 - share)), self._log_odds(low + width), last)
-        bottom = jnp.log1p(jnp.exp(first))
-        at = (PANELS * (index - 1) + jnp.arange(PANELS + 1, dtype=s.dtype)) / others
-        odds = jnp.log(jnp.expm1(bottom + (top - bottom) * at))
-        start, graded = (s * (x - logit) + 0.5 / s for x in (first, odds))
-        start = jnp.where(others > 0, jnp.minimum(start, place), place)
-        graded = jnp.where(at < 1, jnp.clip(graded, start, place), place)
-        return jnp.where(index == 0, self._even(start), jnp.where(at > 0, graded, start))
-
-    def log_pieces_error(self, order: Array, w: Array, window: tuple[Array, Array], pieces: Array) -> Array:
-        whole = self.log_quadrature_error(order, w, self.step(window, pieces))
-        return whole if self.left_out is None else jnp.where(self._end()[1], log_left_out(), whole)
-
-    def _log_panel_error(self, order: Array, w: Array, edges: Array) -> Array:
-        """Returns a bound on the log of what panels miss of a moment of order t + iw', |w'| <= w; see the module."""
-        s, _, removes = self.pair._fields()
-        half, rho = jnp.diff(edges)[:, None] / 2, RATIOS_OF_PANELS[None]
-        # 64/15 over the root of 2 pi, and what the ratio gains.
-        gain = np.log(1.71) - (2 * DEGREE - 2) * np.log(rho) - np.log1p(-(rho**-2))
-        wider, higher, gain = (jnp.asarray(v, s.dtype) for v in ((rho + 1 / rho) / 2 - 1, (rho - 1 / rho) / 2, gain))
-        beyond, height = half * wider, half * higher
-        ends = jnp.stack([edges[:-1, None] - beyond, edges[1:, None] + beyond])
-        (low, high), (logs, shares) = ends, self._curve(ends)
-        theta = height / s
-        nearest = jnp.maximum(jnp.maximum(low, -high), 0.0)
-        turn = argument(shares[1], jnp.minimum(theta, HIGHEST))
-        # Up to an argument of pi/2 |r| is least where Re z is. Logarithms of r are absolutely right.
-        power = jnp.where(removes, (order + 1) * logs[1], -order * (logs[0] + _log_shrunk(shares[0], theta))) + scaled(
-            1e-9
-        )
-        modulus = 0.5 * (height**2 - nearest**2) + power + w * turn
-        fits = theta < jnp.where(removes, HIGHEST, jnp.pi / 2)
-        errors = jnp.where(fits, jnp.log(half) + modulus + gain, jnp.inf)
-        # An empty panel misses nothing.
-        return jnp.log(jnp.sum(jnp.where(half[:, 0] > 0, jnp.exp(jnp.min(errors, axis=1)), 0.0)))
-
-    def log_moment_error(self, order: Array, step: Array, value: Array) -> Array:
-        whole = super().log_moment_error(order, step, value)
-        if self.left_out is None:
-            return whole
-        place, there = self._end()
-        # Over what the nodes come to, which is off by that much: by less than half of itself, or it says nothing.
-        missed = self._log_panel_error(order, jnp.zeros_like(order), self._even(place)) - value
-        missed = jnp.where(missed < -1.0, missed + 0.7, jnp.inf)
-        return jnp.where(there, jnp.log(jnp.exp(missed) + math.exp(log_left_out())), whole)
-
-    def widest_step(self, order: Array, w: Array) -> Array:
-        b, cost = self._costs(order, w)
-        return jnp.max(b / (cost + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
-
-    def _costs(self, order: Array, w: Array) -> tuple[Array, Array]:
-        """Returns heights of lines in z, and the log of what the integral of the modulus on each is to a moment."""
-        s, q, removes = self.pair._fields()
-        wide, angles, secants = (jnp.asarray(each, s.dtype) for each in (WIDE_ANGLES, ANGLES, SECANTS))
-        theta = jnp.where(q == 1, wide, angles)
-        b, of_powers = theta * s, jnp.where(removes | (q == 1), 0.0, order)
-        return b, 0.5 * b**2 + w * theta + of_powers * secants
-
-    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        b, cost = self._costs(order, w)
-        return jnp.log(2 * jnp.exp(jnp.min(cost - b * (2 * jnp.pi / step))) + math.exp(log_left_out()))
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        place = self._place()
+        most = self.most_pieces if place is None else jnp.where(place < jnp.inf, MOST_PIECES, self.most_pieces)
+        return jnp.minimum(self.pieces_needed(order, w, window), most)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
-        logs = nodes.log_p + order * nodes.losses
-        log_total = jax.nn.logsumexp(logs)
-        weights = jnp.exp(logs - log_total)
-        log_r = jnp.where(removes, nodes.losses, -nodes.losses)
-        share = jnp.exp(jnp.minimum((nodes.places - 0.5 / s) / s + jnp.log(q) - log_r, 0.0))
+        weights = tilted(nodes, order)
+        share = 1 - (1 - q) * jnp.exp(jnp.where(removes, -nodes.losses, nodes.losses))
         # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
         mode = jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
         slopes = jnp.stack([jnp.sqrt(jnp.sum(weights * share**2)), mode])
-        b = w * slopes / s
-        b = jnp.where(q == 1, b, jnp.minimum(b, STEEPEST * s))
-        theta = (b / s)[:, None]
-        # The argument of r/|r(Re z)| = 1 - share + share e^(i theta), and the logarithm of its modulus, by bounds.
-        angle = jnp.where(q == 1, theta, share[None] * jnp.sin(theta))
-        shrink = jnp.where(q == 1, 0.0, 4 * (share * (1 - share))[None] * jnp.sin(theta / 2) ** 2)
-        modulus = 0.5 * jnp.where(removes, -(order + 1) * shrink, order * shrink / (1 - shrink))
-        sums = jnp.sum(weights[None] * jnp.exp(modulus - w * angle), axis=1)
-        if self.left_out is not None:
-            # The tilted density at the end, and for "add" the most that r^-order may be larger beside it.
-            place, there = self._end()
-            log_last, last = self._curve(place)
-            theta = theta[:, 0]
-            power = jnp.where(removes, (order + 1) * log_last, -order * (log_last + _log_shrunk(last, theta)))
-            log_end = power + scaled(1e-9) - 0.5 * (place**2 + math.log(2 * math.pi)) - log_total
-            back = jnp.exp(log_end) * s / (w * last * jnp.sinc(theta / jnp.pi))
-            sums = sums + jnp.where(there, back, 0.0)
-        found = 0.5 * b**2 + jnp.log(sums) + modulus_rounding()
+        is_mixed = jnp.where(q < 1, 1.0, 0.0)
+        place = self._place()
+        z = nodes.places if place is None else _places(s, place, nodes.places)[0]
+
+        def bound(slope: Array) -> Array:
+            # The height over s, up to a steepest one unless r is an exponential.
+            theta: Array = jnp.minimum(w * slope / s**2, STEEPEST / is_mixed)
+            longer: Array | float = 0.0
+            if place is not None:
+                # Down to the real line where the losses end; the way there is longer by the root of 1 + fade^2.
+                fade = jnp.exp((z - place) / (s * theta))
+                theta, longer = theta - theta * fade, 0.5 * fade**2
+            square = theta**2
+            # Bounds on the argument of r/|r(Re z)| = 1 - share + share e^(i theta), and on the log of its modulus.
+            turn = share * theta * (1 - is_mixed / 6 * square)
+            shrink = share * (1 - share) * square
+            less = jnp.where(removes, (order + 1) * shrink * (1 - square / 12), order * shrink / (shrink - 1))
+            return jnp.log(jnp.sum(weights * jnp.exp(0.5 * (s**2 * square - less) + longer - w * turn)))
+
+        found = jax.vmap(bound)(slopes) + modulus_rounding()
         return jnp.min(jnp.where(found < 0, found, 0.0))
 
 
-def _log_shrunk(share: Array, theta: Array) -> Array:
-    """Returns log |1 - share + share e^(i theta)|."""
-    return 0.5 * jnp.log1p(-4 * share * (1 - share) * jnp.sin(theta / 2) ** 2)
+def _scale_of_end(s: Array) -> Array:
+    return jnp.minimum(s, WIDEST_END)
+
+
+def _places(s: Array, place: Array, x: Array) -> tuple[Array, Array]:
+    """Returns z at x, and the log of dz/dx, where the losses end at z = ``place``; x and 0 where they do not."""
+    c = _scale_of_end(s)
+    v = jnp.log1p(jnp.exp((x - place) / c - FLAT_BY))
+    a = jnp.exp(-v)
+    return x - c * (v - a * (1 + a * (0.5 + a / 3)) + FLAT_BY), -4 * v
+
+
+@jax.jit
+def _span(s: Array, q: Array, removes: Array, place: Array | None) -> Array:
+    """Returns where the scan begins, the distance of its nodes, and up to which order it covers the law.
+
+    A tilted law lies between normal ones around 0 and (order + 1)/s for "remove".
+
+    For "add" its density, log-concave, is steepest by order/s times the share of q e^u in r, which is at most q where z
+    < 0. The order moves it by so much, and so far the scan is longer than the reach of the noise.
+    """
+    reach = arithmetic().reach
+    spacing = jnp.minimum(FINEST * s, jnp.where(removes, COARSEST, jnp.clip(FINEST / 2 * s, LEAST_ADD, COARSEST / 2)))
+    far = jnp.maximum(RULE * jnp.where(q == 1, COARSEST, spacing) - 2 * reach, 0.0)
+    high = reach + jnp.where(removes, far, 0.0)
+    if place is not None:
+        is_end = place < jnp.inf
+        far = jnp.where(is_end, jnp.where(removes, jnp.inf, FAR_AT_END), far)
+        high = jnp.where(is_end, place + LENGTH_OF_END * _scale_of_end(s), high)
+    low = -reach - jnp.where(removes, 0.0, far)
+    return jnp.stack([low, (high - low) / RULE, jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)])
+
+
+@jax.jit
+def _nodes(
+    s: Array, q: Array, removes: Array, place: Array | None, low: Array, step: Array
+) -> tuple[Array, Array, Array]:
+    """Returns RULE nodes: their places, losses and logs of P's masses."""
+    x = low + step * jnp.asarray(np.arange(RULE) + 0.5, s.dtype)
+    z, log_weight = (x, 0.0) if place is None else _places(s, place, x)
+    log_r = _log_ratio(s, q, z)
+    log_p = log_weight - 0.5 * z**2 + jnp.log(step / math.sqrt(2 * math.pi)) + jnp.where(removes, log_r, 0.0)
+    return x, jnp.where(removes, log_r, -log_r), log_p
+
+
+def _log_ratio(s: Array, q: Array, z: Array) -> Array:
+    """Returns log r, right to LOG_UNITS of itself, by the logarithm of 1 + (r - 1) down to r = 3/4.
+
+    Below that of (1 - q) + q e^u, for r - 1 has lost digits when q is near 1; that of q e^u where e^u would overflow.
+    """
+    u = (z - 0.5 / s) / s
+    capped = jnp.minimum(u, arithmetic().largest_exponent)
+    more = q * jnp.expm1(capped)
+    log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
+    return jnp.where(u > capped, jnp.maximum(log_r, u + jnp.log(q)), log_r)
+
+
+@jax.jit
+def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Array:
+    """Returns heights b of lines in x, and by what the logs of integrals on them exceed that of a moment (4, J).
+
+    The latter as three numbers for each: a constant, and what a unit of t + 1, or of t for "add", and one of w add.
+    """
+    is_end = jnp.zeros((), bool) if place is None else jnp.isfinite(place)
+    is_mixed = jnp.where(q < 1, 1.0, 0.0)
+    table = jnp.asarray(PLAIN, s.dtype)
+    if place is not None:
+        table = jnp.where(is_end, jnp.asarray(ENDING, s.dtype), table)
+    line, height, ahead, back, growth = table
+    c = jnp.where(is_end, _scale_of_end(s), jnp.where(q == 1, WIDER, s))
+    theta = c / s * height
+    share, turn = jnp.ones_like(theta), theta
+    constant = 0.5 * (c * height) ** 2 + growth
+    if place is not None:
+        shares = jax.nn.sigmoid((place + c * FRONTS - 0.5 / s) / s + jnp.log(q) - jnp.log1p(-q))
+        share, turns = jnp.max(shares, axis=1), c / s * HEIGHTS * jnp.where(shares < 0.5, shares, 1.0)
+        turn = jnp.where(is_end, jnp.max(turns, axis=1), theta)
+        constant = constant + jnp.where(is_end, place, 0.0) * c * back
+    power = share * (c / s) * jnp.where(removes, ahead, back)
+    even = jnp.minimum(share, 0.5)
+    shrink = 4 * even * (1 - even) * jnp.sin(jnp.minimum(theta, HIGHEST) / 2) ** 2
+    power = power - jnp.where(removes, 0.0, is_mixed / 2) * jnp.log(1 - shrink)
+    constant = jnp.where(theta * is_mixed < HIGHEST, constant, jnp.inf)
+    return jnp.stack([c * line, constant, power, turn])

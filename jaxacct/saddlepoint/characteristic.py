@@ -119,10 +119,9 @@ def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
     pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
-    given = pair, window, pieces, (known.value, known.slope), order, end, spacing, tiles
+    given = pair, window, pieces, (known.value, known.slope), order, spacing, tiles
     real, imaginary, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
-    missed = 2 * (jnp.exp(law.log_pieces_error(order, end, window, pieces)) + spread[-1])
-    spread = spread[:-1]
+    missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
     if arithmetic() == PAIR:
         apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
         doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
@@ -158,7 +157,7 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
 
 def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how: Any) -> Sums:
     """Returns what ``add`` makes of the pieces at so many frequencies, and their spread."""
-    *_, order, _, _, _, _, taken = given
+    *_, order, _, _, _, taken = given
     nothing = jnp.zeros(frequencies, order.dtype)
 
     def piece(sums: Sums, given: Any) -> Sums:
@@ -166,20 +165,17 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how:
         weights, angles, more = _of_piece(i, *rest)
         return i + 1, *add(weights, angles, first, tiles, real, imaginary), spread + more
 
-    none = jnp.zeros(4 if arithmetic() == PAIR else 2, order.dtype)
+    none = jnp.zeros(3 if arithmetic() == PAIR else 1, order.dtype)
     start: Sums = (jnp.zeros_like(taken), nothing, nothing, none)
     return by_work.while_loop(lambda sums, given: sums[0] < given[-1], piece, start, given, **how)[1:]
 
 
-def _of_piece(
-    i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, end: Array, spacing: Array
-) -> Sums:
+def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, spacing: Array) -> Sums:
     """Returns the weights of one piece of the nodes, their angles at the first frequency, and what they err by.
 
-    That is their spread, in pairs also the spread's square and the mean of the angles, and what the piece misses of
-    moments up to the last frequency.
+    That is their spread, in pairs also the spread's square and the mean of the angles.
     """
-    nodes, missed = law_of(pair).piece_and_error(order, end, window, i, pieces)
+    nodes = law_of(pair).piece(window, i, pieces)
     value, slope = known
     weights = jnp.exp(nodes.log_p + order * nodes.losses - value)
     deviations = nodes.losses - slope
@@ -188,7 +184,6 @@ def _of_piece(
     errors = [jnp.sum(weights * sizes)]
     if arithmetic() == PAIR:
         errors += [jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)]
-    errors.append(jnp.exp(missed - value))
     return weights, angles, jnp.stack(errors)
 
 

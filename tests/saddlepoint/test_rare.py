@@ -10,6 +10,15 @@ import jaxacct as ja
 from jaxacct.composition import directed_parts
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.law import law_of, moments
+from jaxacct.dominating_pairs.subsampled_gaussian import (
+    CELLS,
+    ENDING,
+    FLAT_BY,
+    FRONTS,
+    HEIGHTS,
+    WIDEST_END,
+    _places,
+)
 from jaxacct.pytrees import without_axes
 from jaxacct.saddlepoint.rare import ends_of, kept, rare_beyond
 from jaxacct.saddlepoint.sums import scanned
@@ -30,17 +39,15 @@ def look(s, q, removes, place, order, w):
     window = law.window(order, scan)
     pieces = law.pieces(order, w, window)
 
-    def add(i, state):
-        total, missed = state
-        nodes, error = law.piece_and_error(order, w, window, i, pieces)
+    def add(i, total):
+        nodes = law.piece(window, i, pieces)
         phases = w * nodes.losses
         weights = jnp.exp(nodes.log_p + order * nodes.losses)
-        found = jnp.stack([jnp.sum(weights * jnp.cos(phases)), jnp.sum(weights * jnp.sin(phases))])
-        return total + found, missed + jnp.exp(error)
+        return total + jnp.stack([jnp.sum(weights * jnp.cos(phases)), jnp.sum(weights * jnp.sin(phases))])
 
-    total, missed = jax.lax.fori_loop(0, pieces, add, (jnp.zeros(2), jnp.zeros(())))
-    missed = missed / jnp.exp(known.value) + jnp.exp(law.log_pieces_error(order, w, window, pieces))
-    of_moment = jnp.exp(law.log_moment_error(order, scan.places[1] - scan.places[0], known.value))
+    total = jax.lax.fori_loop(0, pieces, add, jnp.zeros(2))
+    missed = jnp.exp(law.log_quadrature_error(order, w, law.step(window, pieces)))
+    of_moment = jnp.exp(law.log_quadrature_error(order, 0 * w, scan.places[1] - scan.places[0]))
     nothing = scan.infinite, scan.missing
     return known.value, total, missed, of_moment, law.log_envelope(order, w, scan), law.largest_order(), nothing
 
@@ -62,6 +69,35 @@ def truth(s, q, removes, place, order, w):
         1 - jnp.sum(jnp.exp(base + rest)) for rest in (jnp.where(removes, log_r, 0), jnp.where(removes, 0, log_r))
     )
     return value, of_w, p, of_q
+
+
+def test_where_the_losses_end_on_lines_beside_the_real_one():
+    """What bounds the rule's error there, at random points of each line."""
+    random = np.random.default_rng(7)
+    real, scale = 5.0, WIDEST_END
+
+    def on_line(y):
+        a = 1 / (1 + np.exp(y))
+        return np.log1p(-a) + a + a**2 / 2 + a**3 / 3, a**4
+
+    y = np.concatenate([random.uniform(-12, 14, 4000), random.uniform(-4, 2, 4000)])
+    at, slope = on_line(y)
+    with jax.enable_x64(True):
+        x = real + scale * (y + FLAT_BY)
+        places, log_slope = _places(1.0, real, jnp.asarray(x))
+    np.testing.assert_allclose(places, real + scale * at, atol=1e-13)
+    np.testing.assert_allclose(log_slope, np.log(slope), atol=1e-12)
+    for (line, height, ahead, back, growth), heights, fronts in zip(ENDING.T, HEIGHTS, FRONTS, strict=True):
+        found, steep = on_line(y + 1j * line)
+        cell = np.maximum(np.searchsorted(CELLS, y, side="right") - 1, 0)
+        assert np.all(np.abs(found.imag) <= height)
+        assert np.all(np.abs(found.imag) <= heights[cell])
+        assert np.all(found.real <= fronts[cell])
+        assert np.all(found.real - at <= ahead)
+        assert np.all(at - found.real <= back)
+        below = np.maximum(-at, 0) * np.maximum(found.real - at, 0) * scale**2
+        assert np.all(np.log(np.abs(steep) / slope) + below <= growth)
+        assert height < 1.2 * np.max(np.abs(found.imag)) + 0.01  # of use, too
 
 
 def settings(count):
