@@ -219,14 +219,11 @@ def answer(
 
 
 def _plain(call: _Call) -> Bounds | None:
-    """Plain Gaussian mechanisms: a closed form, whatever the numbers, and no other route says more.
-
-    Numbers only: within a trace the exact accountant sees the same, and has the derivatives.
-    """
-    known = call.is_certain() and call.is_concrete() and one_run.is_plain(call.mechanism)
+    """Plain Gaussian mechanisms: a closed form, whatever the numbers, and no other route says more."""
+    known = call.is_certain() and one_run.is_plain(call.mechanism)
     if not known or needs_pairs("auto", *call.run):
         return None
-    return outside(one_run.of_plain(call.relation, *call.run))
+    return unchecked(*saddlepoint.accountant.asked(*call.run, call.relation))
 
 
 def _by_curve_alone(call: _Call) -> Bounds | None:

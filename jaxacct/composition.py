@@ -108,11 +108,11 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     What is ``known`` of it says that all is one run, in one part with one row; what cannot be seen to be is as it is.
     """
     if known is Once.ITSELF:
-        return _directed(*without_noops(mechanism, _counted(steps)), relation)
+        return _directed(*without_noops(mechanism, counted(steps)), relation)
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
     else:
-        mechanism, steps = without_noops(mechanism, _counted(steps))
+        mechanism, steps = without_noops(mechanism, counted(steps))
         nested = [_directed(part, count, relation) for part, count in mechanism.apart(steps)]
     if len(nested) == 1:
         return nested[0]
@@ -179,7 +179,7 @@ def length_class(length: int) -> int:
     return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
 
 
-def _counted(steps: Any) -> Any:
+def counted(steps: Any) -> Any:
     """Returns numbers of runs in the scope's precision; traced ones that would become one by rounding are NaN.
 
     Those between whole numbers stay: derivatives ask for them. Brackets refuse them (:func:`facts_of`).

@@ -59,15 +59,15 @@ class ForEpsilon:
         """Raises where the number is none, or is concrete and out of range."""
         validation.check_delta(self.delta, pure=True)
 
-    def close(self, bounds: Bounds, facts: Facts) -> Bounds:
+    def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run.
 
-        By the supremum s of finite losses delta(eps) is at most 1 - e^(eps - s), besides the mass of infinite ones: so
-        eps is at most s + log(1 - delta).
+        ``is_inside`` says that delta is known to be in (0, 1). By the supremum s of finite losses delta(eps) is at most
+        1 - e^(eps - s), besides the mass of infinite ones: so eps is at most s + log(1 - delta).
         """
         delta = self.delta
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
-        valid = facts.is_valid & (delta >= 0) & (delta < 1)
+        valid = facts.is_valid if is_inside else facts.is_valid & (delta >= 0) & (delta < 1)
         least, most = facts.masses or (0.0, 0.0)
         pure = jnp.full_like(lower, jnp.inf)
         if facts.suprema is not None:
@@ -78,7 +78,7 @@ class ForEpsilon:
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
-        lower = jnp.where(delta == 0, pure, lower)
+        lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
         return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
@@ -110,15 +110,16 @@ class ForDelta:
         """Raises where the number is none, or is concrete and out of range."""
         validation.check_epsilon(self.epsilon)
 
-    def close(self, bounds: Bounds, facts: Facts) -> Bounds:
+    def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of delta closed by the mass of infinite losses, and exact where nothing is run.
 
+        ``is_inside`` says that epsilon is known to be in (0, inf).
         By the supremum s of finite losses it is at most 1 - e^(eps - s), besides the mass of infinite ones.
         The upper end is not below the smallest normal float64 unless delta is 0, for the truth may be.
         """
         epsilon = self.epsilon
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
-        valid = facts.is_valid & (epsilon >= 0)
+        valid = facts.is_valid if is_inside else facts.is_valid & (epsilon >= 0)
         least, most = facts.masses or (0.0, 0.0)
         beyond = epsilon == jnp.inf
         lower = jnp.where(beyond, least, lower if facts.masses is None else jnp.maximum(lower, least))
@@ -154,12 +155,10 @@ def unknown(question: Question) -> Bounds:
 def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
     valid = valid & (idle | (lower <= upper))  # nor NaN
-    # Nor is 0 given a sign.
-    lower = jnp.where(valid & ~idle & (lower != 0), lower, 0.0)
-    upper = jnp.where(valid, jnp.where(idle | (upper == 0), 0.0, upper), worst)
-    width = upper - lower
-    narrow = (upper < jnp.inf) & (width <= NEGLIGIBLE * upper)
-    closed = valid & (narrow | (upper <= TINY) | (lower == upper))
-    middle = jnp.where(lower == upper, upper, lower + width / 2)
-    estimate = jnp.where(closed & jnp.isnan(bounds.estimate), middle, jnp.clip(bounds.estimate, lower, upper))
+    # Of a 0 the size is without a sign.
+    lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
+    upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
+    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= TINY))
+    estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
+    estimate = jnp.clip(estimate, lower, upper)
     return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))

@@ -3,25 +3,25 @@
 A mu-GDP mechanism is as private as telling N(0, 1) from N(mu, 1), whose privacy loss at a point x drawn from the latter
 is mu x - mu^2/2. With t = eps/mu - mu/2 the loss exceeds eps for noise above t, by mu for each unit, so that
 
-    delta = integral over s > 0 of phi(t + s) (1 - e^(-mu s)) = phi(t) J,   J = int e^(-t s - s^2/2) (1 - e^(-mu s)) ds.
+    delta = integral over s > 0 of phi(t + s) F(mu s),   F(z) = 1 - e^(-z).
 
 The integrand has one sign, so nothing cancels however small mu or delta is; the usual form, Phi(-t) - e^eps
-Phi(-t - mu), is the difference of two numbers that may agree in all their digits. Where mu is large 1 is far above
-e^(-mu s), and J = R(t) - R(t + mu) with R the Mills ratio, J's limit for mu = inf. For t < -1/2, where delta is above
-0.38, it is taken from its complement, 1 - phi(t) (R(-t) + R(t + mu)).
+Phi(-t - mu), is the difference of two numbers that may agree in all their digits. For t > 0 phi(t) is taken out.
 
-The integrals end where t s + s^2/2 = REACH, which leaves out e^-38 = 3e-17 of them, and are taken by Gauss and
-Legendre's rule in the root w of s over its end: of 2 w e^(-a w^2 - b w^4), a + b = REACH, times (1 - e^(-c w^2))/c in
-J. That is entire, so that n nodes err by at most (32/15) M r^(-2n)/(1 - r^-2), M its largest size on the Bernstein
-ellipse of r for [0, 1], for every r > 1 (Trefethen 2013, "Approximation theory and approximation practice", Theorem
-19.3): for n = 32 at most 1.7e-15 of the integral, t >= -1/2 and c <= REACH/2 (tests/convert/test_normal_quadrature.py).
+*The rule.* With s = log(1 + e^x) it is an integral over the whole line, taken by the trapezoidal rule of step h. Near 0
+s is e^x, so that a step resolves e^(-mu s) and e^(-t s) however fast they fall; far out it is x, as phi asks. At x + i
+a, 0 < a < pi/2, let r > 0 be the real part of s. Then s has an angle below a, an imaginary part below a, and |ds| <= dr
+/ cos a. From |F(z)| <= F(|z|) / cos(arg z), F(c z) <= c F(z) for c >= 1, and Re s^2 >= r^2 - a^2, the integral of the
+integrand's modulus there is at most e^(a^2/2) / cos^3 a times that over the real line, whatever t and mu are. So the
+rule errs by at most 2 e^(a^2/2) / (cos^3 a (e^(2 pi a/h) - 1)) of the integral (Trefethen and Weideman 2014, "The
+exponentially convergent trapezoidal rule", Theorem 5.1): 1.8e-16 for h = 13/64 and a = 1.4. The nodes end where what
+lies beyond is below 1e-17 of it, for t in [LOWEST, HIGHEST].
 
-*Rounding*, with F what elementary functions may be off by
-(:attr:`.Arithmetic.function`). A term of a rule is within 2 F + 10 u on the
-weighted average, for that of the exponents' sizes is at most 3/2; the sum of 32 terms of one sign adds 31 u, the rule
-itself 15 u, its nodes and weights as NumPy has them 24 u, products the rest of 100 u. In a difference, R(t) - R(t + mu)
-or 1 - phi(t) (R(-t) + R(t + mu)), that grows with its condition; of the former at most fivefold, for it is taken where
-mu (t + sqrt(t^2 + 2 REACH)) >= REACH, and there R(t + mu) <= 2/3 R(t).
+*Rounding*, in units of roundoff; 8 of them are what exp, expm1 and log are off by (:attr:`.Arithmetic.function`). Nodes
+are right to 4 and weights to 6. The exponent z = p (p/2 + t), with p = s, or its like for t < 0, moves by 4 t s + 4 s^2
+for the nodes and 3 z for rounding: on the weighted average, where t s + s^2 is 2 at most, 14; where t < 0, up to 5 |t|
+more. F moves by 5 with its argument. With functions, products and what was cut that is below 90 beside the sum's own
+(:meth:`.Arithmetic.of_sum`). The logarithm of the sum and t^2/2 are no larger than log delta, of which 10 more go.
 """
 
 from __future__ import annotations
@@ -38,145 +38,206 @@ from jaxtyping import Array
 from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.precision import TINY
 
-REACH = 38.0
-"""Nats by which the integrand has fallen where the integrals end."""
+STEP = 13 / 64
+"""Step of the trapezoidal rule, of which multiples are exact; the first lines say how the error depends on it."""
 
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(32)
-NODES, WEIGHTS = ((_POINTS + 1) / 2)[None] ** 2, (_WEIGHTS * (_POINTS + 1) / 2)[None]
-"""Nodes and weights (1, 32) on [0, 1], for a variable whose root is integrated over."""
+_X = STEP * np.arange(-201, 85)
+NODES, WEIGHTS = np.log1p(np.exp(_X)), STEP / (1 + np.exp(-_X)) / np.sqrt(2 * np.pi)
+"""Values of s, and the weights of what is integrated there but for sqrt(2 pi) phi."""
 
-FIRST = np.array([True, False])
-"""Of two integrals the one that e^(-mu s) may be a factor of."""
+LOWEST, HIGHEST = -8.5, 1e3
+"""Ends of t. Below, delta is 1 to all digits; above, it is less than any float64."""
 
-DIRECT = -0.5
-"""Value of t below which delta is taken from its complement."""
+FARTHEST = 1e25
+"""Most of t that upper bounds are taken at: there its rounding is nothing yet beside t^2 / 2."""
 
-NEWTON = 60
-"""Most of Newton's steps. They run monotonically into the root; 25 is the most that random settings took."""
+LEAST = 1e-20
+"""Mu below which 1 - e^(-mu s) is mu s to all digits of float64, for s up to the last node."""
 
-FARTHEST = 1e9
-"""Standard deviations beyond which delta is only bounded."""
+SURE = 2.0**-29
+"""Move of Newton's last step, over which a slope changes by less than is allowed for. Larger is sound, and wider."""
 
 FEW, LARGEST = 30.0, 700.0
 """Epsilons from which e^eps - 1 is e^eps, and up to which that is a number."""
 
-LEAST = 1e-20
-"""Mu below which 1 - e^(-mu s) is mu s to all digits of float64, for s up to REACH."""
-
 LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
-
-
-class Point(NamedTuple):
-    """A point of the curve delta(epsilon; mu), elementwise."""
-
-    log_delta: Array
-    allowance: Array
-    """Bound on the absolute error of ``log_delta``."""
-    by_epsilon: Array
-    """Derivative of log delta in epsilon, below 0."""
-    by_log_mu: Array
-    """Derivative of log delta in log mu, above 0."""
-
-
-def point(mu: Array, epsilon: Array) -> Point:
-    """Returns log delta and its slopes for mu in (0, inf) and epsilon >= 0, of one shape. Inside the float64 scope."""
-    # t errs by 2 u of its terms, by which its two functions below move at most |t| + 2 times as far, relative to them.
-    ratio, half = epsilon / mu, mu / 2
-    t, terms = ratio - half, ratio + half
-    direct = t >= DIRECT
-    excess, rate, sign, scale = integrals(jnp.where(direct, t, -t), terms, mu, direct)
-    # Of a difference the size is the sum: by so much its terms' errors may be larger than itself.
-    inner, size = excess + sign * rate, excess + jnp.abs(sign) * rate
-    log_density = -0.5 * t**2 - LOG_NORMAL
-    front = jnp.where(direct, 1.0, jnp.exp(log_density))
-    whole = jnp.where(direct, inner, 1 - front * inner)
-    share = front / whole
-    value = jnp.log(whole) + jnp.where(direct, log_density, 0.0) + jnp.log(scale)
-    relative = roundoff() * (100 + 4 * (jnp.abs(t) + 2) * terms + 8 * t**2)
-    allowance = relative * (share * size) + arithmetic().function * (1 + 2 * jnp.abs(value))
-    return Point(value, allowance, -share * rate / scale, share * (mu / scale))
-
-
-def integrals(t: Array, terms: Array, mu: Array, direct: Array) -> tuple[Array, Array, Array, Array]:
-    """Returns two integrals, a sign, and the scale that the first is to be multiplied by.
-
-    The second integral is R(``terms``), the Mills ratio, and the first one plus the sign times the second is J(t; mu)
-    where delta is ``direct``, R(t) + R(terms) elsewhere. 0 where t^2 overflows. The scale is mu where the first one
-    is J by itself, for small mu: over mu none of its terms underflows. Elsewhere it is 1.
-    """
-    first, nodes, weights = (np.reshape(row, (1,) * np.ndim(mu) + np.shape(row)) for row in (FIRST, NODES, WEIGHTS))
-    places, across = jnp.stack([t, terms], axis=-1), jnp.expand_dims(mu, -1)
-    length = _length(places)
-    # The nodes resolve e^(-mu s) if it does not fall much faster than the rest.
-    resolved = first & direct[..., None] & (across * length < REACH / 2)
-    s = length[..., None] * nodes
-    # Over mu: of 1 - e^(-x) the first term is all there is where x is below 1e-17.
-    kept = jnp.maximum(across, LEAST)[..., None]
-    falls = jnp.where(resolved[..., None], -jnp.expm1(-kept * s) / kept, 1.0)
-    sums = length * jnp.sum(weights * jnp.exp(-(places[..., None] + 0.5 * s) * s) * falls, axis=-1)
-    alone = resolved[..., 0]
-    sign = jnp.where(alone, 0.0, jnp.where(direct, -1.0, 1.0))
-    return sums[..., 0], sums[..., 1], sign, jnp.where(alone, mu, 1.0)
-
 
 SIDES = np.array([-1.0, 1.0])
 """The axis of a bracket's two ends: from below, and from above."""
 
 
-def _length(t: Array) -> Array:
-    """Returns s with t s + s^2/2 = REACH."""
-    return 2 * REACH / (t + jnp.sqrt(t**2 + 2 * REACH))
+class Point(NamedTuple):
+    """A point of the curve delta(t; mu), elementwise."""
+
+    log_delta: Array
+    falls: Array
+    """How fast log delta falls in t, above 0."""
+    kept: Array
+    """Delta over e^(-t^2/2), the square that of max(t, 0)."""
 
 
-def mills(t: Array) -> Array:
-    """Returns R(t) = Phi(-t)/phi(t) for a scalar t >= -1/2; 0 where t^2 overflows."""
-    s = _length(t) * NODES[0]
-    return _length(t) * jnp.sum(WEIGHTS[0] * jnp.exp(-(t + 0.5 * s) * s))
+def point(mu: Array, t: Array) -> Point:
+    """Returns log delta at t = eps/mu - mu/2 in [LOWEST, HIGHEST], and how it falls, for mu in [LEAST, inf)."""
+    mu, t = (jnp.expand_dims(x, -1) if jnp.ndim(x) else x for x in (mu, t))
+    nodes, weights = (np.reshape(row, (1,) * (jnp.ndim(t) - 1) + (-1,)) for row in (NODES, WEIGHTS))
+    above = jnp.maximum(t, 0.0)
+    place = nodes + jnp.minimum(t, 0.0)
+    mass = jnp.asarray(-weights * jnp.exp(place * (-0.5 * place - above)) * jnp.expm1(mu * -nodes))
+    kept, first = _sum(mass), _sum(mass * place)
+    above = above[..., 0] if jnp.ndim(above) else above
+    # The derivative of the integral is -E[t + s].
+    return Point(jnp.log(kept) - 0.5 * above**2, above + first / kept, kept)
+
+
+def _sum(terms: Array) -> Array:
+    """Returns the sum of as many terms as there are nodes, in pairs first: in any order it errs by half as much."""
+    middle = NODES.size // 2
+    return jnp.sum(terms[..., :middle] + terms[..., middle:], axis=-1)
+
+
+def allowance(log_delta: Array, more: float = 0.0) -> Array:
+    """Returns a bound on the error of log delta at a given t, :func:`raised`'s share in it, from a number near it."""
+    return (more + roundoff() * (90 + arithmetic().of_sum(NODES.size / 2))) - 10 * roundoff() * log_delta
+
+
+def raised(mu: Array) -> tuple[Array, Array]:
+    """Returns mu, but at least LEAST, and the logarithm by which delta is less: terms of its sum are no subnormals."""
+    kept = jnp.maximum(mu, LEAST)
+    return kept, jnp.log(mu / kept)
+
+
+def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
+    """Returns log delta, elementwise, for mu in (0, inf) and epsilon in [0, inf), and a bound on its error.
+
+    Beyond HIGHEST, where phi(t) alone is below float64's range, it is what is above log delta alone: delta / phi(t)
+    falls in t.
+    """
+    # Delta falls in t, so an upper bound at less of it is one.
+    t = jnp.minimum(epsilon / mu - mu / 2, FARTHEST)
+    kept, less = raised(mu)
+    here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
+    beyond = jnp.maximum(t - HIGHEST, 0.0)
+    value = here.log_delta + less - beyond * (0.5 * beyond + HIGHEST)
+    error = allowance(value)
+    # t errs by 2 units of its terms, whose sum is t + mu.
+    return value, error + shifted(3 * roundoff() * (t + mu), here.falls + beyond, error)
+
+
+def slopes(mu: Array, epsilon: Array) -> tuple[Array, Array, Array]:
+    """Returns log delta, and its derivatives in log mu and in epsilon: g = mu phi(t) / delta, and the slope in t."""
+    t = jnp.clip(epsilon / mu - mu / 2, LOWEST, HIGHEST)
+    kept, less = raised(mu)
+    here = point(kept, t)
+    by_mu = kept * jnp.exp(-0.5 * jnp.minimum(t, 0.0) ** 2 - LOG_NORMAL) / here.kept
+    return here.log_delta + less, by_mu, -here.falls / mu
+
+
+def shifted(off: Array, falls: Array, error: Array) -> Array:
+    """Returns how far log delta may move where t does by ``off``, within which it falls by as much faster at most."""
+    return off * (falls + 4 * error + off)
 
 
 def bounds_of_log_delta(mu: Array, epsilon: Array) -> Array:
     """Returns bounds (..., 2) on log delta, from below and from above, of mu and epsilon (..., 2) on each side."""
-    here = point(mu, epsilon)
-    # Beyond, delta < e^(-t^2/2), and squares may overflow.
-    far = epsilon / mu - mu / 2 > FARTHEST
-    bounds = jnp.where(far, np.array([-np.inf, -0.1 * FARTHEST**2]), here.log_delta + SIDES * here.allowance)
+    value, error = log_delta_at(mu, epsilon)
+    bounds = jnp.where((SIDES < 0) & (value < -0.5 * HIGHEST**2), -jnp.inf, value + SIDES * error)
     # Of what is no number nothing is known.
     return jnp.where(jnp.isnan(bounds), np.array([-np.inf, 0.0]), jnp.minimum(bounds, 0.0))
 
 
-def epsilon_bounds(mu: Array, delta: Array) -> Array:
-    """Returns bounds (2,), below and above, on epsilon at delta () in (0, 1), of mu in (0, inf): () or likewise (2,).
+def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, Array]:
+    """Returns bounds, below and above, on epsilon at delta () in (0, 1), of mu () in (0, inf) and its relative error.
 
-    In epsilon log delta falls and is concave, so Newton's steps run monotonically into the root from a start above it:
-    delta is less than e^(-t^2/2).
+    In t log delta falls, is concave, and delta is less than e^(-t^2/2): so Newton's steps from there run monotonically
+    into the root. Its second derivative is at most 10 times the first: delta is a mixture of Phi(-t - v) over v > 0,
+    whose hazards l at t + v, on the average the first derivative, have slopes l (l - t - v) <= l (l(t) - t) <= 10 l.
     """
-    target, mu = _targets(delta), jnp.broadcast_to(mu, (2,))
+    target = jnp.log(delta)
+    kept, less = raised(mu)
+    # Of log delta, of its target, and of mu, along which log delta rises by at most as much as log mu does.
+    error, half = allowance(1.8 * target, of_mu), mu / 2
 
-    def moved(x: Array, step: Array, here: Point) -> Array:
-        return jnp.maximum(x + step / here.by_epsilon, 0.0)
+    def at(t: Array) -> tuple[Any, ...]:
+        here = point(kept, t)
+        return here.log_delta, -here.falls, np.float64(10.0), error
 
-    start = mu * (mu / 2 + jnp.sqrt(-2 * target))
-    found = _ends(lambda x: point(mu, x), moved, lambda x, here: -x * here.by_epsilon, 1.0, target, start)
-    return jnp.maximum(found, 0.0)
+    # Where epsilon is 0 Newton's steps end.
+    t, above, below = newton(at, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
+    # epsilon = mu (t + mu/2), with what mu and these operations are off by.
+    off = (4 * roundoff() + of_mu) * (jnp.abs(t) + mu)
+    t = t + half
+    return jnp.maximum(mu * (t - (below + off)), 0.0), jnp.maximum(mu * (t + (above + off)), 0.0)
 
 
-def mu_bounds(epsilon: Array, delta: Array) -> Array:
-    """Returns bounds (2,), below and above, on mu of scalars, epsilon in [0, inf) and delta in (0, 1).
+def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
+    """Returns bounds, below and above, on mu of scalars, epsilon in [0, inf) and delta in (0, 1).
 
     As :func:`epsilon_bounds`, in log mu, in which log delta rises and is concave: from below. Two starts lie below: mu
-    where e^(-t^2/2) is delta, and mu at epsilon = 0, which is at least sqrt(2 pi) delta.
+    where e^(-t^2/2) is delta, and mu at epsilon = 0, which is at least sqrt(2 pi) delta. The first derivative is
+    g = mu phi(t) / delta, the second g (1 + t (t + mu) - g).
     """
-    target = _targets(delta)[::-1]
+    target = jnp.log(delta)
     z = jnp.sqrt(-2 * target)
     start = jnp.maximum(2 * epsilon / (jnp.sqrt(z**2 + 2 * epsilon) + z), jnp.sqrt(2 * jnp.pi) * delta)
 
-    def moved(x: Array, step: Array, here: Point) -> Array:
-        return x * jnp.exp(step / here.by_log_mu)
+    def at(mu: Array) -> tuple[Array, ...]:
+        ratio, half = epsilon / mu, mu / 2
+        t, terms = ratio - half, ratio + half
+        kept, less = raised(mu)
+        here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
+        below = jnp.minimum(t, 0.0)
+        slope = kept * jnp.exp(-0.5 * below**2 - LOG_NORMAL) / here.kept
+        error = allowance(1.8 * target)
+        error = error + shifted(3 * roundoff() * terms, here.falls, error)
+        return here.log_delta + less, slope, slope + 1 + (1 + jnp.abs(t)) * terms, error
 
-    epsilon = jnp.broadcast_to(epsilon, (2,))
-    return jnp.maximum(
-        _ends(lambda x: point(x, epsilon), moved, lambda _, here: here.by_log_mu, -1.0, target, start), 0
-    )
+    def moved(mu: Array, by: Array) -> Array:
+        return mu + mu * jnp.expm1(by)
+
+    mu, below, above = newton(at, lambda mu: mu, moved, target, start)
+    off = 8 * roundoff()
+    return jnp.maximum(mu * (1 - below - off), 0.0), mu * (1 + 1.02 * above + off)
+
+
+def newton(
+    at: Callable[[Array], tuple[Any, ...]],
+    inside: Callable[[Array], Array],
+    moved: Callable[[Array, Array], Array],
+    target: Array,
+    start: Array,
+) -> tuple[Array, Array, Array]:
+    """Returns a place near the root of log delta = target, and how far the root may be from it on either side.
+
+    Log delta is concave in the variable in which steps are made. So it lies below its tangent: with e its error, the
+    root is not farther than e / slope beyond the end of Newton's step, on the side of smaller delta. On the other side
+    it is not farther than that and b d^2 / 2, with d the step and b a bound on the second derivative over the first; a
+    16th more is for the slope's and b's own growth, where b times all of that is below 1/64. Elsewhere that side is
+    inf.
+
+    Args:
+        at: place -> log delta; its slope; b; e, of log delta and of the target.
+        inside: the place nearest to one at which log delta is known.
+        moved: place, step -> place.
+        target (): log delta.
+        start (): place from which Newton's steps run monotonically.
+    """
+
+    def advance(state: Any) -> Any:
+        place, *_ = state
+        here = inside(place)
+        value, slope, bend, error = at(here)
+        miss, steep = target - value, jnp.abs(slope)
+        step = miss / slope
+        near = 1.0625 * error / steep
+        far = near + 1.0625 * bend * step**2
+        far = jnp.where(bend * (far + jnp.abs(step)) < 1 / 64, far, jnp.inf)
+        following = moved(here, step)
+        is_open = (jnp.abs(miss) > jnp.maximum(2 * error, SURE * steep)) & (following != place)
+        return following, near, far, is_open
+
+    first = start, jnp.inf, jnp.inf, True
+    found: Any = jax.lax.while_loop(lambda state: state[3], advance, tuple(map(jnp.asarray, first)))
+    return found[:3]
 
 
 def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
@@ -186,51 +247,9 @@ def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     return lower + half, half + 4 * roundoff() * upper
 
 
-def _targets(delta: Array) -> Array:
-    """Returns log delta (2,), moved by its rounding: up, where delta is to be at least that, and down."""
-    return jnp.log(delta) * (1 + arithmetic().function * SIDES)
-
-
-def _ends(
-    at: Callable[[Array], Point],
-    moved: Callable[[Array, Array, Point], Array],
-    scale: Callable[[Array, Point], Array],
-    falls: float,
-    target: Array,
-    start: Array,
-) -> Array:
-    """Returns bounds (2,), below and above, on the root of log delta = target: one loop for both, -inf and inf if none.
-
-    Newton's steps, each side on its own bound of log delta. They aim a little beside the root, at the side on which
-    the bound is proved, so that what is returned was itself evaluated: the nearest place seen at which delta from above
-    is small enough, and the nearest at which delta from below is large enough. Nothing about the steps, or the
-    number of them, needs to be right for that.
-
-    Args:
-        at: place -> point (2,).
-        moved: the place where log delta, by its slope, has changed by so much.
-        scale: what a relative error of a place comes to in log delta.
-        falls: 1 where log delta falls in the place, -1 where it rises.
-        target (2,): log delta.
-        start (2,): places from which Newton's steps run monotonically.
-    """
-    side = falls * SIDES
-
-    def advance(state: Any) -> Any:
-        count, x, best, _ = state
-        here = at(x)
-        aside = here.allowance / 8 + 4 * roundoff() * scale(x, here)
-        off = here.log_delta - target + side * here.allowance
-        best = jnp.where(side * off <= 0, jnp.minimum(best, SIDES * x), best)
-        missed = off + side * aside
-        following = moved(x, -missed, here)
-        is_open = jnp.any((jnp.abs(missed) > aside) & (following != x))
-        return count + 1, following, best, is_open
-
-    first = jnp.int32(0), start, jnp.full_like(start, jnp.inf), jnp.asarray(True)
-    final: Any = jax.lax.while_loop(lambda state: state[3] & (state[0] < NEWTON), advance, first)
-    found: Array = SIDES * final[2]
-    return found
+def mills(t: Array) -> Array:
+    """Returns R(t) = Phi(-t)/phi(t) for a scalar t in [0, HIGHEST]: the rule without F, whose bounds hold so, too."""
+    return _sum(np.sqrt(2 * np.pi) * WEIGHTS * jnp.exp(-NODES * (0.5 * NODES + t)))
 
 
 def quantile(probability: Array) -> tuple[Array, Array]:
@@ -244,8 +263,9 @@ def quantile(probability: Array) -> tuple[Array, Array]:
     rate = mills(t)
     wanted = jnp.log(tail)
     miss = -0.5 * t**2 - LOG_NORMAL + jnp.log(rate) - wanted
-    allowance = roundoff() * (128 + 4 * t**2) + 2 * arithmetic().function * (jnp.abs(jnp.log(rate)) - wanted)
-    return jnp.where(probability < 0.5, -t, t), 2 * (jnp.abs(miss) + allowance) * rate
+    units = 128 + arithmetic().of_sum(NODES.size) + 4 * t**2
+    off = roundoff() * units + 2 * arithmetic().function * (jnp.abs(jnp.log(rate)) - wanted)
+    return jnp.where(probability < 0.5, -t, t), 2 * (jnp.abs(miss) + off) * rate
 
 
 def delta_above(mu: Array, epsilon: Array) -> Array:
@@ -256,12 +276,8 @@ def delta_above(mu: Array, epsilon: Array) -> Array:
 def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     """Returns delta of scalars, rounded down and up; 0 and 1 where they are out of range. Inside the scope."""
     ordinary = (mu > 0) & (mu < jnp.inf) & (jnp.abs(epsilon) < jnp.inf)
-    # Beyond, delta < e^(-t^2/2), and squares may overflow.
-    far = ordinary & (jnp.abs(epsilon) / mu - mu / 2 > FARTHEST)
-    near = ordinary & ~far
-    here = point(jnp.where(near, mu, 1.0), jnp.where(near, jnp.abs(epsilon), 1.0))
-    ends = here.log_delta + here.allowance * SIDES
-    gained = jnp.where(far, np.array([0.0, TINY]), jnp.exp(ends))
+    place = jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, jnp.abs(epsilon), 1.0)
+    gained = jnp.exp(bounds_of_log_delta(*(jnp.broadcast_to(x, (2,)) for x in place)))
     # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
     found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
     rounded = 1 + 4 * arithmetic().function * SIDES

@@ -30,7 +30,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.dominating_pairs.gaussian_profile import point
+from jaxacct.dominating_pairs.gaussian_profile import log_delta_at
 from jaxacct.platforms import outward
 from jaxacct.precision import TINY, as_float64, in_float64, outside
 
@@ -171,7 +171,7 @@ def log_theta(epsilon: Array, ratio: Array) -> Array:
     r = jnp.where(inside, ratio, 1.0)
     # Cut where the square of epsilon / r would overflow.
     finite = jnp.minimum(jnp.where(inside, epsilon, 0.0), 1e150 * r)
-    log_delta, allowance = jnp.vectorize(lambda mu, eps: point(mu, eps)[:2])(r, finite)
+    log_delta, allowance = log_delta_at(r, finite)
     value = jnp.clip(log_delta + allowance, LEAST_LOG, 0.0)
     # Equal laws, and no loss to bound, have no divergence at all.
     vanishes = ((ratio == 0) & (epsilon >= 0)) | ((epsilon == jnp.inf) & (ratio < jnp.inf))

@@ -22,7 +22,7 @@ from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_co
 from jaxacct.programs import Program, compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
-from jaxacct.saddlepoint.one_run import Closed, closed_forms
+from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 
 DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
@@ -100,6 +100,8 @@ class Asked(NamedTuple):
     precision: str
     known: Once | None
     """Whether all comes to one run of one pair, which traced counts do not tell."""
+    plain: Sure | None
+    """What is seen of the numbers of plain Gaussian mechanisms; None of others."""
     structure: Any
     """Of mechanism, steps and question."""
 
@@ -147,8 +149,10 @@ def asked(
     """Returns what is static of a question to this accountant, and its numbers."""
     # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
     leaves, structure = jax.tree.flatten((mechanism, steps, question))
-    known = once(mechanism, steps) if precision == "float64" else None
-    return Asked(relation, precision, known, structure), tuple(leaves)
+    is_wide = precision == "float64"
+    plain = one_run.sure(steps, question) if is_wide and one_run.is_plain(mechanism) else None
+    known = once(mechanism, steps) if is_wide and plain is None else None
+    return Asked(relation, precision, known, plain, structure), tuple(leaves)
 
 
 def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
@@ -160,7 +164,15 @@ def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+    if asked.plain:
+        return _of_plain(asked, leaves)
     return one_by_one(_solved, asked, result=zero() if asked.precision == "float64" else None)(leaves)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _of_plain(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+    """Returns a closed form: lanes of a batch are worked off side by side."""
+    return by_platform(lambda leaves: _decided(asked, leaves)[0], leaves)
 
 
 def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
@@ -171,6 +183,8 @@ def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
 def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     """Returns the larger of the directions' brackets, and which direction decides."""
     mechanism, steps, question = asked.arguments(leaves)
+    if asked.plain:
+        return one_run.of_plain(asked.relation, asked.plain, mechanism, steps, question), None
     directions = directed_parts(mechanism, steps, asked.relation, asked.known)
     concrete = is_concrete(leaves)
     if concrete and runs_nothing(directions):
@@ -254,10 +268,31 @@ def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Boun
 
 def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
     """Returns the answer and its derivative with respect to each leaf of the arguments."""
+    if asked.plain:
+        found: tuple[Bounds, list[Any]] = _plain_with_slopes(asked, leaves)
+        return found
     bounds, decides = _decided(asked, leaves)
     concrete = is_concrete(leaves)
     reals: list[Any] = [np.asarray(leaf, bounds.estimate.dtype) if concrete else as_real(leaf) for leaf in leaves]
     return bounds, _slopes(asked, reals, outside(bounds.estimate), outside(decides))
+
+
+@compiled(static=("asked",))
+def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
+    """Returns the answer for plain Gaussian mechanisms, and its derivatives in closed form."""
+    bounds, _ = _decided(asked, leaves)
+    seen = asked.plain or Sure(False, False)
+    *run, question = asked.arguments([as_real(leaf) for leaf in leaves])
+
+    def log_mu(run: Any) -> tuple[Array, Any]:
+        found = one_run.from_user(asked.relation, seen, *run)
+        return jnp.log(found.mu), found
+
+    by_run, found = jax.grad(log_mu, has_aux=True)(run)
+    by_mu, by_value = found.slopes(question, bounds.estimate)
+    edge = bounds.estimate <= 0 if isinstance(question, ForEpsilon) else bounds.estimate >= 1
+    slopes = [by_mu * slope for slope in jax.tree.leaves(by_run)] + [by_value]
+    return bounds, [jnp.where(edge, 0.0, slope) for slope in slopes]
 
 
 @jax.jit

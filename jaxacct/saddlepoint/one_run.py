@@ -17,12 +17,12 @@ from jaxtyping import Array
 from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Once, Parts, directed_parts, facts_of
+from jaxacct.composition import Facts, Once, Parts, counted, facts_of
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
-from jaxacct.dominating_pairs.gaussian_profile import SIDES, bounds_of_log_delta, epsilon_bounds
+from jaxacct.dominating_pairs.gaussian_profile import SIDES, bounds_of_log_delta, epsilon_bounds, slopes
 from jaxacct.mechanisms import Gaussian
-from jaxacct.mechanisms.mechanism import Relation, is_count
-from jaxacct.precision import TINY, as_float64, is_concrete
+from jaxacct.mechanisms.mechanism import Relation, is_count, listed
+from jaxacct.precision import TINY, as_float64, exact_float64, is_concrete
 from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
@@ -83,17 +83,30 @@ class PlainGaussian(NamedTuple):
     """Plain Gaussian runs: N(mu, 1) against N(0, 1)."""
 
     mu: Array
-    """Bounds (2,), below and above."""
+    """Distance of means, and 1 where it is none in (0, inf)."""
+    error: float
+    """Bound on its relative error; known without tracing."""
     facts: Facts
 
     def profile(self, epsilon: Array) -> Array:
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
-        found = jnp.exp(bounds_of_log_delta(self.mu, jnp.broadcast_to(epsilon, (2,))))
+        mu = self.mu * (1 + self.error * SIDES)
+        found = jnp.exp(bounds_of_log_delta(mu, jnp.broadcast_to(epsilon, (2,))))
         return _proper(found * (1 + arithmetic().function * SIDES), epsilon, self.facts)
 
-    def epsilon(self, delta: Array) -> Array:
-        """Returns bounds (2,), below and above, on epsilon at a delta ()."""
-        return epsilon_bounds(self.mu, delta)
+    def epsilon(self, delta: Array) -> tuple[Array, Array]:
+        """Returns bounds, below and above, on epsilon at a delta ()."""
+        return epsilon_bounds(self.mu, delta, self.error)
+
+    def slopes(self, question: Question, answer: Array) -> tuple[Array, Array]:
+        """Returns the derivatives of the answer in log mu, and in the number that is given."""
+        epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
+        log_delta, by_mu, by_epsilon = slopes(self.mu, epsilon)
+        if isinstance(question, ForEpsilon):
+            found = -by_mu / by_epsilon, 1 / (question.delta * by_epsilon)
+        else:
+            found = by_mu * jnp.exp(log_delta), by_epsilon * jnp.exp(log_delta)
+        return found
 
 
 Closed: TypeAlias = OneRun | PlainGaussian
@@ -153,24 +166,33 @@ def _is_gaussian(pairs: DominatingPair) -> bool:
 def _gaussian(parts: Parts) -> PlainGaussian:
     """Returns the one Gaussian run that plain Gaussian ones come to."""
     noises = [jnp.asarray(pairs.noise_multiplier) for pairs, _ in parts]  # type: ignore[attr-defined]
-    noise, counts = (rows[0] if len(rows) == 1 else jnp.concatenate(rows) for rows in (noises, [k for _, k in parts]))
-    counts = jnp.asarray(counts)
-    if counts.size == 1:  # of no axis everything is a line shorter
-        noise, counts = noise.reshape(()), counts.reshape(())
-    idle = counts == 0
-    valid = (idle | (noise > 0) & (noise < jnp.inf)) & is_count(counts)
-    if counts.ndim:
-        # Over the least, so that neither squares nor their inverses leave the range of float64.
-        runs = ~idle & (noise > 0)
-        least = jnp.min(jnp.where(runs, noise, jnp.inf))
-        mu = jnp.sqrt(jnp.sum(jnp.where(runs, counts * (least / noise) ** 2, 0.0))) / least
-        idle, valid = jnp.all(idle), jnp.all(valid)
-    else:
+    return plain([*zip(noises, (jnp.asarray(counts) for _, counts in parts), strict=True)])
+
+
+def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGaussian:
+    """Returns the one run that Gaussian ones come to, of noise multipliers and counts, () or (m,).
+
+    Noise without end, or no run, costs nothing: mu is 0. ``is_counted`` says that counts are known to be in range.
+    """
+    columns = zip(*rows, strict=True)
+    noise, counts = rows[0] if len(rows) == 1 else (jnp.concatenate([jnp.ravel(x) for x in each]) for each in columns)
+    if noise.size == counts.size == 1:  # of no axis everything is a line shorter
+        noise, counts = (x.reshape(()) if x.ndim else x for x in (noise, counts))
         mu = jnp.sqrt(counts) / noise
+        if not is_counted:
+            mu = jnp.where(counts == 0, 0.0, jnp.where(is_count(counts), mu, jnp.nan))
+    else:
+        noise = jnp.where(counts == 0, jnp.inf, noise)
+        # Over the least, so that neither squares nor their inverses leave the range of float64.
+        least = jnp.min(noise)
+        share = jnp.where(noise < jnp.inf, least / noise, 0.0)
+        mu = jnp.sqrt(jnp.sum(counts * share**2)) / least
+        mu = jnp.where(jnp.all(is_count(counts)), mu, jnp.nan)
+    ordinary = (mu > 0) & (mu < jnp.inf)
     # A quotient, its square, its product with a count, a sum of so many terms, the root, which halves all that, and a
     # quotient again.
-    mu = jnp.where(valid & ~idle, mu, 1.0) * (1 + (counts.size + 8) * roundoff() * SIDES)
-    return PlainGaussian(mu, Facts(valid, idle, None, None))
+    error = (counts.size + 8) / 2 * roundoff()
+    return PlainGaussian(jnp.where(ordinary, mu, 1.0), error, Facts(ordinary | (mu == 0), mu == 0, None, None))
 
 
 def is_plain(mechanism: Any) -> bool:
@@ -179,20 +201,51 @@ def is_plain(mechanism: Any) -> bool:
     return all(type(part) is Gaussian for part in parts)
 
 
-@compiled(static=("relation",))
-def of_plain(relation: Relation, mechanism: Any, steps: Any, question: Question) -> Bounds:
+class Sure(NamedTuple):
+    """What Python has seen of numbers before they are traced: then nothing is traced of it."""
+
+    counts: bool
+    """Whether there are numbers of runs above 0."""
+    value: bool
+    """Whether the number asked about is inside of its range, not at an end."""
+
+
+def sure(steps: Any, question: Question) -> Sure:
+    """Returns what Python sees of checked arguments."""
+    counts, value = (is_concrete(x) for x in (steps, question.value))
+    most = 1.0 if isinstance(question, ForEpsilon) else np.inf
+    return Sure(
+        counts and all(np.all(np.asarray(k) > 0) for k in jax.tree.leaves(steps)),
+        value and bool(0 < np.asarray(question.value) < most),
+    )
+
+
+def from_user(relation: Relation, seen: Sure, mechanism: Any, steps: Any) -> PlainGaussian:
+    """Returns the one run that plain Gaussian mechanisms come to."""
+    rows = []
+    for part, count in listed(mechanism, steps):
+        pair: Any = part.dominating_pairs(relation)[0]
+        noise, count = exact_float64(pair.noise_multiplier), as_float64(count if seen.counts else counted(count))
+        rows.append((noise, count if noise.shape == count.shape else jnp.broadcast_to(count, noise.shape)))
+    return plain(rows, is_counted=seen.counts)
+
+
+@compiled(static=("relation", "seen"))
+def of_plain(relation: Relation, seen: Sure, mechanism: Any, steps: Any, question: Question) -> Bounds:
     """Returns the bracket of plain Gaussian runs, from what the user gave: one program."""
-    parts, *_ = directed_parts(mechanism, steps, relation)
-    return bounds_of(_gaussian(parts), question.at(as_float64(question.value)))
+    run = from_user(relation, seen, mechanism, steps)
+    return _bounds_of(run, question.at(as_float64(question.value)), is_inside=seen.value)
 
 
-@compiled
-def bounds_of(run: Closed, question: Question) -> Bounds:
-    """Returns the bracket that answers a question of one number."""
+def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Bounds:
+    """Returns the bracket that answers a question of one number, which may be known to be inside of its range."""
     ends = run.epsilon(question.delta) if isinstance(question, ForEpsilon) else run.profile(question.epsilon)
     lower, upper = ends
     nowhere = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
-    return question.close(nowhere, run.facts)
+    return question.close(nowhere, run.facts, is_inside)
+
+
+bounds_of = compiled(_bounds_of)
 
 
 @compiled

@@ -4,48 +4,83 @@ import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
+import pytest
 
 from jaxacct import PureDP
 from jaxacct.convert import mechanism_to_gdp
-from jaxacct.dominating_pairs.gaussian_profile import NODES, REACH, WEIGHTS, quantile
+from jaxacct.dominating_pairs import gaussian_profile
+from jaxacct.dominating_pairs.gaussian_profile import LOWEST, NODES, STEP, WEIGHTS, quantile
 
 
-def test_the_rule_errs_by_what_the_ellipse_allows():
-    """The theorem's bound, over Bernstein's ellipses, for integrands between the ends of t."""
-    points, weights = np.polynomial.legendre.leggauss(300)
-    circle = np.exp(1j * np.linspace(0, np.pi, 801))
-    radii = np.linspace(2, 5, 25)[:, None]
-    ellipses = ((radii * circle + 1 / (radii * circle)) / 2 + 1) / 2
-    worst = 0.0
-    for linear in np.linspace(-4.7, REACH, 30):
-        for growth in (None, 1e-6, 2.0, REACH / 2):
+def modulus(t, mu, height):
+    """The integral of the integrand's modulus on the line at a height above the real one, with 40 digits."""
 
-            def integrand(w, linear=linear, growth=growth):
-                falls = 1.0 if growth is None else (1 - np.exp(-growth * w**2)) / growth
-                return 2 * w * np.exp(-linear * w**2 - (REACH - linear) * w**4) * falls
+    def integrand(x):
+        grown = mp.exp(x + 1j * height)
+        s = mp.log(1 + grown)
+        return abs(mp.exp(-t * s - s**2 / 2) * (1 - mp.exp(-mu * s)) * grown / (1 + grown))
 
-            whole = np.sum(weights / 2 * integrand((points + 1) / 2))
-            largest = np.max(np.abs(integrand(ellipses)), axis=1)
-            bounds = 32 / 15 * largest * radii[:, 0] ** -64 / (1 - radii[:, 0] ** -2) / whole
-            worst = max(worst, np.min(bounds))
-    assert worst < 1.7e-15
+    return mp.quad(integrand, np.linspace(-90, 20, 45).tolist())
 
 
-def test_nodes_and_weights_are_near_enough_to_legendres():
+@pytest.mark.parametrize("t", [-8.5, 0.0, 2.0, 38.0, 1000.0])
+@pytest.mark.parametrize("mu", [1e-6, 1.0, 1e6])
+def test_the_integrand_off_the_line_is_what_the_rules_error_allows(t, mu):
+    mp.mp.dps = 20
+    on = modulus(mp.mpf(t), mp.mpf(mu), mp.mpf(0))
+    for height in (0.7, 1.4):
+        assert modulus(mp.mpf(t), mp.mpf(mu), mp.mpf(height)) <= mp.exp(height**2 / 2) / mp.cos(height) ** 3 * on
+    error = 2 * mp.exp(mp.mpf(1.4) ** 2 / 2) / mp.cos(1.4) ** 3 / mp.expm1(2 * mp.pi * 1.4 / mp.mpf(STEP))
+    assert error < 1.8e-16
+
+
+def test_nodes_and_weights_are_right_and_reach_far_enough():
     mp.mp.dps = 40
-    points, _ = np.polynomial.legendre.leggauss(32)
-    exact = [mp.findroot(lambda x: mp.legendre(32, x), mp.mpf(point)) for point in points]
-    slopes = [32 * (x * mp.legendre(32, x) - mp.legendre(31, x)) / (x**2 - 1) for x in exact]
-    nodes = [((x + 1) / 2) ** 2 for x in exact]
-    weights = [(x + 1) / ((1 - x**2) * slope**2) for x, slope in zip(exact, slopes, strict=True)]
-    for linear in (-4.7, 0.0, 10.0, REACH):
+    places = [mp.mpf(STEP) * x for x in range(-201, 85)]
+    exact = [mp.log(1 + mp.exp(x)) for x in places]
+    weights = [mp.mpf(STEP) / (mp.sqrt(2 * mp.pi) * (1 + mp.exp(-x))) for x in places]
+    unit = mp.mpf(2) ** -53
+    assert max(abs(mp.mpf(float(s)) / truth - 1) for s, truth in zip(NODES, exact, strict=True)) < 4 * unit
+    assert max(abs(mp.mpf(float(w)) / truth - 1) for w, truth in zip(WEIGHTS, weights, strict=True)) < 6 * unit
+    # What lies beyond: below the first node at most its s of F there, and above the last a normal tail.
+    assert NODES[0] * (40 + 1.25) < unit
+    for t in (LOWEST, 0.0, 38.0):
+        last = mp.mpf(float(NODES[-1]))
+        whole = mp.quad(lambda s, t=t: mp.exp(-t * s - s**2 / 2) * -mp.expm1(-s / 10**6), [0, 1, 10, 40])
+        beyond = mp.quad(lambda s, t=t: mp.exp(-t * s - s**2 / 2) * -mp.expm1(-s / 10**6), [last, 40])
+        assert beyond < unit * whole
 
-        def integrand(s, linear=linear):
-            return mp.exp(-linear * s - (REACH - linear) * s**2)
 
-        terms = [weight * integrand(node) for node, weight in zip(nodes, weights, strict=True)]
-        given = [mp.mpf(weight) * integrand(mp.mpf(node)) for node, weight in zip(NODES[0], WEIGHTS[0], strict=True)]
-        assert sum(abs(one - other) for one, other in zip(terms, given, strict=True)) < 24 * 2.0**-53 * sum(terms)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_errors_of_log_delta_and_its_roots_are_bounds(seed):
+    """Against 400 digits: log delta within its error, roots within their brackets."""
+    rng = np.random.default_rng(seed)
+    count = 60
+    mu, epsilon = settings(count, rng)
+    other, delta = 10 ** rng.uniform(-8, 4, count), 10 ** rng.uniform(-300, 0, count)
+    delta = np.where(rng.random(count) < 0.2, 1 - 10 ** rng.uniform(-9, -1, count), delta)
+    with jax.enable_x64(True):
+        value, error = (np.asarray(v) for v in jax.jit(gaussian_profile.log_delta_at)(mu, epsilon))
+        low, high = (np.asarray(v) for v in jax.jit(jax.vmap(gaussian_profile.epsilon_bounds))(other, delta))
+        least, most = (np.asarray(v) for v in jax.jit(jax.vmap(gaussian_profile.mu_bounds))(epsilon, delta))
+    for i in range(count):
+        with mp.workdps(400):
+            assert abs(mp.mpf(float(value[i])) - mp.log(true_delta(mu[i], epsilon[i]))) <= mp.mpf(float(error[i]))
+            assert true_delta(other[i], high[i]) <= delta[i]
+            assert low[i] == 0 or true_delta(other[i], low[i]) >= delta[i]
+            assert true_delta(least[i], epsilon[i]) <= delta[i] <= true_delta(most[i], epsilon[i])
+
+
+def settings(count, rng):
+    """Mus from 1e-8 to 1e4, epsilons for deltas from next to 1 to below 1e-300; every fifth epsilon is 0."""
+    mu = 10 ** rng.uniform(-8, 4, count)
+    epsilon = np.maximum(mu * (rng.uniform(-9, 38, count) + mu / 2), 0)
+    return mu, np.where(rng.random(count) < 0.2, 0.0, epsilon)
+
+
+def true_delta(mu, epsilon):
+    mu, epsilon = mp.mpf(float(mu)), mp.mpf(float(epsilon))
+    return mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
 
 
 def test_quantiles_are_within_their_error():
