@@ -2,12 +2,12 @@
 
 import gc
 import importlib.metadata
-import itertools
 import os
 import pathlib
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -61,6 +61,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(2_000_000, 20, 20)
     gc.enable()
+    if "jax" in sys.modules:
+        sys.modules["jax"].monitoring.register_event_duration_secs_listener(_count)
 
 
 def pytest_sessionfinish() -> None:
@@ -76,17 +78,26 @@ MOST_MAPPINGS = 0.45 * int(LIMIT.read_text()) if LIMIT.exists() else float("inf"
 """Each compiled program takes about ten of the 65,530 that a process may hold by default: one too many ends it. At this
 share of them a process holds about 6 GB."""
 
-SELDOM = 8
-"""Tests from one look at the mappings to the next, which takes some ten milliseconds."""
+MANY = 100
+"""Programs from one look at the mappings to the next, which takes some ten milliseconds."""
 
-_tests = itertools.count(1)
+_programs: list[str] = []
+"""Those that came into memory since the last look, compiled or from the disk."""
+
+
+def _count(event: str, seconds: float, **more: Any) -> None:
+    if event.endswith("backend_compile_duration"):
+        _programs.append(event)
 
 
 @pytest.fixture(autouse=True)
 def let_go_of_programs() -> Iterator[None]:
     """Drops compiled programs where there are very many; those needed again come from the disk."""
     yield
-    if next(_tests) % SELDOM == 0 and MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
+    if len(_programs) < MANY or not MAPPINGS.exists():
+        return
+    _programs.clear()
+    if len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
         import jax
 
         from jaxacct import programs
