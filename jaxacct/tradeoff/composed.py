@@ -42,12 +42,12 @@ def curve(
     Args:
         mechanism: as of :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
         steps: likewise. May be traced.
-        fpr (n,): false-positive rates in [0, 1]. May be traced.
+        fpr (n,): false-positive rates in [0, 1]; or one, (). May be traced.
         relation: neighbouring relation, one that the mechanisms support. "remove" and "add" alone give curves that are
             not their own inverses; the null hypothesis is the data set that is left with "remove".
         accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv".
 
-    Returns :class:`~jaxacct.bounds.Bounds` of shape (n,). Here ``lower`` is what protects: no attack has fewer false
+    Returns :class:`~jaxacct.bounds.Bounds` of the shape of ``fpr``. Here ``lower`` is what protects: no attack has fewer false
     negatives. It is convex in fpr and at most 1 - fpr. 0 where nothing is known.
 
     Formal guarantee: ``lower <= f(fpr) <= upper``, f the trade-off function of the dominating pairs' composition,
@@ -66,9 +66,12 @@ def curve(
     """
     check(mechanism, steps)
     rates = checked_rates(fpr)
-    if np.ndim(rates) != 1 or not np.size(rates):
-        raise ValueError(f"fpr of shape {np.shape(rates)} is no list: give one axis of rates, at least one.")
+    if np.ndim(rates) > 1 or not np.size(rates):
+        raise ValueError(f"fpr of shape {np.shape(rates)} is no list: give one axis of rates, at least one, or a rate.")
     a = as_float64(rates)
+    if not np.ndim(rates):
+        found = curve(mechanism, steps, a[None], relation=relation, accountant=accountant)
+        return outside(jax.tree.map(lambda leaf: leaf[0], found))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
     delta = LEAST_DELTA * float(np.clip(np.min(positive, initial=1.0), 1e-200, 1.0))
@@ -79,13 +82,13 @@ def curve(
     grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * BATCH)
     if concrete and not known:
         return outside(_unknown(a))
-    found = {r: certified(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every}
+    profiles = {r: certified(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every}
     if concrete:
-        middle = _both_sides(found[sides[0]], found[sides[1]])
+        middle = _both_sides(profiles[sides[0]], profiles[sides[1]])
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
-            found[r] = _with(found[r], np.asarray(_tangents(middle, a)) * sign, mechanism, steps, r, accountant)
+            profiles[r] = _with(profiles[r], np.asarray(_tangents(middle, a)) * sign, mechanism, steps, r, accountant)
     share = infinite_share(mechanism, steps, relation)
-    lower, upper = _curve_of(_both_sides(found[sides[0]], found[sides[1]]), share, a)
+    lower, upper = _curve_of(_both_sides(profiles[sides[0]], profiles[sides[1]]), share, a)
     valid = known & (a >= 0) & (a <= 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     converged = valid & (upper - lower <= TIGHT)
@@ -126,7 +129,7 @@ def true_positive_rate(
     relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> Bounds:
-    """Returns certified bounds on the largest true-positive rate of any attack, at each false-positive rate (n,).
+    """Returns certified bounds on the largest true-positive rate of any attack, at each false-positive rate.
 
     One less what :func:`curve` returns, whose arguments and errors these are.
 

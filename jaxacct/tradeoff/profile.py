@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, validation
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.batching import rows, stack
+from jaxacct.batching import rows
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
 from jaxacct.composition import Parts, directed_parts, facts_of
@@ -28,6 +28,7 @@ from jaxacct.precision import as_float64, in_float64, is_concrete
 from jaxacct.programs import compiled
 from jaxacct.pytrees import of_each
 from jaxacct.question import ForDelta
+from jaxacct.rdp.divergence import composed
 from jaxacct.saddlepoint.accountant import ROW, curve, has_laws
 
 ACCOUNTANTS = ("best", "saddlepoint", "prv")
@@ -94,31 +95,37 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
     """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, no number if none is known.
 
     By Chernoff's bound of finite losses, at a few orders; it need not be sharp here. Of infinite losses delta has their
-    probability besides, everywhere.
+    probability besides, everywhere. Where there are none Rényi divergences have the moments, of all directions at once.
     """
     directions, level = directed_parts(mechanism, steps, relation), as_float64(delta)
-    if len({jax.tree.structure(parts) for parts in directions}) == 1:
-        found: Array = jnp.max(_last(stack(*directions), level))
-        return found
-    return functools.reduce(jnp.maximum, [_last(stack(parts), level)[0] for parts in directions])
+    if all(type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts):
+        return _last_of_all(directions, composed(mechanism, steps, ORDERS + 1, relation), level)
+    return functools.reduce(jnp.maximum, [_last(parts, level) for parts in directions])
 
 
 @compiled
-def _last(directions: Parts, delta: Array) -> Array:
-    """Returns, for each direction, the least epsilon over the orders t at which E[e^(tY)] leaves no more than delta.
+def _last_of_all(directions: list[Parts], curve: Array, delta: Array) -> Array:
+    """Returns how far the profiles of all directions go, given the largest Rényi divergences of them."""
+    return functools.reduce(jnp.maximum, [_end(parts, ORDERS * curve, delta) for parts in directions])
+
+
+@compiled
+def _last(parts: Parts, delta: Array) -> Array:
+    """Returns how far the profile of one direction goes."""
+    log_moments = [jnp.where(k[:, None] > 0, k[:, None] * of_each(_cumulants)(pairs), 0.0) for pairs, k in parts]
+    return _end(parts, sum((jnp.sum(rows, axis=0) for rows in log_moments), jnp.zeros(ORDERS.shape)), delta)
+
+
+def _end(parts: Parts, log_moments: Array, delta: Array) -> Array:
+    """Returns the least epsilon over the orders t at which E[e^(tY)] leaves no more than delta.
 
     Beyond epsilon e^(-ty) (1 - e^(eps - y)) is at most e^(-t eps) t^t/(1+t)^(1+t), which is by what a moment bounds
     delta.
     """
-
-    def last(parts: Parts) -> Array:
-        log_moments = [jnp.where(k[:, None] > 0, k[:, None] * of_each(_cumulants)(pairs), 0.0) for pairs, k in parts]
-        total = sum((jnp.sum(rows, axis=0) for rows in log_moments), jnp.zeros(ORDERS.shape))
-        end = jnp.min((total + (ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)) - jnp.log(delta)) / ORDERS)
-        highest = facts_of(parts).suprema
-        return jnp.maximum(end if highest is None else jnp.minimum(end, highest[1]), 0.0)
-
-    return jax.lax.map(last, directions)
+    log_most = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
+    end = jnp.min((log_moments + log_most - jnp.log(delta)) / ORDERS)
+    highest = facts_of(parts).suprema
+    return jnp.maximum(end if highest is None else jnp.minimum(end, highest[1]), 0.0)
 
 
 def _cumulants(pair: DominatingPair) -> Array:

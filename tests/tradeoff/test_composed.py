@@ -110,7 +110,17 @@ def test_traced():
     np.testing.assert_allclose(np.asarray(found.lower), exact, atol=2e-3)
 
 
-@pytest.mark.parametrize("rates", [[-0.1], [1.5], 0.5, [[0.5]], []])
+def test_one_rate_is_answered_as_in_a_list():
+    for accountant in (tradeoff.curve, tradeoff.true_positive_rate):
+        alone, listed = (accountant(ja.Gaussian(10.0), 100, rates) for rates in (0.1, [0.1]))
+        assert alone.lower.shape == alone.converged.shape == ()
+        assert (alone.lower, alone.upper) == (listed.lower[0], listed.upper[0])
+    traced = jax.jit(lambda s, a: tradeoff.curve(ja.Gaussian(s), 100, a).lower)(10.0, 0.1)
+    assert traced.shape == ()
+    assert float(traced) == pytest.approx(0.6109, abs=2e-3)
+
+
+@pytest.mark.parametrize("rates", [[-0.1], [1.5], 1.5, [[0.5]], []])
 def test_rates_out_of_range_are_refused(rates):
     with pytest.raises(ValueError, match="fpr"):
         tradeoff.curve(ja.Gaussian(1.0), 1, rates)
