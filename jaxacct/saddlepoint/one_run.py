@@ -18,11 +18,11 @@ from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Once, Parts, counted, facts_of
-from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
+from jaxacct.dominating_pairs import DominatingPair, ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.gaussian_profile import SIDES, bounds_of_log_delta, epsilon_bounds, slopes
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Relation, is_count, listed
-from jaxacct.precision import TINY, as_float64, exact_float64, is_concrete
+from jaxacct.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
 from jaxacct.programs import compiled
 from jaxacct.question import ForEpsilon, Question
 
@@ -109,7 +109,28 @@ class PlainGaussian(NamedTuple):
         return found
 
 
-Closed: TypeAlias = OneRun | PlainGaussian
+class PlainLaplace(NamedTuple):
+    """One run of Laplace noise, a shift against none: below the shift c over the scale delta is 1 - e^((eps - c)/2)."""
+
+    shift: Array
+    facts: Facts
+
+    def profile(self, epsilon: Array) -> Array:
+        """Returns bounds (2,), below and above, on delta at an epsilon ()."""
+        # The shift is right to 2 roundings, and so is its distance of epsilon.
+        past = epsilon - self.shift * (1 + 4 * roundoff() * SIDES)
+        found = -jnp.expm1(jnp.minimum(past / 2, 0.0)) * (1 + 2 * arithmetic().function * SIDES)
+        return _proper(found, epsilon, self.facts)
+
+    def epsilon(self, delta: Array) -> tuple[Array, Array]:
+        """Returns bounds, below and above, on epsilon at a delta ()."""
+        less = -2 * log_complement(delta)
+        error = 4 * roundoff() * self.shift + 2 * arithmetic().function * less
+        ends = jnp.maximum(self.shift - less + error * SIDES, 0.0)
+        return ends[0], ends[1]
+
+
+Closed: TypeAlias = OneRun | PlainGaussian | PlainLaplace
 
 
 def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
@@ -141,8 +162,29 @@ def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
         pair = next(_entry(pairs, i) for pairs, counts, i in rows if is_known or counts[i] == 1)
         # Whatever was known, another count than that is not answered.
         count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
-        return OneRun(pair, facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0))))
+        facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
+        if _is_plain_laplace(pair):
+            return _laplace(pair, facts)
+        return OneRun(pair, facts)
     return None
+
+
+def _is_plain_laplace(pair: DominatingPair) -> bool:
+    """Returns whether it can be seen that a pair is of Laplace noise around one place against another."""
+    return (
+        isinstance(pair, ShiftedNoisePair)
+        and pair.noise == "laplace"
+        and is_concrete(pair.p_weights, pair.q_weights)
+        and np.array_equal(pair.p_weights, [0.0, 1.0])
+        and np.array_equal(pair.q_weights, [1.0, 0.0])
+    )
+
+
+@compiled
+def _laplace(pair: DominatingPair, facts: Facts) -> PlainLaplace:
+    known: Any = pair
+    locations = jnp.asarray(known.locations)
+    return PlainLaplace(jnp.abs(locations[1] - locations[0]) / known.scale, facts)
 
 
 def _runs_once(parts: Parts) -> bool:

@@ -47,8 +47,8 @@ def curve(
             not their own inverses; the null hypothesis is the data set that is left with "remove".
         accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv".
 
-    Returns :class:`~jaxacct.bounds.Bounds` of the shape of ``fpr``. Here ``lower`` is what protects: no attack has fewer false
-    negatives. It is convex in fpr and at most 1 - fpr. 0 where nothing is known.
+    Returns :class:`~jaxacct.bounds.Bounds` of the shape of ``fpr``. Here ``lower`` is what protects: no attack has
+    fewer false negatives. It is convex in fpr and at most 1 - fpr. 0 where nothing is known.
 
     Formal guarantee: ``lower <= f(fpr) <= upper``, f the trade-off function of the dominating pairs' composition,
     rounding included. f(a) is the supremum over real eps of 1 - delta(eps) - e^eps a (Dong, Roth and Su 2022,

@@ -99,21 +99,21 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
     """
     directions, level = directed_parts(mechanism, steps, relation), as_float64(delta)
     if all(type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts):
-        return _last_of_all(directions, composed(mechanism, steps, ORDERS + 1, relation), level)
+        return _last_of_all(directions, as_float64(composed(mechanism, steps, ORDERS + 1, relation)), level)
     return functools.reduce(jnp.maximum, [_last(parts, level) for parts in directions])
 
 
 @compiled
 def _last_of_all(directions: list[Parts], curve: Array, delta: Array) -> Array:
     """Returns how far the profiles of all directions go, given the largest Rényi divergences of them."""
-    return functools.reduce(jnp.maximum, [_end(parts, ORDERS * curve, delta) for parts in directions])
+    return functools.reduce(jnp.maximum, [_end(parts, curve * ORDERS, delta) for parts in directions])
 
 
 @compiled
 def _last(parts: Parts, delta: Array) -> Array:
     """Returns how far the profile of one direction goes."""
     log_moments = [jnp.where(k[:, None] > 0, k[:, None] * of_each(_cumulants)(pairs), 0.0) for pairs, k in parts]
-    return _end(parts, sum((jnp.sum(rows, axis=0) for rows in log_moments), jnp.zeros(ORDERS.shape)), delta)
+    return _end(parts, functools.reduce(jnp.add, [jnp.sum(rows, axis=0) for rows in log_moments]), delta)
 
 
 def _end(parts: Parts, log_moments: Array, delta: Array) -> Array:
@@ -123,7 +123,7 @@ def _end(parts: Parts, log_moments: Array, delta: Array) -> Array:
     delta.
     """
     log_most = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
-    end = jnp.min((log_moments + log_most - jnp.log(delta)) / ORDERS)
+    end: Array = jnp.min((log_moments + log_most - jnp.log(delta)) / ORDERS)
     highest = facts_of(parts).suprema
     return jnp.maximum(end if highest is None else jnp.minimum(end, highest[1]), 0.0)
 

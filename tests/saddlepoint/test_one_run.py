@@ -96,6 +96,24 @@ def test_other_kinds_of_loss():
             assert bounds.upper - bounds.lower <= 1e-7 * bounds.upper + 1e-14
 
 
+def test_one_run_of_laplace_noise_is_known_to_all_digits():
+    rng = np.random.default_rng(5)
+    for _ in range(draws(20, 100)):
+        scale, share = float(np.exp(rng.uniform(-4, 30))), float(rng.uniform(0, 1))
+        with mp.workdps(60):
+            epsilon = float(share / mp.mpf(scale))
+            delta = laplace_truth(scale, epsilon)
+            level = float(laplace_truth(scale, mp.mpf(epsilon) / 2))
+            sharp = 1 / mp.mpf(scale) + 2 * mp.log(1 - mp.mpf(level))
+        for relation in ("remove", "add"):
+            bounds = ja.delta(ja.Laplace(scale), 1, epsilon, relation=relation)
+            assert bounds.lower <= delta <= bounds.upper
+            assert bounds.upper - bounds.lower <= 1e-14 * (delta + 1 / mp.mpf(scale))
+            bounds = ja.epsilon(ja.Laplace(scale), 1, level, relation=relation)
+            assert bounds.lower <= sharp <= bounds.upper
+            assert (bounds.upper - bounds.lower) * scale < 2e-14
+
+
 def test_plain_gaussians_are_one():
     rng = np.random.default_rng(4)
     for _ in range(draws(8, 20)):
