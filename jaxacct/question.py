@@ -78,7 +78,9 @@ class ForEpsilon:
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
-        lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
+        if not is_inside:
+            lower = jnp.where(delta == 0, pure, lower)
+            upper = upper if facts.suprema is not None else jnp.where(delta == 0, jnp.inf, upper)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
         return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
