@@ -153,14 +153,17 @@ def test_no_bracket_of_one_run_is_upside_down():
 def test_ends_of_the_range_of_plain_gaussians():
     for given in (0.0, 1e-307, 1 - 2.0**-53):
         bounds = ja.epsilon(ja.Gaussian(1.0), 1, given)
-        traced = jax.jit(lambda delta: ja.epsilon(ja.Gaussian(1.0), 1, delta))(given)
-        assert bounds.lower <= bounds.upper and traced.lower <= traced.upper
-        assert (bounds.upper == np.inf) == (given == 0) == bool(np.isinf(traced.upper))
-        assert bounds.converged
+        with jax.enable_x64(True):
+            traced = jax.jit(lambda delta: ja.epsilon(ja.Gaussian(1.0), 1, delta))(given)
+        for found in (bounds, traced):
+            assert found.lower <= found.upper
+            assert (found.upper == np.inf) == (given == 0)
+            assert found.converged
     mass = ja.delta(ja.Gaussian(1.0), 1, np.inf)
     assert mass.lower == mass.upper == 0
     for invalid in ((-1.0, 1, 1e-5), (1.0, 0.5, 1e-5), (1.0, -1, 1e-5), (1.0, 1, 1.5), (np.nan, 1, 1e-5)):
         bounds = jax.jit(lambda s, k, d: ja.epsilon(ja.Gaussian(s), k, d))(*invalid)
-        assert bounds.upper == np.inf and not bounds.converged
+        assert bounds.upper == np.inf
+        assert not bounds.converged
     for idle in ((0.0, 0, 1e-5), (np.inf, 3, 1e-5)):
         assert jax.jit(lambda s, k, d: ja.epsilon(ja.Gaussian(s), k, d))(*idle).upper == 0
