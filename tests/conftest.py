@@ -131,7 +131,9 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what takes longest at either end, and the many short files, docstrings above all, where the ends meet."""
     root = pathlib.Path(__file__).parent
-    accounting, training = ("prv", "saddlepoint", "dominating_pairs", "gdp", "tradeoff", "sweep"), "train"
+    whole = ("test_roads.py", "test_readme.py", "test_certified.py", "test_program_size.py", "test_contexts.py")
+    accounting = (*whole, "prv", "saddlepoint", "dominating_pairs", "gdp", "tradeoff", "sweep", "calibrate")
+    training = "train"
 
     def place(item: pytest.Item) -> int:
         room = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else None
