@@ -35,10 +35,14 @@ def trainer():
     )  # fmt: skip
 
 
+def shift(shape):
+    return (0.1 * np.arange(np.prod(shape, dtype=int)) % 0.7).reshape(shape).astype(np.float32)
+
+
 def start(rule):
     """A state whose output layer is not zero, so that all gradients are there."""
     state = trainer().state
-    shifted = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.arange(leaf.size).reshape(leaf.shape) % 0.7, state.params)
+    shifted = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf) + shift(leaf.shape)), state.params)
     return dataclasses.replace(state, params=shifted, rule=rule)
 
 
