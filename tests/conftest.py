@@ -65,6 +65,15 @@ def pytest_collection_finish() -> None:
         sys.modules["jax"].monitoring.register_event_duration_secs_listener(_count)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def compiled_well() -> Iterator[None]:
+    """With ``JAXACCT_TESTS=well`` eager calls are compiled as JAX compiles by default, as all is that users trace."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("JAXACCT_TESTS") == "well":
+            patch.setattr("jaxacct.programs.knows_fast", lambda: False)
+        yield
+
+
 def pytest_sessionfinish() -> None:
     """Nobody looks for garbage among what the end of the process frees: pytest would, five times."""
     gc.freeze()
