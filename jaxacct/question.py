@@ -69,6 +69,7 @@ class ForEpsilon:
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
         valid = facts.is_valid if is_inside else facts.is_valid & (delta >= 0) & (delta < 1)
         least, most = facts.masses or (0.0, 0.0)
+        upper = upper if is_inside else jnp.where(delta == 0, jnp.inf, upper)
         pure = jnp.full_like(lower, jnp.inf)
         if facts.suprema is not None:
             low, high = facts.suprema
@@ -78,9 +79,7 @@ class ForEpsilon:
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
-        if not is_inside:
-            lower = jnp.where(delta == 0, pure, lower)
-            upper = upper if facts.suprema is not None else jnp.where(delta == 0, jnp.inf, upper)
+        lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
         return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)

@@ -60,6 +60,9 @@ SURE = 2.0**-29
 FEW, LARGEST = 30.0, 700.0
 """Epsilons from which e^eps - 1 is e^eps, and up to which that is a number."""
 
+MOST = 1 - 2.0**-20
+"""Most of a plain delta that a sampled one is looked up at; above it epsilon is bounded by that there, and 0."""
+
 LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
 
 SIDES = np.array([-1.0, 1.0])
@@ -297,10 +300,12 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     bound therefore makes a bound. ``mu`` is right to two units of roundoff.
     """
     u, q = roundoff(), sampling_rate
-    grown = jnp.expm1(jnp.minimum(epsilon, LARGEST))
-    rest = (1 - q) * grown
-    share = jnp.where(removes, q, jnp.minimum(q - rest + 12 * u * SIDES * (q + rest), 1.0))
-    there = share > 0
+    if isinstance(removes, bool) and removes:
+        share, there = q, q > 0
+    else:
+        rest = (1 - q) * jnp.expm1(jnp.minimum(epsilon, LARGEST))
+        share = jnp.where(removes, q, jnp.minimum(q - rest + 12 * u * SIDES * (q + rest), 1.0))
+        there = share > 0
     share = jnp.where(there, share, 1.0)
     small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, FEW)) / share)
     large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, FEW)))
@@ -308,3 +313,20 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     found = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
     lower, upper = jnp.where(there, jnp.minimum(found, 1.0), 0.0)
     return lower, upper
+
+
+def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Array, Array]:
+    """Returns bounds on epsilon at delta of (1-q) N(0, 1) + q N(mu, 1) against N(0, 1); scalars, as above.
+
+    The plain epsilon' at delta / q is known, and epsilon = log(1 + q (e^eps' - 1)), which moves less than epsilon'.
+    """
+    level = delta / sampling_rate
+    inner = jnp.stack(epsilon_bounds(mu, jnp.minimum(level, MOST), 4 * roundoff()))
+    # Beyond, e^eps' is all there is of e^eps' - 1, if that is far above 1/q.
+    most = jnp.minimum(inner, LARGEST)
+    lower, upper = (jnp.log1p(sampling_rate * jnp.expm1(most)) + (inner - most)) * (
+        1 + 4 * arithmetic().function * SIDES
+    )
+    # At most q is delta, whatever epsilon is.
+    upper = jnp.where(level > 1 + 4 * roundoff(), 0.0, upper)
+    return jnp.where((level < MOST) & (sampling_rate > 1e-280), lower, 0.0), upper

@@ -19,7 +19,14 @@ from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Once, Parts, counted, facts_of
 from jaxacct.dominating_pairs import DominatingPair, ShiftedNoisePair, SubsampledGaussianPair
-from jaxacct.dominating_pairs.gaussian_profile import SIDES, bounds_of_log_delta, epsilon_bounds, slopes
+from jaxacct.dominating_pairs.gaussian_profile import (
+    SIDES,
+    bounds_of_log_delta,
+    epsilon_bounds,
+    sampled_delta,
+    sampled_epsilon,
+    slopes,
+)
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Relation, is_count, listed
 from jaxacct.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
@@ -109,6 +116,22 @@ class PlainGaussian(NamedTuple):
         return found
 
 
+class SampledGaussian(NamedTuple):
+    """One Gaussian run on a Poisson sample, from which the example is removed."""
+
+    noise: Array
+    sampling_rate: Array
+    facts: Facts
+
+    def profile(self, epsilon: Array) -> Array:
+        """Returns bounds (2,), below and above, on delta at an epsilon ()."""
+        return _proper(jnp.stack(sampled_delta(1 / self.noise, self.sampling_rate, epsilon, True)), epsilon, self.facts)
+
+    def epsilon(self, delta: Array) -> tuple[Array, Array]:
+        """Returns bounds, below and above, on epsilon at a delta ()."""
+        return sampled_epsilon(1 / self.noise, self.sampling_rate, delta)
+
+
 class PlainLaplace(NamedTuple):
     """One run of Laplace noise, a shift against none: below the shift c over the scale delta is 1 - e^((eps - c)/2)."""
 
@@ -130,7 +153,7 @@ class PlainLaplace(NamedTuple):
         return ends[0], ends[1]
 
 
-Closed: TypeAlias = OneRun | PlainGaussian | PlainLaplace
+Closed: TypeAlias = OneRun | PlainGaussian | SampledGaussian | PlainLaplace
 
 
 def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
@@ -149,7 +172,20 @@ def closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
     if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
         return []
     found = [_as_one_run(parts, known) for parts in directions]
-    return [run for run in found if run is not None] if None not in found else []
+    runs = [run for run in found if run is not None]
+    if len(runs) < len(found):
+        return []
+    # Of a sampled run added and removed the profiles differ in a share, which is the larger one where it is removed
+    # (:func:`.gaussian_profile.sampled_delta`).
+    removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussian)]
+    return removed if len(removed) == 1 and all(map(_is_sampled, runs)) else runs
+
+
+def _is_sampled(run: Closed) -> bool:
+    """Returns whether it is one run of a sampled Gaussian mechanism, removed or added."""
+    return isinstance(run, SampledGaussian) or (
+        isinstance(run, OneRun) and isinstance(run.pair, SubsampledGaussianPair)
+    )
 
 
 def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
@@ -165,6 +201,8 @@ def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
         facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
         if _is_plain_laplace(pair):
             return _laplace(pair, facts)
+        if isinstance(pair, SubsampledGaussianPair) and is_concrete(pair.removes) and np.all(np.asarray(pair.removes)):
+            return SampledGaussian(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
         return OneRun(pair, facts)
     return None
 
