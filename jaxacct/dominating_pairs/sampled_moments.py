@@ -78,9 +78,6 @@ LEAST_NOISE = 0.01
 CHUNK = 16
 """Nodes taken at once. Speed only."""
 
-MANY = 64
-"""Orders from which on it pays to sum in two loops. Speed only."""
-
 STEPS = (np.arange(CHUNK)[None] + 0.5) / CHUNK
 
 
@@ -234,9 +231,6 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     By Minkowski's inequality E[r^a]^(1/a) <= 1 - q + q E[e^(a u)]^(1/a), which is the moment where q = 1, and to
     rounding where s is tiny.
     """
-    count = len(a)
-    if count >= MANY:
-        a = jnp.append(a, 1.0)  # whose excess is 0: the row of phi(-L), which many orders share
     m, exact = a - 1.0, (q == 1.0) | (s < LEAST_NOISE)
     bound = a * _log_ratio(q, m * (0.5 / (s * s)))[0]
     s, rate = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - roundoff())
@@ -255,13 +249,10 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     top = jnp.maximum(a * (m * half + log_q), 0.0)
     power, scale = m[:, None], top[:, None]
 
-    def placed(i: Array) -> tuple[Array, Array]:
-        x = (jnp.asarray(STEPS) + i) * spacing
-        return x, jnp.where(x > 2.0 * REACH, x + shift, x) - REACH
-
-    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top), of which the shared part is summed without e^-top.
+    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top).
     def add(i: Array, total: Array) -> Array:
-        x, z = placed(i)
+        x = (jnp.asarray(STEPS) + i) * spacing
+        z = jnp.where(x > 2.0 * REACH, x + shift, x) - REACH
         z = jnp.where(x > second, z + gap, z)
         log_r, beyond_one = _log_ratio(rate, z * tilt - half)
         log_weight = log_r - (0.5 * z * z + scale)
@@ -269,23 +260,11 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
         ahead = weighted_remainder(x, weight, jnp.exp(x + log_weight))
         return total + ahead + power * weighted_remainder(-log_r, weight, weight / (1.0 + beyond_one))
 
-    def add_shared(i: Array, totals: Array) -> Array:
-        _, z = placed(i)
-        log_r, _ = _log_ratio(rate, z * tilt - half)
-        log_weight, x = log_r - 0.5 * z * z, powers * log_r
-        return totals + weighted_remainder(x, jnp.exp(log_weight) * factors, jnp.exp(x + (log_weight - scale)))
-
-    chunks, first, total = jnp.ceil(length / spacing).astype(jnp.int32), jnp.int32(0), jnp.zeros((len(a), CHUNK))
-    if count >= MANY:
-        # Of many orders, what they share of the nodes of the first two windows is computed once; phi(-L) is the last.
-        powers, factors = jnp.append(m[:-1], -1.0)[:, None], jnp.exp(-scale)
-        first = jnp.floor(second / spacing).astype(jnp.int32)
-        total = jax.lax.fori_loop(0, first, add_shared, total)
-        total = total + (power * factors) * total[-1:]
-    total = jax.lax.fori_loop(first, chunks, add, total)
+    chunks = jnp.ceil(length / spacing).astype(jnp.int32)
+    total = jax.lax.fori_loop(jnp.int32(0), chunks, add, jnp.zeros((len(a), CHUNK)))
     log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (CHUNK * math.sqrt(2 * math.pi))))
     moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
-    return jnp.where(exact, bound, moment)[:count]
+    return jnp.where(exact, bound, moment)
 
 
 def _log_ratio(q: Array, u: Array) -> tuple[Array, Array]:
