@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,19 +27,17 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.arithmetic import roundoff, scaled
-from jaxacct.dominating_pairs.law import Nodes, log_left_out, tilted
+from jaxacct.dominating_pairs.law import Nodes, tilted
 from jaxacct.dominating_pairs.moments import LARGEST_EXPONENT, exp_remainder, log_integral
 from jaxacct.dominating_pairs.noise import Noise
 from jaxacct.dominating_pairs.panels import (
     CELLS,
-    HIGHEST,
     LARGEST_POWER,
+    THETAS,
+    Ellipses,
     PanelLaw,
-    Stretches,
     argument,
-    joined,
     log_decay,
-    log_rule_error,
     log_shrinkage,
     panels,
     stretches,
@@ -50,9 +48,7 @@ if TYPE_CHECKING:
     from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
 
 PANELS = 8
-"""Panels of a piece, shared by the intervals between locations; the scan has SCAN times as many."""
-
-SCAN = 2
+"""Panels of a piece, and of the scan, shared by the intervals between locations."""
 
 
 class LaplaceNoise(Noise):
@@ -150,107 +146,113 @@ class LawOfShiftedLaplace(PanelLaw):
 
     pair: ShiftedNoisePair
 
-    def _count(self) -> int:
-        return max(PANELS // (np.shape(self.pair.locations)[-1] - 1), 1)
-
     def largest_order(self) -> Array:
         low, high = self.pair.loss_range()
         largest = jnp.maximum(jnp.abs(low), jnp.abs(high))
         return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
 
     def scan(self) -> Nodes:
-        return self._nodes(0, 1, SCAN * self._count())
+        return self.piece(self.window(self.largest_order(), None), 0, 1)
 
-    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+    def window(self, order: Array, scan: Nodes | None) -> tuple[Array, Array]:
         """Returns the ends of the locations: the nodes always cover all."""
         return self.pair._ends()
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
-        return self._nodes(index, pieces, self._count())
+        """Returns the panels of each interval, and with the first ones the atoms."""
+        s, as_real = self.pair._fields()[0], lambda value: jnp.asarray(value, window[0].dtype)
+        x, log_weight = _nodes(*self.pair._fields(), as_real(index), as_real(pieces))
+        losses, log_p, log_q = self.pair.log_densities(x)
+        nothing = jnp.zeros_like(s)
+        places = self.step(window, pieces) * np.arange(x.shape[0])
+        return Nodes(losses, log_p + log_weight, log_q + log_weight, nothing, nothing, places)
 
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the widest panels."""
-        left, right = _intervals(self.pair)
-        return jnp.max(right - left) / (2 * self._count() * pieces)
-
-    def _nodes(self, index: Array | int, pieces: Array | int, count: int) -> Nodes:
-        """Returns ``count`` panels of each interval, and with the first ones the atoms."""
-        left, right = _intervals(self.pair)
-        width = (right - left) / (count * pieces)
-        x, log_weight = (
-            v.reshape(-1) for v in jax.vmap(panels, (0, 0, None))(left + width * count * index, width, count)
+        return (
+            jnp.max(self._sides().length) / (4 * _panels_of(self.pair._fields()[1]) * pieces) * self.pair._fields()[0]
         )
-        s = self.pair._fields()[0]
-        x = jnp.concatenate([x, jnp.stack(self.pair._ends())])
-        outside = jnp.where(jnp.asarray(index) == 0, jnp.log(s), -jnp.inf)
-        log_weight = jnp.concatenate([log_weight, jnp.stack([outside, outside])])
-        losses, log_p, log_q = self.pair.log_densities(x)
-        nothing = jnp.zeros_like(s)
-        places = jnp.max(width) / 2 * jnp.arange(x.shape[0])  # half a panel apart, as step says
-        return Nodes(losses, log_p + log_weight, log_q + log_weight, nothing, nothing, places)
 
-    def _logits(self, x: Array) -> tuple[Array, Array]:
-        """Returns log a/(1-a) and log c/(1-c) at x, with the leading axis of the intervals."""
-        s, locations, p, q = self.pair._fields()
-        left, right = _intervals(self.pair)
+    def _sides(self) -> _Sides:
+        return _sides(*self.pair._fields())
 
-        def row(x: Array, left: Array, right: Array) -> tuple[Array, Array]:
-            heights = jax.vmap(lambda location: jnp.exp(-jnp.abs(x - location) / s))(locations)
-
-            def side(counts: Array, weights: Array) -> Array:
-                return jnp.log(jnp.matmul(jnp.where(counts, weights, 0.0), heights))
-
-            above, below = locations >= right, locations <= left
-            return side(above, p) - side(below, p), side(above, q) - side(below, q)
-
-        return jax.vmap(row)(x, left, right)
-
-    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        s = self.pair._fields()[0]
-        left, right = _intervals(self.pair)
-        steepest = order + 0.5
-        a, c = self._logits(jnp.stack([left, right], axis=1))
-
-        def growth(height: Array, beyond: Array) -> Array:
-            """Returns the most of all intervals; ellipses reach beyond their ends."""
-            theta, allowed = jnp.minimum(height, HIGHEST), height <= HIGHEST
-
-            def one(a: Array, c: Array) -> Array:
-                most = jax.nn.sigmoid(a[1] + beyond)
-                low, high = jax.nn.sigmoid(c[0] - beyond), jax.nn.sigmoid(c[1] + beyond)
-                turn = argument(most, theta) - argument(low, theta)
-                return w * turn - order * log_shrinkage(low, high, theta)
-
-            cost = jnp.max(jax.vmap(one)(a, c), axis=0) + steepest * beyond
-            return jnp.where(allowed, cost, jnp.inf)
-
-        # Half-widths add up to half of the length.
-        length, peak = jnp.sum(right - left) / s, jnp.maximum(0.5, steepest)
-        found = log_rule_error(2 * step / s, growth) + jnp.log(length * peak)
-        return jnp.logaddexp(found, log_left_out())
+    def ellipses(self, order: Array) -> Ellipses:
+        s, (length, above, below) = self.pair._fields()[0], self._sides()
+        theta = jnp.asarray(THETAS)[:, None]
+        # Shares of what lies to the right, at an interval's ends and as far beyond as an ellipse may reach: the most of
+        # P's, the least and the most of Q's. What is 0 over 0 counts for nothing.
+        (a, c), ends = (above - below)[:, None], length[None] + theta
+        most, low, high = jax.nn.sigmoid(a + ends), jax.nn.sigmoid(c - theta), jax.nn.sigmoid(c + ends)
+        turns = jnp.max(argument(most, theta) - argument(low, theta), axis=1)
+        shrinkage = jnp.min(log_shrinkage(low, high, theta), axis=1)
+        fall = order + 0.5
+        log_size = jnp.log(jnp.sum(length) / 2 * jnp.maximum(0.5, fall))
+        return Ellipses(2 / s, theta[:, 0], -order * shrinkage, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        s = self.pair._fields()[0]
-        left, right = _intervals(self.pair)
+        length, above, below = self._sides()
         log_total, error = self.log_total(order, nodes)
-        width = (right - left) / CELLS
-        x = jax.vmap(lambda start, width: start + width * jnp.arange(CELLS + 1))(left, width)
-        logits = self._logits(x)
-        a, c = (jax.nn.sigmoid(logit) for logit in logits)
-        # The loss rises by 2/scale times a - c. Near one the complements know the difference better.
-        over_a, over_c = (jax.nn.sigmoid(-logit) for logit in logits)
-        shares = jnp.maximum(jnp.where(c > 0.5, over_c - over_a, a - c), 0.0)
-
-        def row(x: Array, a: Array, c: Array, share: Array, width: Array) -> Stretches:
-            losses, log_p, _ = self.pair.log_densities(x)
-            log_weight = log_p + order * losses - log_total
-            log_rate = jnp.log(share * (2 / s))
-            # The slope of the tilted density, less that of the rate, 1 - a - c.
-            steepest = (1 + order) * (a[1:] - 0.5) - order * (c[:-1] - 0.5) - (1 - a[1:] - c[1:])
-            flattest = (1 + order) * (a[:-1] - 0.5) - order * (c[1:] - 0.5) - (1 - a[:-1] - c[:-1])
-            return stretches(losses, log_weight, log_rate, steepest * (2 / s), flattest * (2 / s), width)
-
-        parts = jax.vmap(row)(x, a, c, shares, width)
-        parts = joined(*(jax.tree.map(lambda leaf, i=i: leaf[i], parts) for i in range(x.shape[0])))
+        u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
+        # Log densities in u, and shares of what lies to the right; near one their complements know a difference better.
+        log_p, log_q = (
+            jnp.logaddexp(up + u / 2, down - u / 2)
+            for up, down in zip(*(v[..., None] for v in (above, below)), strict=True)
+        )
+        a, c = (jax.nn.sigmoid(logit[:, None] + u) for logit in above - below)
+        over_a, over_c = (jax.nn.sigmoid(-logit[:, None] - u) for logit in above - below)
+        share = jnp.maximum(jnp.where(c > 0.5, over_c - over_a, a - c), 0.0)
+        losses = log_p - log_q
+        at = log_p - jnp.log(4.0) + order * losses - log_total - jnp.log(share)
+        # The slope of the tilted density, less that of the share, 1 - a - c.
+        (a, next_a), (c, next_c) = ((v[:, :-1], v[:, 1:]) for v in (a, c))
+        steepest = (2 + order) * next_a - order * c + next_c - 1.5
+        flattest = (2 + order) * a - order * next_c + c - 1.5
+        parts = stretches(losses, at, steepest, flattest, length[:, None] / CELLS)
         # The last two nodes are the atoms.
         return log_decay(w, (nodes.losses[-2:], tilted(nodes, order)[-2:]), parts, error)
+
+
+class _Sides(NamedTuple):
+    """Of the intervals between neighbouring locations, some of them empty.
+
+    Attributes:
+        length (I,): in u.
+        above (2, I), below (2, I): at its left end, the logs of P's and of Q's density times twice the scale, those of
+            locations to the right and to the left.
+    """
+
+    length: Array
+    above: Array
+    below: Array
+
+
+@jax.jit
+def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
+    left, right = _between(locations, p, q)
+    heights = jax.vmap(lambda left: jnp.exp(-jnp.abs(left - locations) / s))(left)
+    is_above = jax.vmap(lambda left, right: jnp.stack([locations >= right, locations <= left]))(left, right)
+    of_sides = jnp.where(is_above, heights[:, None], 0.0)
+    above, below = jnp.log(jnp.einsum("wm,ism->swi", jnp.stack([p, q]), of_sides, precision="highest"))
+    return _Sides((right - left) * (2 / s), above, below)
+
+
+def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
+    """Returns the ends of the intervals between neighbouring locations that have weight, some of them empty."""
+    counts = (p > 0) | (q > 0)
+    knots = jnp.sort(jnp.where(counts, locations, jnp.max(jnp.where(counts, locations, -jnp.inf))))
+    return knots[:-1], knots[1:]
+
+
+def _panels_of(locations: Array) -> int:
+    """Returns how many panels of a piece an interval has."""
+    return max(PANELS // (np.shape(locations)[-1] - 1), 1)
+
+
+@jax.jit
+def _nodes(s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array) -> tuple[Array, Array]:
+    """Returns nodes and the logs of their weights, the atoms last."""
+    (left, right), count = _between(locations, p, q), _panels_of(locations)
+    of_interval = jax.vmap(lambda left, width: panels(left, width, index, count))
+    x, log_weight = (v.reshape(-1) for v in of_interval(left, (right - left) / (count * pieces)))
+    atom = jnp.where(index == 0, jnp.log(s), -jnp.inf)
+    return jnp.concatenate([x, left[:1], right[-1:]]), jnp.concatenate([log_weight, atom[None], atom[None]])

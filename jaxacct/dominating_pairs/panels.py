@@ -7,20 +7,20 @@ that leaves the integrand analytic in it (Trefethen 2013, "Approximation Theory 
 
 *Decay.* Atoms do not fade, so neither does the characteristic function: only many steps make it small. Where the
 density of the loss is at least m on a stretch of length l, a uniform law of mass m l is part of the law. Let nu be the
-part of atoms and stretches near the heaviest of them. With what is known of the others,
+part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and mass
+M, and of modulus at most V/w' at w' (by parts), or M. So
 
-    |phi(w')| <= |nu^(w')| + sum over other stretches of m l S(w l/2) + everything else,    w' >= w,
+    |phi(w')| <= |nu^(w')| + min(M, V/w) + everything else,    w' >= w,
 
-nu^ the transform of nu, S(x) the largest |sin y / y| for y >= x. |nu^|^2 has a second derivative of at least -V, V the
-integral of (x - x')^2 over nu and nu; so on an interval of length d it is at most the larger of its values at the ends
-plus V d^2/8. Intervals from w to 2^LEVELS w make a bound for all w' up to there; beyond, and wherever it is smaller,
-that without nu stands, which falls with w. There long stretches are best for small w, and short ones, which leave out
-less, for large w.
+nu^ the transform of nu. |nu^|^2 has a second derivative of at least -V', V' the integral of (x - x')^2 over nu and nu;
+so on an interval of length d it is at most the larger of its values at the ends plus V' d^2/8. Intervals from w to
+2^LEVELS w make a bound for all w' up to there; beyond, and wherever it is smaller, that without nu stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import abstractmethod
 from typing import NamedTuple
 
 import jax
@@ -51,14 +51,11 @@ LARGEST_POWER = 40.0
 """Largest order times loss, and largest loss, where losses are bounded: so that the logarithms of weights, of which
 differences that large are taken, keep the digits that are counted on."""
 
-RATIOS = np.geomspace(1.1, 60.0, 64)
-"""Values of rho that the bound may use."""
-
-LOG_GAINS = (2 * DEGREE - 2) * np.log(RATIOS) + np.log1p(-(RATIOS**-2))
-"""Logs of what the bound is divided by for each."""
+THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, HIGHEST, 4)])
+"""Turns of a log likelihood ratio at the top of the ellipses that the bound may use."""
 
 CELLS = 64
-"""Stretches of a density, a power of two: so that they can be merged in pairs."""
+"""Stretches of a density."""
 
 LEVELS, POINTS_OF_LEVEL = 12, 6
 """Octaves of frequencies from w on, and intervals of each."""
@@ -69,35 +66,55 @@ OCTAVES, OCTAVE = 2.0 ** np.arange(LEVELS + 1), 2.0 ** (np.arange(POINTS_OF_LEVE
 NEAR = 6.0
 """What lies within NEAR/w of the heaviest part makes nu: phases up to 12 in an octave, of which an interval has 1.5."""
 
-SIDE = 0.21724
-"""Above |sin x / x| for x >= pi."""
-
 SHARE_ROUNDING = 1e-9
 """Relative error allowed for the masses of stretches in float64: for differences of shares, and of losses, of 1e-6 and
 above."""
 
 
-def panels(low: Array, width: Array, count: int) -> tuple[Array, Array]:
-    """Returns nodes, and the logs of their weights, on so many panels of a width that start at ``low``."""
-    starts = low + width * jnp.arange(count)
-    x = jax.vmap(lambda start: start + width * jnp.asarray(POINTS))(starts).reshape(-1)
-    return x, jnp.log(width) + jnp.tile(jnp.asarray(LOG_WEIGHTS), count)
+def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
+    """Returns nodes, and the logs of their weights, on so many panels: the ``index``-th such row from ``low`` on."""
+    grid = (np.arange(count)[:, None] + POINTS[None]).reshape(-1)
+    log_weights = np.tile(LOG_WEIGHTS, count)
+    return low + width * (count * index + grid), jnp.log(width) + log_weights
 
 
-def log_rule_error(half: Array, growth: Callable[[Array, Array], Array]) -> Array:
-    """Returns the log of the rule's error over H times the integrand's largest modulus on the real line.
+class Ellipses(NamedTuple):
+    """What bounds the rule's error, for each of THETAS; see the law's module.
 
-    Args:
-        half (): half-width of a panel.
-        growth: (height, beyond) -> log of how much larger the modulus may be on an ellipse of that half-height, which
-            reaches that far beyond the panel; inf where the integrand is not analytic.
+    Attributes:
+        unit (): of the variable that it is said in, over that of the law's steps.
+        heights (J,): of ellipses.
+        costs (J,), turns (J,): logs of how much larger the modulus may be at that height than on the real line, and
+            what a unit of frequency adds.
+        fall (): by how much the log of the modulus may rise a unit beyond a panel's ends.
+        log_size (): log of the largest density over the moment, times half of the length.
     """
-    grown = growth(half * (RATIOS - 1 / RATIOS) / 2, half * ((RATIOS + 1 / RATIOS) / 2 - 1))
-    return jnp.log(64 / 15) + jnp.min(grown - LOG_GAINS)
+
+    unit: Array
+    heights: Array
+    costs: Array
+    turns: Array
+    fall: Array
+    log_size: Array
 
 
 class PanelLaw(Law):
-    """A law of panels, as many to a piece as its class says."""
+    """A law of panels, as many to a piece as its class says; a step is half of a panel's width."""
+
+    @abstractmethod
+    def ellipses(self, order: Array) -> Ellipses:
+        """Returns what bounds the rule's error."""
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        around = self.ellipses(order)
+        half = around.unit * step
+        ratio = around.heights / half
+        root = jnp.sqrt(1 + ratio**2)
+        rho = root + ratio
+        # The ellipse reaches beyond the panel by half (root - 1).
+        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
+        least = jnp.min(around.costs + w * around.turns + around.fall * half * (root - 1) - gain)
+        return jnp.log(64 / 15 * jnp.exp(around.log_size + least) + math.exp(log_left_out()))
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
         """Returns the least number of pieces that make the error as small as it is wanted, PIECES if none does."""
@@ -138,31 +155,22 @@ class Stretches(NamedTuple):
     density: Float[Array, "rows cells"]
 
 
-def stretches(
-    losses: Array, log_weight: Array, log_rate: Array, steepest: Array, flattest: Array, width: Array
-) -> Stretches:
-    """Returns the stretches of one density, (1, CELLS), from what is known at the CELLS + 1 ends of cells in x.
+def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
+    """Returns the stretches of densities, from what is known at the CELLS + 1 ends of their cells in x.
 
     Args:
-        losses (CELLS + 1,): monotone.
-        log_weight (CELLS + 1,): log of the density in x.
-        log_rate (CELLS + 1,): log of |d loss/dx|.
-        steepest (CELLS,): upper bound on the slope of their difference.
-        flattest (CELLS,): lower bound.
-        width () or (CELLS,): width of the cells in x.
+        losses (rows, CELLS + 1): monotone.
+        log_density (rows, CELLS + 1): log of the density of the loss.
+        steepest (rows, CELLS): upper bound on its slope in x.
+        flattest (rows, CELLS): lower bound.
+        width (rows, 1) or (rows, CELLS): width of the cells in x.
     """
-    at = log_weight - log_rate
     # From an end inwards the density of the loss falls no faster than at its steepest.
     down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
-    least = jnp.exp(jnp.maximum(at[:-1] + down, at[1:] - up))
-    low, high = jnp.minimum(losses[:-1], losses[1:]), jnp.maximum(losses[:-1], losses[1:])
+    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
+    low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
     known = jnp.isfinite(least) & (high > low) & (width > 0)
-    return Stretches(*(value[None] for value in (low, high, jnp.where(known, least, 0.0))))
-
-
-def joined(*parts: Stretches) -> Stretches:
-    """Returns all rows."""
-    return Stretches(*(jnp.concatenate(values) for values in zip(*parts, strict=True)))
+    return Stretches(low, high, jnp.where(known, least, 0.0))
 
 
 def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
@@ -175,62 +183,42 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         error (): relative error of the masses.
     """
     places, masses = atoms
-    error = jnp.minimum(error, 1.0)
-    density = parts.density * (1 - error)
+    density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
     # All as stretches; an atom is one of no length.
-    lengths = jnp.concatenate([jnp.zeros_like(places), (parts.high - parts.low).reshape(-1)])
-    middles = jnp.concatenate([places, ((parts.low + parts.high) / 2).reshape(-1)])
-    masses = jnp.concatenate([masses * (1 - error), (density * (parts.high - parts.low)).reshape(-1)])
-    heaviest = masses == jnp.max(masses)
-    anchor = jnp.max(jnp.where(heaviest, middles, -jnp.inf))
-    offsets = middles - anchor
+    lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
+    middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
+    masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
+    offsets = middles - jnp.max(jnp.where(masses == jnp.max(masses), middles, -jnp.inf))
+    atoms_first = len(places)
+
+    def others(far: Array, start: Array) -> Array:
+        """Returns by how much less than their masses stretches come to from a frequency on."""
+        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
+        mass = jnp.sum(far * widths)
+        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
 
     def level(start: Array) -> Array:
         """Returns a bound for the frequencies from ``start`` to twice that."""
         near = jnp.abs(offsets) + lengths / 2 <= NEAR / start
-        mass, x, length = (jnp.where(near, value, 0.0) for value in (masses, offsets, lengths))
-        variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (x**2 + length**2 / 12)) - jnp.sum(mass * x) ** 2)
+        mass = jnp.where(near, masses, 0.0)
+        first = jnp.sum(mass * offsets)
+        variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (offsets**2 + lengths**2 / 12)) - first**2)
         frequencies = start * OCTAVE
 
         def transform(w: Array) -> Array:
-            half = w * length / 2
-            cosines, sines = turned(jnp.stack([w * x, half]))
+            half = w * lengths / 2
+            cosines, sines = turned(jnp.stack([w * offsets, half]))
             heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
             return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
 
         squares = jax.vmap(transform)(frequencies)
         apart = frequencies[1:] - frequencies[:-1]
         here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
-        faded = jnp.sum(jnp.where(near, 1.0, 1 - _largest_sinc(start * lengths / 2)) * masses)
-        return 1 - faded + here
-
-    def without(start: Array) -> Array:
-        """Returns the bound by stretches, the best of those merged in twos, fours, ..."""
-
-        def merge(cells: tuple[Array, Array, Array], count: Array) -> tuple[tuple[Array, Array, Array], Array]:
-            """Doubles the cells that each holds from itself on; those that begin at a multiple of ``count`` are all."""
-            least, low, high = cells
-            length = high - low
-            known = jnp.where(jnp.arange(size) % count == 0, least * length, 0.0)
-            following = (jnp.arange(size) + count) % size
-            next_least, next_low, next_high = (values[:, following] for values in cells)
-            merged = jnp.minimum(least, next_least), jnp.minimum(low, next_low), jnp.maximum(high, next_high)
-            return merged, jnp.sum(known * (1 - _largest_sinc(start * length / 2)))
-
-        size = density.shape[1]
-        _, found = jax.lax.scan(merge, (density, parts.low, parts.high), 2 ** jnp.arange(size.bit_length()))
-        return 1 - jnp.max(found)
+        far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
+        return 1 - jnp.sum(mass) - others(far, start) + here
 
     starts = w * OCTAVES
-    others = jax.vmap(without)(starts)
-    levels = jnp.fmin(jax.vmap(level)(starts[:-1]), others[:-1])
-    bound = jnp.maximum(jnp.max(levels), others[-1]) + modulus_rounding()
+    without = 1 - others(density, starts)
+    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
+    bound = bound + modulus_rounding()
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
-
-
-def _largest_sinc(x: Array) -> Array:
-    """Returns an upper bound on |sin y / y| for y >= x >= 0."""
-    # sin x/x lies below its Taylor polynomials of even sign; this one falls up to x^2 = 10.
-    near = jnp.minimum(x, jnp.pi) ** 2
-    polynomial = 1 - near / 6 * (1 - near / 20)
-    return jnp.where(x < jnp.pi, jnp.maximum(polynomial, SIDE), jnp.minimum(SIDE, 1 / jnp.maximum(x, 1.0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -107,16 +108,11 @@ class ShiftedNoisePair(DominatingPair):
         return jax.vmap(lambda location: self._noise.log_ratio(x, location, locations[0], s))(locations)
 
     def _log_ratio(self, x: Array) -> Array:
-        """Returns the loss at x, elementwise: where it is small from P - Q, whose first term is not formed."""
-        _, _, p, q = self._fields()
-        exponents = self._exponents(x)
-        log_q = log_mixture(q, exponents)
-        direct = log_mixture(p, exponents) - log_q
-        rises = jnp.sum(weighted(p - q, jnp.expm1(jnp.minimum(exponents, 700.0)))[1:], axis=0)
-        excess = rises * jnp.exp(-log_q)
-        # No lower: log1p is only known to be right from -1/4 up.
-        near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
-        return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), direct)
+        """Returns the loss at finite x, elementwise."""
+        return self._densities(x)[0]
+
+    def _densities(self, x: Array) -> tuple[Array, Array, Array]:
+        return _densities(self._noise, *self._fields(), x)
 
     def _threshold(self, loss: Array) -> Array:
         """Returns, elementwise, the greatest x whose loss is at most ``loss``; infinite where none or all are.
@@ -218,11 +214,11 @@ class ShiftedNoisePair(DominatingPair):
         return log_moment(mirrored.log_integral(height, order_used), order)
 
     def log_densities(self, x: Array) -> tuple[Array, Array, Array]:
-        """Returns the loss at x and the log densities of P and Q, elementwise."""
-        s, locations, p, q = self._fields()
-        exponents = self._exponents(x)
+        """Returns the loss at finite x and the log densities of P and Q, elementwise."""
+        s, locations, _, _ = self._fields()
         base = self._noise.log_density(x, locations[0], s)
-        return self._log_ratio(x), base + log_mixture(p, exponents), base + log_mixture(q, exponents)
+        loss, log_p, log_q = self._densities(x)
+        return loss, base + log_p, base + log_q
 
     def log_integral(self, height: Callable[[Array], Array], order: Array, start: Array | None = None) -> Array:
         """Returns the log of the integral of ``e^height`` over x, or over x above ``start``.
@@ -246,3 +242,20 @@ class ShiftedNoisePair(DominatingPair):
 
     def law(self) -> Law | None:
         return in_float64_only(self._noise.law(self))
+
+
+@functools.partial(jax.jit, static_argnames="noise")
+def _densities(noise: Noise, s: Array, locations: Array, p: Array, q: Array, x: Array) -> tuple[Array, Array, Array]:
+    """Returns the loss at x, and the logs of P and Q over the density of the noise around the first location.
+
+    Where the loss is small it is made of P - Q, whose first term is not formed.
+    """
+    exponents = jax.vmap(lambda location: noise.log_ratio(x, location, locations[0], s))(locations)
+    logs = jax.vmap(lambda log_w, e: jax.vmap(lambda log_w: log_w + e)(log_w))(jnp.log(jnp.stack([p, q], 1)), exponents)
+    top = jnp.max(logs, axis=0)
+    log_p, log_q = top + jnp.log(jnp.sum(jnp.exp(logs - top[None]), axis=0))
+    rises = jnp.sum(jax.vmap(jnp.multiply)(p - q, jnp.expm1(jnp.minimum(exponents, 700.0))), axis=0)
+    excess = rises * jnp.exp(-log_q)
+    # No lower: log1p is only known to be right from -1/4 up.
+    near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
+    return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), log_p - log_q), log_p, log_q

@@ -20,6 +20,7 @@ fall too fast to the right.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import jax
@@ -29,19 +30,17 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, log_left_out, tilted
+from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, tilted
 from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.panels import (
     CELLS,
-    HIGHEST,
     LARGEST_POWER,
+    THETAS,
+    Ellipses,
     PanelLaw,
-    Stretches,
     argument,
-    joined,
     log_decay,
-    log_rule_error,
     log_shrinkage,
     panels,
     stretches,
@@ -225,71 +224,79 @@ class LawWithoutReplacement(PanelLaw):
         return (window[1] - window[0]) / (2 * PANELS * pieces)
 
     def _nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
-        """Returns ``count`` panels on either side, and with the first ones the atoms."""
-        s, _ = self.pair._fields()
-        width = (end - MIDDLE) / (count * pieces)
-        x, log_weight = panels(MIDDLE + width * count * index, width, count)
-        first = jnp.where(jnp.asarray(index) == 0, 0.0, -jnp.inf)
-        if self._is_laplace():
-            x = jnp.concatenate([x, end[None]])
-            log_weight = jnp.concatenate([log_weight, (jnp.log(s) + first)[None]])
-        losses, log_m, log_b = self.pair._above().log_densities(x)
-        log_m, log_b = log_m + log_weight, log_b + log_weight
-        nothing = jnp.zeros_like(s)
-        atom = (jnp.log(self.pair._atom()) + first)[None]
-        places = width / 2 * jnp.arange(2 * len(x) + 1)  # half a panel apart, as step says
-        return Nodes(
-            losses=jnp.concatenate([losses, -losses, nothing[None]]),
-            log_p=jnp.concatenate([log_m, log_b, atom]),
-            log_q=jnp.concatenate([log_b, log_m, atom]),
-            infinite=nothing,
-            missing=nothing,
-            places=places,
-        )
+        index, width = jnp.asarray(index, end.dtype), (end - MIDDLE) / (count * pieces)
+        nodes = _nodes(self._is_laplace(), count, *self.pair._above()._fields(), self.pair._atom(), width, index)
+        places = width / 2 * np.arange(len(nodes[0]))  # half a panel apart, as step says
+        nothing = jnp.zeros_like(end)
+        losses, log_p, log_q = nodes
+        return Nodes(losses, log_p, log_q, nothing, nothing, places)
 
-    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        (s, q), end = self.pair._fields(), self._end(order)
-        logit, is_laplace = jnp.log(q) - log_complement(q), self._is_laplace()
+    def _logit(self) -> Array:
+        """Returns the log of q e^u over 1 - q in the middle."""
+        _, q = self.pair._fields()
+        return jnp.log(q) - log_complement(q)
+
+    def ellipses(self, order: Array) -> Ellipses:
+        (s, q), end, is_laplace = self.pair._fields(), self._end(order), self._is_laplace()
         # The unit is that of u for Laplace noise, that of z for Gaussian.
-        unit = self._rate() if is_laplace else 1 / s
-        turn = 1.0 if is_laplace else SHIFT / s
+        unit, turn = (self._rate(), 1.0) if is_laplace else (1 / s, SHIFT / s)
         fall = order + 0.5 if is_laplace else (1 + 2 * order * q) / s
         peak = jnp.maximum(0.5, fall) if is_laplace else fall + jnp.sqrt(1 + order / s**2)
-
-        def growth(height: Array, beyond: Array) -> Array:
-            theta = jnp.minimum(turn * height, HIGHEST)
-            low = jax.nn.sigmoid(logit - turn * beyond)
-            high = jax.nn.sigmoid(logit + self._rate() * (end - MIDDLE) + turn * beyond)
-            cost = w * argument(high, theta) - order * log_shrinkage(low, high, theta) + fall * beyond
-            cost = cost if is_laplace else cost + 0.5 * height**2
-            return jnp.where(turn * height <= HIGHEST, cost, jnp.inf)
-
+        # Shares of what lies to the right, at the ends and as far beyond as an ellipse may reach.
+        theta, logit = jnp.asarray(THETAS), self._logit()
+        low, high = jax.nn.sigmoid(logit - theta), jax.nn.sigmoid(logit + self._rate() * (end - MIDDLE) + theta)
+        heights, costs = theta / turn, -order * log_shrinkage(low, high, theta)
+        costs = costs if is_laplace else costs + 0.5 * heights**2
         # Half-widths add up to half of the length.
-        found = log_rule_error(unit * step, growth) + jnp.log(unit * (end - MIDDLE) / 2 * peak)
-        return jnp.logaddexp(found, log_left_out())
+        return Ellipses(unit, heights, costs, argument(high, theta), fall, jnp.log(unit * (end - MIDDLE) / 2 * peak))
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        s, q = self.pair._fields()
-        end, rate = self._end(order), self._rate()
+        (s, q), end, rate, is_laplace = self.pair._fields(), self._end(order), self._rate(), self._is_laplace()
         log_total, error = self.log_total(order, nodes)
         # Finer towards the middle, where the bulk of Gaussian noise is.
-        fractions = jnp.linspace(0.0, 1.0, CELLS + 1) ** (1 if self._is_laplace() else 2)
+        fractions = np.linspace(0.0, 1.0, CELLS + 1) ** (1 if is_laplace else 2)
         x = MIDDLE + (end - MIDDLE) * fractions
-        losses, log_m, log_b = self.pair._above().log_densities(x)
-        share = jax.nn.sigmoid(jnp.log(q) - log_complement(q) + rate * (x - MIDDLE))
-        log_rate = jnp.log(share * rate)
-        width = x[1:] - x[:-1]
+        u = rate * (x - MIDDLE)
+        share, loss = jax.nn.sigmoid(self._logit() + u), jnp.logaddexp(log_complement(q), jnp.log(q) + u)
+        log_b = self.pair._above()._noise.log_density(x, jnp.zeros_like(s), s)
+        # The halves: of the mixture, where losses are large, and of the base, with the mirror image of the losses.
+        side, powers = jnp.asarray([[1.0], [-1.0]]), jnp.stack([1 + order, -order])[:, None]
+        at = log_b[None] + powers * loss[None] - (log_total + jnp.log(share * rate))[None]
         # Slopes of the logarithms: of B, which falls ever faster; of M/B, share; of the rate, 1 - share.
-        base = jnp.full_like(x, -1 / s) if self._is_laplace() else -x / s**2
-
-        def half(losses: Array, log_density: Array, power: Array) -> Stretches:
-            by_share = jnp.stack([share[:-1], share[1:]]) * (power + 1)
-            steepest = base[:-1] + rate * (jnp.max(by_share, axis=0) - 1)
-            flattest = base[1:] + rate * (jnp.min(by_share, axis=0) - 1)
-            return stretches(losses, log_density + order * losses - log_total, log_rate, steepest, flattest, width)
-
-        parts = joined(half(losses, log_m, 1 + order), half(-losses, log_b, -order))
+        base = jnp.full_like(x, -1 / s) if is_laplace else -x / s**2
+        first, last = (powers + 1) * share[None, :-1], (powers + 1) * share[None, 1:]
+        steepest = base[None, :-1] + rate * (jnp.maximum(first, last) - 1)
+        flattest = base[None, 1:] + rate * (jnp.minimum(first, last) - 1)
+        parts = stretches(side * loss[None], at, steepest, flattest, jnp.diff(x)[None])
         # The last node of each side, where it is one, and of all.
-        side = len(nodes.losses) // 2
-        atoms = np.array([side - 1, 2 * side - 1, 2 * side] if self._is_laplace() else [2 * side])
+        half = len(nodes.losses) // 2
+        atoms = np.array([half - 1, 2 * half - 1, 2 * half] if is_laplace else [2 * half])
         return log_decay(w, (nodes.losses[atoms], tilted(nodes, order)[atoms]), parts, error)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _nodes(
+    is_laplace: bool,
+    count: int,
+    s: Array,
+    locations: Array,
+    p: Array,
+    q: Array,
+    atom: Array,
+    width: Array,
+    index: Array,
+) -> tuple[Array, Array, Array]:
+    """Returns losses and logs of P's and Q's masses on ``count`` panels on either side, with the atoms on the first."""
+    x, log_weight = panels(jnp.asarray(MIDDLE), width, index, count)
+    first = jnp.where(index == 0, 0.0, -jnp.inf)
+    if is_laplace:
+        x, log_weight = jnp.append(x, SHIFT), jnp.append(log_weight, jnp.log(s) + first)
+    losses, log_m, log_b = ShiftedNoisePair(s, locations, p, q, "laplace" if is_laplace else "gaussian").log_densities(
+        x
+    )
+    log_m, log_b, at_zero = log_m + log_weight, log_b + log_weight, (jnp.log(atom) + first)[None]
+    return (
+        jnp.concatenate([losses, -losses, jnp.zeros(1)]),
+        jnp.concatenate([log_m, log_b, at_zero]),
+        jnp.concatenate([log_b, log_m, at_zero]),
+    )
