@@ -142,8 +142,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
     most_pieces = 16
 
     def _unit(self) -> Array:
-        _, locations, _, _ = self.pair._fields()
-        return jnp.abs(locations[1] - locations[0])
+        return _unit(self.pair._fields()[1])
 
     def _spacing(self) -> Array:
         # Half as much where Q is a mixture: the line that bounds the error costs each of its factors a secant.
@@ -220,6 +219,11 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         # Weights off by e, relatively, turn P^(1 + t + iw) Q^-(t + iw) by at most e^((1 + 2 |t| + 2 w) e).
         off = jnp.expm1((1 + 2 * jnp.abs(order) + 2 * w) * self.pair._off())
         return jnp.logaddexp(super().log_quadrature_error(order, w, step), jnp.log(off))
+
+
+@jax.jit
+def _unit(locations: Array) -> Array:
+    return jnp.abs(locations[1] - locations[0])
 
 
 def _posterior(weights: Array, exponents: Array, counts: Array) -> tuple[Array, Array]:

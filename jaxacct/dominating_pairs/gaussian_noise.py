@@ -180,11 +180,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
 
     def _extents(self) -> tuple[Array, Array, Array, Array]:
         """Returns the spread of P's locations, of Q's, the distance between them, and the extent of all."""
-        _, locations, p, q = self.pair._fields()
-        (p_low, p_high), (q_low, q_high) = (
-            (jnp.min(jnp.where(w > 0, locations, jnp.inf)), jnp.max(jnp.where(w > 0, locations, -jnp.inf)))
-            for w in (p, q)
-        )
+        (p_low, p_high), (q_low, q_high) = self.pair._ends_of_each()
         return p_high - p_low, q_high - q_low, p_low - q_high, p_high - q_low
 
     def _spacing(self) -> Array:
@@ -236,10 +232,8 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
         slopes = jnp.sqrt(jnp.sum(weights * slope**2)), jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0))
         step = nodes.places[1] - nodes.places[0]
-        references = [
-            jnp.min(jnp.where(p > 0, locations, jnp.inf)),
-            jnp.max(jnp.where(q > 0, locations, -jnp.inf)),
-        ]
+        (lowest, _), (_, highest) = self.pair._ends_of_each()
+        references = lowest, highest
 
         def bound(slope: Array) -> Array:
             b = jnp.minimum(w * slope * s**2, STEEPEST * s**2 / spread)

@@ -177,17 +177,11 @@ class LawOfShiftedLaplace(PanelLaw):
         return _sides(*self.pair._fields())
 
     def ellipses(self, order: Array) -> Ellipses:
-        s, (length, above, below) = self.pair._fields()[0], self._sides()
-        theta = jnp.asarray(THETAS)[:, None]
-        # Shares of what lies to the right, at an interval's ends and as far beyond as an ellipse may reach: the most of
-        # P's, the least and the most of Q's. What is 0 over 0 counts for nothing.
-        (a, c), ends = (above - below)[:, None], length[None] + theta
-        most, low, high = jax.nn.sigmoid(a + ends), jax.nn.sigmoid(c - theta), jax.nn.sigmoid(c + ends)
-        turns = jnp.max(argument(most, theta) - argument(low, theta), axis=1)
-        shrinkage = jnp.min(log_shrinkage(low, high, theta), axis=1)
+        s = self.pair._fields()[0]
+        costs, turns, length = _ellipses(*self.pair._fields())
         fall = order + 0.5
-        log_size = jnp.log(jnp.sum(length) / 2 * jnp.maximum(0.5, fall))
-        return Ellipses(2 / s, theta[:, 0], -order * shrinkage, turns, fall, log_size)
+        log_size = jnp.log(length / 2 * jnp.maximum(0.5, fall))
+        return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         length, above, below = self._sides()
@@ -234,6 +228,19 @@ def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
     of_sides = jnp.where(is_above, heights[:, None], 0.0)
     above, below = jnp.log(jnp.einsum("wm,ism->swi", jnp.stack([p, q]), of_sides, precision="highest"))
     return _Sides((right - left) * (2 / s), above, below)
+
+
+@jax.jit
+def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
+    """Returns what a unit of the order costs, and one of frequency, for each of THETAS, and the length of all in u."""
+    length, above, below = _sides(s, locations, p, q)
+    theta = jnp.asarray(THETAS)[:, None]
+    # Shares of what lies to the right, at an interval's ends and as far beyond as an ellipse may reach: the most of
+    # P's, the least and the most of Q's.
+    (a, c), ends = (above - below)[:, None], length[None] + theta
+    most, low, high = jax.nn.sigmoid(a + ends), jax.nn.sigmoid(c - theta), jax.nn.sigmoid(c + ends)
+    turns = jnp.max(argument(most, theta) - argument(low, theta), axis=1)
+    return jnp.max(-log_shrinkage(low, high, theta), axis=1), turns, jnp.sum(length)
 
 
 def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:

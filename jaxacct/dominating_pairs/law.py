@@ -286,46 +286,50 @@ def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | No
     themselves a term is by that many times |log p| + |t Y| + |Y| + 3, and by 64 of its own: e^x by four units, which
     e^x - 1 - x makes 45 from x = 1/2 on, and what moves the places of nodes.
     """
-    t = jnp.reshape(orders, (-1, 1))
-    y, log_p, limit = nodes.losses[None], nodes.log_p[None], arithmetic().largest_exponent
+    if jnp.ndim(orders) == 0:
+        return _moments(nodes, orders)
+    return jax.vmap(lambda order: _moments(nodes, order))(orders)
+
+
+@jax.jit
+def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | None]:
+    """Returns the same at one order."""
+    y, log_p, limit = nodes.losses, nodes.log_p, arithmetic().largest_exponent
     p, power = jnp.exp(log_p), t * y
     logs = log_p + power
-    top = jnp.maximum(jnp.max(logs, axis=1, keepdims=True), -1e30)  # a number, where there is no mass at all
+    top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all
     weights = jnp.exp(logs - top)
-    total = jnp.sum(weights, axis=1, keepdims=True)
-    weights = weights / total
+    total = jnp.sum(weights)
     direct = top + jnp.log(total)
     near = jnp.abs(direct) < 0.25
-    # Those of all orders, and of -1, at once.
-    capped = jnp.minimum(jnp.concatenate([power, -y]), limit)
-    remainders = exp_remainder(capped, jnp.exp(capped) - 1)
+    # Those of the order, and of -1, at once.
+    capped = jnp.minimum(jnp.stack([power, -y]), limit)
+    ahead, back = exp_remainder(capped, jnp.exp(capped) - 1)
     # Far out p e^-Y is q, and p alone nothing beside it.
-    back = jnp.where(-y > 30.0, jnp.exp(nodes.log_q[None]), p * remainders[-1:])
+    back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
     # Where e^(tY) overflows it is all there is, and p e^(tY) what counts.
     huge = power > limit
-    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * remainders[:-1])
+    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
     lean = up + jnp.where(huge, 0.0, p * power)
-    excess = jnp.sum(up + t * back, axis=1, keepdims=True) + t * nodes.missing - (t + 1) * nodes.infinite
-    rise = jnp.sum(y * lean + back, axis=1, keepdims=True) + nodes.missing - nodes.infinite
-    excess = jnp.where(near, excess, 0.0)
-    value = jnp.where(near, jnp.log1p(excess), direct)
-    slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y, axis=1, keepdims=True))
-    curvature = jnp.sum(weights * (y - slope) ** 2, axis=1)
-    found = Moments(*(jnp.reshape(part, jnp.shape(orders)) for part in (value, slope, curvature)))
+    of_value, of_slope = up + t * back, y * lean + back
+    missing, infinite = nodes.missing, nodes.infinite
+    excess = jnp.where(near, jnp.sum(of_value) + t * missing - (t + 1) * infinite, 0.0)
+    rise = jnp.sum(of_slope) + missing - infinite
+    slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y) / total)
+    curvature = jnp.sum(weights * (y - slope) ** 2) / total
+    found = Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
     if arithmetic() != PAIR:
         return found, None, None
 
     def error(terms: Array, atoms: Array) -> Array:
         """Of a sum, over a moment that is above 0.77."""
         sizes = 3 + jnp.abs(log_p) + jnp.abs(power) + jnp.abs(y)
-        units = arithmetic().of_sum(y.shape[1]) + 64 + LOG_UNITS * sizes
-        off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0), axis=1, keepdims=True) + 8 * atoms
+        units = arithmetic().of_sum(y.shape[0]) + 64 + LOG_UNITS * sizes
+        off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0)) + 8 * atoms
         return jnp.where(near, 1.3 * arithmetic().roundoff * off, jnp.inf)
 
-    atoms = nodes.missing + nodes.infinite
-    of_value = error(up + t * back, (t + 1) * atoms)
-    of_slope = error(y * lean + back, atoms) + 1.3 * jnp.abs(slope) * of_value
-    return found, jnp.reshape(of_value, jnp.shape(orders)), jnp.reshape(of_slope, jnp.shape(orders))
+    value_error = error(of_value, (t + 1) * (missing + infinite))
+    return found, value_error, error(of_slope, missing + infinite) + 1.3 * jnp.abs(slope) * value_error
 
 
 def cumulant_above(nodes: Nodes, orders: Array) -> Array:

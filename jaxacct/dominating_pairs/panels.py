@@ -97,6 +97,17 @@ class Ellipses(NamedTuple):
     fall: Array
     log_size: Array
 
+    def log_error(self, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment, for panels of this half-width."""
+        half = self.unit * step
+        ratio = self.heights / half
+        root = jnp.sqrt(1 + ratio**2)
+        rho = root + ratio
+        # The ellipse reaches beyond the panel by half (root - 1).
+        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
+        least = jnp.min(self.costs + w * self.turns + self.fall * half * (root - 1) - gain)
+        return jnp.log(64 / 15 * jnp.exp(self.log_size + least) + math.exp(log_left_out()))
+
 
 class PanelLaw(Law):
     """A law of panels, as many to a piece as its class says; a step is half of a panel's width."""
@@ -106,21 +117,12 @@ class PanelLaw(Law):
         """Returns what bounds the rule's error."""
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        around = self.ellipses(order)
-        half = around.unit * step
-        ratio = around.heights / half
-        root = jnp.sqrt(1 + ratio**2)
-        rho = root + ratio
-        # The ellipse reaches beyond the panel by half (root - 1).
-        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
-        least = jnp.min(around.costs + w * around.turns + around.fall * half * (root - 1) - gain)
-        return jnp.log(64 / 15 * jnp.exp(around.log_size + least) + math.exp(log_left_out()))
+        return self.ellipses(order).log_error(w, step)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
         """Returns the least number of pieces that make the error as small as it is wanted, PIECES if none does."""
-        errors = jax.vmap(lambda count: self.log_quadrature_error(order, w, self.step(window, count)))(
-            jnp.arange(1, PIECES + 1)
-        )
+        around, counts = self.ellipses(order), np.arange(1.0, PIECES + 1)
+        errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
         # Next to what ends the nodes it then does not tell.
         short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
         return jnp.minimum(short + 1, PIECES).astype(jnp.int32)

@@ -70,9 +70,13 @@ class ShiftedNoisePair(DominatingPair):
 
     def _ends(self) -> tuple[Array, Array]:
         """Returns the outermost locations that have weight."""
+        (p_low, p_high), (q_low, q_high) = self._ends_of_each()
+        return jnp.minimum(p_low, q_low), jnp.maximum(p_high, q_high)
+
+    def _ends_of_each(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Returns the outermost locations that have weight in P, and those that have in Q."""
         _, locations, p, q = self._fields()
-        counts = (p > 0) | (q > 0)
-        return jnp.min(jnp.where(counts, locations, jnp.inf)), jnp.max(jnp.where(counts, locations, -jnp.inf))
+        return _ends_of_each(locations, p, q)
 
     def _spread(self) -> Array:
         low, high = self._ends()
@@ -109,10 +113,7 @@ class ShiftedNoisePair(DominatingPair):
 
     def _log_ratio(self, x: Array) -> Array:
         """Returns the loss at finite x, elementwise."""
-        return self._densities(x)[0]
-
-    def _densities(self, x: Array) -> tuple[Array, Array, Array]:
-        return _densities(self._noise, *self._fields(), x)
+        return self.log_densities(x)[0]
 
     def _threshold(self, loss: Array) -> Array:
         """Returns, elementwise, the greatest x whose loss is at most ``loss``; infinite where none or all are.
@@ -215,10 +216,7 @@ class ShiftedNoisePair(DominatingPair):
 
     def log_densities(self, x: Array) -> tuple[Array, Array, Array]:
         """Returns the loss at finite x and the log densities of P and Q, elementwise."""
-        s, locations, _, _ = self._fields()
-        base = self._noise.log_density(x, locations[0], s)
-        loss, log_p, log_q = self._densities(x)
-        return loss, base + log_p, base + log_q
+        return _log_densities(self._noise, *self._fields(), x)
 
     def log_integral(self, height: Callable[[Array], Array], order: Array, start: Array | None = None) -> Array:
         """Returns the log of the integral of ``e^height`` over x, or over x above ``start``.
@@ -244,9 +242,19 @@ class ShiftedNoisePair(DominatingPair):
         return in_float64_only(self._noise.law(self))
 
 
+@jax.jit
+def _ends_of_each(locations: Array, p: Array, q: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    counts = [w > 0 for w in (p, q)]
+    lows, highs = ([jnp.where(has, locations, end) for has in counts] for end in (jnp.inf, -jnp.inf))
+    (p_low, q_low), (p_high, q_high) = map(jnp.min, lows), map(jnp.max, highs)
+    return (p_low, p_high), (q_low, q_high)
+
+
 @functools.partial(jax.jit, static_argnames="noise")
-def _densities(noise: Noise, s: Array, locations: Array, p: Array, q: Array, x: Array) -> tuple[Array, Array, Array]:
-    """Returns the loss at x, and the logs of P and Q over the density of the noise around the first location.
+def _log_densities(
+    noise: Noise, s: Array, locations: Array, p: Array, q: Array, x: Array
+) -> tuple[Array, Array, Array]:
+    """Returns the loss at x, and the log densities of P and Q.
 
     Where the loss is small it is made of P - Q, whose first term is not formed.
     """
@@ -258,4 +266,6 @@ def _densities(noise: Noise, s: Array, locations: Array, p: Array, q: Array, x: 
     excess = rises * jnp.exp(-log_q)
     # No lower: log1p is only known to be right from -1/4 up.
     near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
-    return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), log_p - log_q), log_p, log_q
+    loss = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), log_p - log_q)
+    base = noise.log_density(x, locations[0], s)
+    return loss, base + log_p, base + log_q
