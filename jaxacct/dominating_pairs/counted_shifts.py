@@ -37,6 +37,7 @@ from jaxacct.dominating_pairs.law import (
     FINEST,
     RULE,
     Law,
+    Lines,
     Nodes,
     in_float64_only,
     log_left_out,
@@ -180,10 +181,10 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         factors = self._extents()[1] / self._unit()
         return jnp.maximum(order, 0.0) * factors * -jnp.log(jnp.cos(theta / 2))
 
-    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
+    def lines(self) -> Lines:
         s, extent, theta = self.pair._fields()[0], self._extents()[3], jnp.asarray(ANGLES)
         b = theta * s**2 / self._unit()
-        return b, 0.5 * (b / s) ** 2 + w * b * extent / s**2 + self._secants(order, theta)
+        return Lines(b, 0.5 * (b / s) ** 2, self._secants(jnp.ones_like(s), theta), b * extent / s**2)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, locations, p, q = self.pair._fields()

@@ -37,6 +37,7 @@ from jaxacct.dominating_pairs.law import (
     COARSEST,
     FINEST,
     RULE,
+    Lines,
     Nodes,
     TrapezoidLaw,
     log_left_out,
@@ -202,17 +203,10 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         span = high - low + 2 * reach + self.largest_order() * self._extents()[3]
         return self.nodes(low - reach, span / RULE)
 
-    def _heights(self) -> tuple[Array, Array]:
-        """Returns the heights of lines, and what each costs a negative power of Q."""
-        s = self.pair._fields()[0]
-        p_spread, q_spread, _, _ = self._extents()
+    def lines(self) -> Lines:
+        s, (p_spread, q_spread, _, extent) = self.pair._fields()[0], self._extents()
         b = jnp.minimum(jnp.asarray(HEIGHTS) * s, HIGHEST * s**2 / jnp.maximum(p_spread, q_spread))
-        return b, -jnp.log(jnp.cos(b * q_spread / (2 * s**2)))
-
-    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
-        s, extent = self.pair._fields()[0], self._extents()[3]
-        b, secants = self._heights()
-        return b, 0.5 * (b / s) ** 2 + w * b * extent / s**2 + order * secants
+        return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         x = low + step * (jnp.arange(RULE) + 0.5)

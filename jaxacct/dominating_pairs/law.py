@@ -143,6 +143,10 @@ class Law(ABC):
         For nodes that are ``step`` apart.
         """
 
+    def log_scan_errors(self, orders: Array, step: Array) -> Array:
+        """Returns the same at frequency 0 for several orders (n,)."""
+        return jax.vmap(lambda order: self.log_quadrature_error(order, jnp.zeros_like(order), step))(orders)
+
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
         """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
 
@@ -179,6 +183,33 @@ It errs by e^(-2 pi pi/0.3) = 3e-29; where nothing spreads all is a normal densi
 """
 
 
+class Lines(NamedTuple):
+    """Lines beside the real one on which a law's integrand is analytic, and bounds on its size there.
+
+    That is the log of the integral of its modulus, for orders t >= 0 and frequencies up to w, over the moment of the
+    order: ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by at most 2/(e^x - 1), x =
+    2 pi b/h, times that integral on the line at height b (Trefethen and Weideman 2014, "The exponentially convergent
+    trapezoidal rule", Theorem 5.1).
+
+    Attributes:
+        heights (J,), constant (J,), of_order (J,), of_frequency (J,): inf where there is no bound.
+    """
+
+    heights: Array
+    constant: Array
+    of_order: Array
+    of_frequency: Array
+
+    def costs(self, order: Array, w: Array | float) -> Array:
+        """Returns the bounds (J,)."""
+        return self.constant + order * self.of_order + w * self.of_frequency
+
+    def log_error(self, order: Array, w: Array | float, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment."""
+        least = jnp.min(self.costs(order, w) - self.heights * (2 * jnp.pi / step))
+        return jnp.log(2 * jnp.exp(least) + math.exp(log_left_out()))
+
+
 class TrapezoidLaw(Law):
     """A trapezoid rule in the noise, of which all weights are alike; it converges geometrically."""
 
@@ -189,23 +220,17 @@ class TrapezoidLaw(Law):
     def nodes(self, low: Array, step: Array) -> Nodes:
         """Returns RULE nodes in the middles of steps that start at ``low``."""
 
-    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
-        """Returns heights (J,) of lines beside the real one on which the integrand is analytic, and bounds on its size.
-
-        That is the log of the integral of its modulus on them, for frequencies up to w, over the moment of the order.
-        The rule then errs by at most 2/(e^(2 pi b/h) - 1) times that integral (Trefethen and Weideman 2014, "The
-        exponentially convergent trapezoidal rule", Theorem 5.1). A law that knows better replaces what follows from it.
-        """
+    def lines(self) -> Lines:
+        """Returns what bounds the rule's error. A law that knows better replaces what follows from it."""
         raise NotImplementedError
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        b, cost = self.costs(order, w)
-        return jnp.log(2 * jnp.exp(jnp.min(cost - b * (2 * jnp.pi / step))) + math.exp(log_left_out()))
+        return self.lines().log_error(order, w, step)
 
     def widest_step(self, order: Array, w: Array) -> Array:
         """Returns the largest step whose error, for frequencies up to w, is as small as what nodes leave out."""
-        b, cost = self.costs(order, w)
-        return jnp.max(b / (cost + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
+        lines = self.lines()
+        return jnp.max(lines.heights / (lines.costs(order, w) + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
 
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
         """Returns the places between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its peak."""

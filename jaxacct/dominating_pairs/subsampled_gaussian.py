@@ -7,7 +7,7 @@ line Im z = b the argument of r lies between 0 and theta = b/s, and |r| between 
 bounds follow.
 
 *Quadrature.* A trapezoid rule errs by what the integral of the modulus over the lines Im z = +-b is
-(:meth:`.TrapezoidLaw.costs`): at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times
+(:class:`.Lines`): at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times
 cos(theta/2)^-t more, or (1 - 4 a (1 - a) sin(theta/2)^2)^(-t/2) where the share a of q e^u in r is at most so, below
 1/2.
 
@@ -44,7 +44,17 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.law import COARSEST, FINEST, RULE, Marked, Nodes, TrapezoidLaw, modulus_rounding, tilted
+from jaxacct.dominating_pairs.law import (
+    COARSEST,
+    FINEST,
+    RULE,
+    Lines,
+    Marked,
+    Nodes,
+    TrapezoidLaw,
+    modulus_rounding,
+    tilted,
+)
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.sampled_moments import log_moment_of_ratio, log_moments
@@ -326,7 +336,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         p, of_q = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
         return Marked(place, p, of_q, units * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
 
-    def _span(self) -> Array:
+    def _span(self) -> tuple[Array, Array, Array]:
         return _span(*self.pair._fields(), self._place())
 
     def _place(self) -> Array | None:
@@ -337,12 +347,11 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         if place is None:
             return largest
         # Where the losses end, that up to which the bound on the scan's error is small enough for very many steps.
-        _, _, removes = self.pair._fields()
-        b, constant, power, _ = self._lines()
-        most = jnp.max((b * (2 * jnp.pi / step) - constant - (arithmetic().cut + 4)) / power) - removes
+        lines = self.lines()
+        most = jnp.max((lines.heights * (2 * jnp.pi / step) - lines.constant - (arithmetic().cut + 4)) / lines.of_order)
         return jnp.where(place < jnp.inf, jnp.minimum(largest, most), largest)
 
-    def _lines(self) -> Array:
+    def lines(self) -> Lines:
         return _lines(*self.pair._fields(), self._place())
 
     def scan(self) -> Nodes:
@@ -356,10 +365,9 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             infinite, missing = self.left_out.p, self.left_out.q
         return Nodes(losses, log_p, log_p - losses, infinite, missing, x)
 
-    def costs(self, order: Array, w: Array) -> tuple[Array, Array]:
-        _, _, removes = self.pair._fields()
-        b, constant, power, turn = self._lines()
-        return b, constant + (order + removes) * power + w * turn
+    def log_scan_errors(self, orders: Array, step: Array) -> Array:
+        lines = self.lines()
+        return jax.vmap(lambda order: lines.log_error(order, 0.0, step))(orders)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
         place = self._place()
@@ -409,7 +417,7 @@ def _places(s: Array, place: Array, x: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _span(s: Array, q: Array, removes: Array, place: Array | None) -> Array:
+def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
     """Returns where the scan begins, the distance of its nodes, and up to which order it covers the law.
 
     A tilted law lies between normal ones around 0 and (order + 1)/s for "remove".
@@ -426,7 +434,7 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> Array:
         far = jnp.where(is_end, jnp.where(removes, jnp.inf, FAR_AT_END), far)
         high = jnp.where(is_end, place + LENGTH_OF_END * _scale_of_end(s), high)
     low = -reach - jnp.where(removes, 0.0, far)
-    return jnp.stack([low, (high - low) / RULE, jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)])
+    return low, (high - low) / RULE, jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)
 
 
 @jax.jit
@@ -454,17 +462,13 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
 
 
 @jax.jit
-def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Array:
-    """Returns heights b of lines in x, and by what the logs of integrals on them exceed that of a moment (4, J).
-
-    The latter as three numbers for each: a constant, and what a unit of t + 1, or of t for "add", and one of w add.
-    """
+def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Lines:
     is_end = jnp.zeros((), bool) if place is None else jnp.isfinite(place)
     is_mixed = jnp.where(q < 1, 1.0, 0.0)
-    table = jnp.asarray(PLAIN, s.dtype)
+    rows: list[Array] = [jnp.asarray(row, s.dtype) for row in PLAIN]
     if place is not None:
-        table = jnp.where(is_end, jnp.asarray(ENDING, s.dtype), table)
-    line, height, ahead, back, growth = table
+        rows = [jnp.where(is_end, row.astype(s.dtype), plain) for row, plain in zip(ENDING, rows, strict=True)]
+    line, height, ahead, back, growth = rows
     c = jnp.where(is_end, _scale_of_end(s), jnp.where(q == 1, WIDER, s))
     theta = c / s * height
     share, turn = jnp.ones_like(theta), theta
@@ -479,4 +483,4 @@ def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Array:
     shrink = 4 * even * (1 - even) * jnp.sin(jnp.minimum(theta, HIGHEST) / 2) ** 2
     power = power - jnp.where(removes, 0.0, is_mixed / 2) * jnp.log(1 - shrink)
     constant = jnp.where(theta * is_mixed < HIGHEST, constant, jnp.inf)
-    return jnp.stack([c * line, constant, power, turn])
+    return Lines(c * line, constant + jnp.where(removes, power, 0.0), power, turn)

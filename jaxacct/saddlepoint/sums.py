@@ -68,8 +68,7 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Array, li
     def of_row(pair: Any, nodes: Nodes) -> tuple[Array, Array]:
         step = nodes.places[1] - nodes.places[0]
         above = cumulant_above(nodes, orders)
-        missed = jax.vmap(lambda t: law_of(pair).log_quadrature_error(t, jnp.zeros_like(t), step))(orders)
-        return above, jnp.exp(missed)
+        return above, jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
     found = [each(part, of_row, rows) for part, rows in zip(parts, nodes, strict=True)]
     return summed(parts, [above + missed for above, missed in found]), [missed for _, missed in found]
