@@ -8,11 +8,12 @@ at Im u = theta:
 
 * |A e^u + B| is at most its value at Re u, and |C e^u + D|^2 is 1 - 4 c (1-c) sin(theta/2)^2 times that;
 * the arguments are those of 1 - a + a e^(i theta) and 1 - c + c e^(i theta), which grow with a and c;
-* on the real line the tilted density's logarithm has slopes (1+t) (a - 1/2) - t (c - 1/2), at most t + 1/2.
+* on the real line the tilted density's logarithm has slopes (1+t) (a - 1/2) - t (c - 1/2), at most k = 1/2 + t |a - c|,
+  the largest difference.
 
 Beyond the ends lie atoms, each twice the density in u there. So the whole moment is at least the largest density times
-min(2, 1/(t + 1/2)): going from there to the nearest end it loses no more than e^-(t + 1/2) a unit. With the rule of
-:mod:`.panels` that bounds the error of quadrature.
+min(2, 1/k): going from there to the nearest end it loses no more than e^-k a unit. With the rule of :mod:`.panels` that
+bounds the error of quadrature.
 """
 
 from __future__ import annotations
@@ -178,9 +179,9 @@ class LawOfShiftedLaplace(PanelLaw):
 
     def ellipses(self, order: Array) -> Ellipses:
         s = self.pair._fields()[0]
-        costs, turns, length = _ellipses(*self.pair._fields())
-        fall = order + 0.5
-        log_size = jnp.log(length / 2 * jnp.maximum(0.5, fall))
+        costs, turns, rises, length = _ellipses(*self.pair._fields())
+        fall = 0.5 + order * rises
+        log_size = jnp.log(length / 2 * fall[0])
         return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
@@ -231,16 +232,20 @@ def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
 
 
 @jax.jit
-def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
-    """Returns what a unit of the order costs, and one of frequency, for each of THETAS, and the length of all in u."""
+def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array, Array]:
+    """Returns the length of all in u, after what for each of THETAS a unit of the order costs, and one of frequency.
+
+    Third, by how much a unit of the order raises the steepest slope of the tilted density, 1/2 without it.
+    """
     length, above, below = _sides(s, locations, p, q)
     theta = jnp.asarray(THETAS)[:, None]
     # Shares of what lies to the right, at an interval's ends and as far beyond as an ellipse may reach: the most of
     # P's, the least and the most of Q's.
     (a, c), ends = (above - below)[:, None], length[None] + theta
-    most, low, high = jax.nn.sigmoid(a + ends), jax.nn.sigmoid(c - theta), jax.nn.sigmoid(c + ends)
+    least, most, low, high = (jax.nn.sigmoid(logit) for logit in (a - theta, a + ends, c - theta, c + ends))
     turns = jnp.max(argument(most, theta) - argument(low, theta), axis=1)
-    return jnp.max(-log_shrinkage(low, high, theta), axis=1), turns, jnp.sum(length)
+    rises = jnp.max(jnp.maximum(jnp.maximum(most - low, high - least), 0.0), axis=1)
+    return jnp.max(-log_shrinkage(low, high, theta), axis=1), turns, rises, jnp.sum(length)
 
 
 def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:

@@ -187,9 +187,9 @@ class Lines(NamedTuple):
     """Lines beside the real one on which a law's integrand is analytic, and bounds on its size there.
 
     That is the log of the integral of its modulus, for orders t >= 0 and frequencies up to w, over the moment of the
-    order: ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by at most 2/(e^x - 1), x =
-    2 pi b/h, times that integral on the line at height b (Trefethen and Weideman 2014, "The exponentially convergent
-    trapezoidal rule", Theorem 5.1).
+    order: ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by at most 2/(e^x - 1)
+    times that integral on the line at height b, x = 2 pi b/h (Trefethen and Weideman 2014, "The exponentially
+    convergent trapezoidal rule", Theorem 5.1).
 
     Attributes:
         heights (J,), constant (J,), of_order (J,), of_frequency (J,): inf where there is no bound.

@@ -86,7 +86,7 @@ class Ellipses(NamedTuple):
         heights (J,): of ellipses.
         costs (J,), turns (J,): logs of how much larger the modulus may be at that height than on the real line, and
             what a unit of frequency adds.
-        fall (): by how much the log of the modulus may rise a unit beyond a panel's ends.
+        fall () or (J,): by how much the log of the modulus may rise a unit beyond a panel's ends.
         log_size (): log of the largest density over the moment, times half of the length.
     """
 

@@ -72,6 +72,9 @@ LEAST_NOISE = 0.05
 
 MOST_BATCHES = 2**30
 
+POWERS = 2 ** np.arange(1, 31, dtype=np.int32)
+"""Of 2, up to the most batches."""
+
 TILTS = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
 """Powers of the ratio whose expectations are to be kept well: where the tilted laws lie, points are chosen. Negative
 ones serve the Rényi divergence of adding an example."""
@@ -215,7 +218,7 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
         bit = jnp.where(adds, bit, bit - 1)
         return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
 
-    bits = jnp.sum(t >= 2 ** jnp.arange(1, 31, dtype=jnp.int32)).astype(jnp.int32)
+    bits = jnp.sum(t >= POWERS).astype(jnp.int32)
     start = first, jnp.int32(1), bits, jnp.asarray(False)
     law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
     largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
@@ -354,7 +357,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
         more_error = error + roundings(h, whole) + roundings(exponential(count), g)
         return jnp.where(odd, more, h), jnp.where(odd, more_error, error), count + odd, bit - 1
 
-    bits = jnp.sum(steps >= 2 ** jnp.arange(1, 31, dtype=jnp.int32)).astype(jnp.int32)
+    bits = jnp.sum(steps >= POWERS).astype(jnp.int32)
     start = g, roundings(g), jnp.int32(1), bits
     h, error, _, _ = jax.lax.while_loop(lambda carry: carry[3] > 0, advance, start)
     scale = factorials - k * jnp.log(t)

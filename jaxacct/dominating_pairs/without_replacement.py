@@ -9,8 +9,8 @@ theta), which grows with a.
 The rule of :mod:`.panels` errs relative to a half's largest density, which its own moment bounds, because it does not
 fall too fast to the right.
 
-* Laplace noise, which ends at x = 2 with atoms of twice the density in u: the logarithm's slopes are at most t + 1/2 in
-  u, so that the moment is at least the largest density times min(2, 1/(t + 1/2)), and an ellipse around a panel meets
+* Laplace noise, which ends at x = 2 with atoms of twice the density in u: the logarithm's slopes are at most k = t a +
+  1/2 in u, so that the moment is at least the largest density times min(2, 1/k), and an ellipse around a panel meets
   densities larger by that slope where it reaches beyond the ends.
 * Gaussian noise, in z = x/s: at x = 1, where a = q, and left of it, the logarithm falls at most at k = (1 + 2tq)/s, the
   rate at which densities may be larger there. Its second derivative is at least -c^2 = -(1 + t/s^2). So the moment is
@@ -240,11 +240,11 @@ class LawWithoutReplacement(PanelLaw):
         (s, q), end, is_laplace = self.pair._fields(), self._end(order), self._is_laplace()
         # The unit is that of u for Laplace noise, that of z for Gaussian.
         unit, turn = (self._rate(), 1.0) if is_laplace else (1 / s, SHIFT / s)
-        fall = order + 0.5 if is_laplace else (1 + 2 * order * q) / s
-        peak = jnp.maximum(0.5, fall) if is_laplace else fall + jnp.sqrt(1 + order / s**2)
         # Shares of what lies to the right, at the ends and as far beyond as an ellipse may reach.
         theta, logit = jnp.asarray(THETAS), self._logit()
         low, high = jax.nn.sigmoid(logit - theta), jax.nn.sigmoid(logit + self._rate() * (end - MIDDLE) + theta)
+        fall = 0.5 + order * high if is_laplace else (1 + 2 * order * q) / s
+        peak = fall[0] if is_laplace else fall + jnp.sqrt(1 + order / s**2)
         heights, costs = theta / turn, -order * log_shrinkage(low, high, theta)
         costs = costs if is_laplace else costs + 0.5 * heights**2
         # Half-widths add up to half of the length.
