@@ -357,21 +357,39 @@ def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | Non
     return found, value_error, error(of_slope, missing + infinite) + 1.3 * jnp.abs(slope) * value_error
 
 
-def cumulant_above(nodes: Nodes, orders: Array) -> Array:
-    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it: their rounding is in them.
+class Rungs(NamedTuple):
+    """What nodes say at real orders t (n,): moments without care for their last digits.
+
+    Attributes:
+        above (n,): upper bounds on ``log E_P[e^(t Y); Y < inf]``, as nodes have it: their rounding is in them.
+        slope (n,), curvature (n,): its derivatives in t.
+    """
+
+    above: Array
+    slope: Array
+    curvature: Array
+
+
+def rungs(nodes: Nodes, orders: Array) -> Rungs:
+    """Returns moments at real orders (n,), by one product of matrices.
 
     Cheaper than :func:`moments`, and not made for what is raised to the power of the steps and wanted to the last
     digit: the error is absolute. With logs l = log p + t y, each off by a few units of |log p| and of |t y|, sixteen
     here, the sum of e^l is off relative to itself by their mean under its own weights, and by the roundings of a sum.
     """
     y, u = nodes.losses, arithmetic().roundoff
-    power = jnp.reshape(orders, (-1, 1)) * y[None]
-    logs = nodes.log_p[None] + power
-    top = jnp.maximum(jnp.max(logs, axis=1, keepdims=True), -1e30)
-    weights = jnp.exp(logs - top)
-    total = jnp.sum(weights, axis=1)
-    sizes = jnp.abs(nodes.log_p)[None] + jnp.abs(power)
-    off = jnp.sum(jnp.where(weights > 0, weights * sizes, 0.0), axis=1) / total
-    top = top[:, 0]
-    above = top + jnp.log(total) + u * (y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * off)
-    return jnp.reshape(above, jnp.shape(orders))
+    logs = nodes.log_p[None] + orders[:, None] * y[None]
+    top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
+    weights = jnp.exp(logs - top[:, None])
+    sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(nodes.log_p), 0.0)
+    columns = jnp.stack([jnp.ones_like(y), y, y * y, sizes, jnp.abs(y)])
+    total, slope, square, *off = jnp.matmul(columns, weights.T, precision="highest")
+    slope = slope / total
+    units = y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * (off[0] + jnp.abs(orders) * off[1]) / total
+    curvature = jnp.maximum(square / total - slope * slope, 0.0)
+    return Rungs(top + jnp.log(total) + u * units, slope, curvature)
+
+
+def cumulant_above(nodes: Nodes, orders: Array) -> Array:
+    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it; see :func:`rungs`."""
+    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
@@ -25,7 +26,7 @@ FREQUENCIES = 2048
 """Most nodes on one half of the line."""
 
 TILE = 8
-"""Frequencies that share one table of sines."""
+"""Frequencies that share one turn of all nodes."""
 
 TILES_OF_STEP = 16
 """Tiles for which nodes are made at a time in pairs, where lanes are side by side."""
@@ -72,13 +73,12 @@ class Transforms(NamedTuple):
     """Of each row, if there are several with an axis for them, after that of the blocks.
 
     Attributes:
-        real (blocks, [m,] BLOCK), imaginary (blocks, [m,] BLOCK): E_t[e^(iwX) - 1] at the frequencies.
+        sums (blocks, [m,] 2, BLOCK): real and imaginary parts of E_t[e^(iwX) - 1] at the frequencies.
         spread ([m,] n), missed ([m]): what bounds their errors.
         steps ([m]): runs.
     """
 
-    real: Array
-    imaginary: Array
+    sums: Array
     spread: Array
     missed: Array
     steps: Array
@@ -107,7 +107,7 @@ def transforms(
         else:  # one after the other: each takes as many pieces as it needs
             found.append(jax.lax.map(lambda row: _row(row, order, spacing, tiles), run))
     rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
-    return rows._replace(real=jnp.swapaxes(rows.real, 0, 1), imaginary=jnp.swapaxes(rows.imaginary, 0, 1))
+    return rows._replace(sums=jnp.swapaxes(rows.sums, 0, 1))
 
 
 def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
@@ -120,7 +120,7 @@ def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
     given = pair, window, pieces, (known.value, known.slope), order, spacing, tiles
-    real, imaginary, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
+    sums, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
     missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
     if arithmetic() == PAIR:
         apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
@@ -128,8 +128,7 @@ def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
         # Each piece after the first is added to the sums, and to the mean.
         added = 2 * arithmetic().roundoff * (pieces - 1) * spread[0]
         spread = jnp.append(spread, doubt + added)
-    real, imaginary = (jnp.reshape(part, (-1, BLOCK)) for part in (real, imaginary))
-    return Transforms(real, imaginary, spread, missed, steps)
+    return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
 
 
 def _piece_by_piece(given: Any, taken: Array) -> Sums:
@@ -141,33 +140,34 @@ def _piece_by_piece(given: Any, taken: Array) -> Sums:
 def _group_by_group(given: Any, taken: Array) -> Sums:
     """Returns the same in pairs: some tiles at a time, those of all lanes in one list; lanes have few or hundreds."""
     *_, tiles = given
+    alone = by_work.as_lanes(turned_sums)
 
     def of_group(group: Array, _: Array, given: Any) -> Sums:
         *rest, tiles, taken = given
         first = group * TILES_OF_STEP
         wanted = jnp.minimum(tiles - first, TILES_OF_STEP)
-        add = by_work.as_lanes(turned_sums)
+        add = lambda *args: jnp.stack(alone(*args[:-1], *args[-1]))  # noqa: E731
         return _pieces_added((*rest, first, wanted, taken), TILE * TILES_OF_STEP, add, longest_first=taken, share=2)
 
     groups = jnp.where(taken > 0, -(-tiles // TILES_OF_STEP), 0)
     every = jnp.arange(FREQUENCIES // (TILE * TILES_OF_STEP))
-    real, imaginary, spread = by_work.map_rows(groups, of_group, every, (*given, taken))
-    return real.reshape(-1), imaginary.reshape(-1), spread[0]
+    sums, spread = by_work.map_rows(groups, of_group, every, (*given, taken))
+    return jnp.swapaxes(sums, 0, 1).reshape(2, -1), spread[0]
 
 
-def _pieces_added(given: Any, frequencies: int, add: Callable[..., Sums], **how: Any) -> Sums:
-    """Returns what ``add`` makes of the pieces at so many frequencies, and their spread."""
+def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how: Any) -> Sums:
+    """Returns what ``add`` makes of the pieces at so many frequencies, (2, frequencies), and their spread."""
     *_, order, _, _, _, taken = given
-    nothing = jnp.zeros(frequencies, order.dtype)
 
-    def piece(sums: Sums, given: Any) -> Sums:
-        (i, real, imaginary, spread), (*rest, first, tiles, _) = sums, given
+
+    def piece(state: Sums, given: Any) -> Sums:
+        (i, sums, spread), (*rest, first, tiles, _) = state, given
         weights, angles, more = _of_piece(i, *rest)
-        return i + 1, *add(weights, angles, first, tiles, real, imaginary), spread + more
+        return i + 1, add(weights, angles, first, tiles, sums), spread + more
 
     none = jnp.zeros(3 if arithmetic() == PAIR else 1, order.dtype)
-    start: Sums = (jnp.zeros_like(taken), nothing, nothing, none)
-    return by_work.while_loop(lambda sums, given: sums[0] < given[-1], piece, start, given, **how)[1:]
+    start: Sums = (jnp.zeros_like(taken), jnp.zeros((2, frequencies), order.dtype), none)
+    return by_work.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
 
 
 def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, spacing: Array) -> Sums:
@@ -201,7 +201,7 @@ def log_characteristic(i: Array, rows: Transforms, spacing: Array) -> Sums:
 
 def _to_the_steps(i: Array, row: Transforms, spacing: Array) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
-    (x, y, spread, missed, steps), u = row, arithmetic().roundoff
+    ((x, y), spread, missed, steps), u = row, arithmetic().roundoff
     w = frequencies(spacing, i)
     if arithmetic() == PAIR:
         spread, square, mean, doubt = spread
@@ -223,40 +223,34 @@ _turned = jax.jit(turned)
 
 
 @with_pair_form
-def turned_sums(*lanes: Array) -> Sums:
+def turned_sums(weights: Array, angles: Array, begun: Array, tiles: Array, real: Array, imaginary: Array) -> Sums:
     """Returns :func:`_sums` of lanes, of which pairs have a form of their own."""
-    return jax.vmap(_sums)(*lanes)
+    sums = jax.vmap(_sums)(weights, angles, begun, tiles, jnp.stack([real, imaginary], axis=1))
+    return sums[:, 0], sums[:, 1]
 
 
-def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, *sums: Array) -> Sums:
-    """Returns ``sums``, real and imaginary parts, with those of the sum of weights (e^(iwX) - 1) added, tile by tile.
+def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array) -> Array:
+    """Returns ``sums`` (2, n), real and imaginary parts, with those of the sum of weights (e^(iwX) - 1) added.
 
-    ``angles`` are w X at the first frequency; ``begun`` is the tile that the sums begin with.
+    Tile by tile, each by one product; ``angles`` are w X at the first frequency, ``begun`` is the tile that the sums
+    begin with.
     """
-    # Row by row, each by a product: e^(i(a+b)) - 1 = c + d + c d for c = e^(ia) - 1 and d = e^(ib) - 1. A CPU's
-    # compiler vectorizes one axis, and makes scalar code of two. Barriers keep it from being done anew for each use.
-    first = jax.lax.optimization_barrier(_turned(angles))
+    # A CPU's compiler vectorizes one axis, and makes scalar code of two: so row by row. Barriers keep it from doing
+    # anew for each use what it is made of.
+    weights, angles = jax.lax.optimization_barrier((weights, angles))
+    # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles: b is one of TILE
+    # offsets. Full precision: some devices multiply matrices in fewer bits by default.
+    c, s = jax.lax.optimization_barrier(jax.lax.map(lambda b: _turned(b * angles), np.arange(TILE, dtype=angles.dtype)))
+    own = jnp.matmul(jnp.concatenate([c, s]), weights, precision="highest")
+    table = jnp.stack([jnp.concatenate([1 + c, -s], axis=1), jnp.concatenate([s, 1 + c], axis=1)]).reshape(2 * TILE, -1)
+    table, both = jax.lax.optimization_barrier((table, jnp.concatenate([weights, weights])))
 
-    def offset(i: Array, given: tuple[tuple[Array, Array], tuple[Array, Array]]) -> Any:
-        table, (c, s) = given
-        d, t = first
-        at = i.astype(jnp.int32)  # of a batch it is lowered where 64 bits may be off
-        table = tuple(jax.lax.dynamic_update_index_in_dim(a, b, at, 0) for a, b in zip(table, (c, s), strict=True))
-        return table, (c + d + (c * d - s * t), s + t + (c * t + s * d))
-
-    nothing = jnp.zeros((TILE, *weights.shape), weights.dtype)
-    cosines, sines = jax.lax.optimization_barrier(jax.lax.fori_loop(1, TILE, offset, ((nothing, nothing), first))[0])
-    # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles. Full precision: some
-    # devices multiply matrices in fewer bits by default.
-    own = [jnp.matmul(part, weights, precision="highest") for part in (cosines, sines)]
-    both = jax.lax.optimization_barrier(jnp.concatenate([1 + cosines, sines]))
-
-    def tile(i: Array, sums: Sums) -> Sums:
-        c, s = (weights * part for part in _turned((TILE * (begun + i) + 1).astype(weights.dtype) * angles))
-        (cc, sc), (cs, ss) = (jnp.split(jnp.matmul(both, part, precision="highest"), 2) for part in (c, s))
-        added = own[0] + cc - ss, own[1] + cs + sc
-        old = (jax.lax.dynamic_slice(values, (TILE * i,), (TILE,)) for values in sums)
-        new = (a + b for a, b in zip(old, added, strict=True))
-        return tuple(jax.lax.dynamic_update_slice(a, b, (TILE * i,)) for a, b in zip(sums, new, strict=True))
+    def tile(i: Array, sums: Array) -> Array:
+        first = _turned((TILE * (begun + i) + 1).astype(angles.dtype) * angles)
+        first = jnp.concatenate(jax.lax.optimization_barrier(first))
+        added = own + jnp.matmul(table, both * first, precision="highest")
+        at = jnp.int32(0), TILE * i
+        old = jax.lax.dynamic_slice(sums, at, (2, TILE), allow_negative_indices=False)
+        return jax.lax.dynamic_update_slice(sums, old + added.reshape(2, TILE), at, allow_negative_indices=False)
 
     return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)

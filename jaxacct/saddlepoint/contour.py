@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic, roughly
 from jaxacct.composition import Parts
-from jaxacct.dominating_pairs.law import Nodes, law_of
+from jaxacct.dominating_pairs.law import law_of
 from jaxacct.dominating_pairs.turns import turned
 from jaxacct.precision import first_index
 from jaxacct.pytrees import each
@@ -36,23 +36,9 @@ from jaxacct.saddlepoint.characteristic import (
     log_characteristic,
     transforms,
 )
-from jaxacct.saddlepoint.rare import Rare
+from jaxacct.saddlepoint.rare import Rare, with_rare
+from jaxacct.saddlepoint.search import HERE, HIGHER, Aim
 from jaxacct.saddlepoint.sums import above_at, log_factor, summed, total_and_error
-
-LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
-"""Orders of the Chernoff bounds on what the rule adds, and of the lines to choose from, over the saddle point."""
-
-FINER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
-"""The same in pairs. Where large losses are rare the lower a line is the more digits it loses, and pairs have few: the
-highest that nodes suffice for is wanted, and is met more closely."""
-
-HERE, HIGHER = -4, 3
-"""Where in them the saddle point's own order stands. The last so many of them, beyond the saddle point, are for bounds
-alone; all others may be lines.
-
-Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
-line leaves them out and needs far fewer nodes.
-"""
 
 PENALTY = 6.0
 """Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
@@ -77,8 +63,8 @@ All that the rule adds to delta is positive: as an upper bound it needs few node
 class Integrand(NamedTuple):
     """At node m, for all eps, amplitude[m] e^(i (phase[m] + w[m] (slope - eps))); in blocks, with their sums."""
 
-    amplitude: Array
-    phase: Array
+    nodes: Array
+    """(blocks, 2, BLOCK): amplitudes and phases."""
     sums: Array
     """(blocks, 3): of the amplitudes; of them times the error of each node, as a complex number, and of its phase's
     rounding; and of them times w."""
@@ -143,37 +129,28 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     else:
         cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
-    return best, jnp.sum(jnp.where(jnp.arange(lines.size) == best, lengths, 0.0))
+    return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
 
 
 def line_at(
-    parts: Parts,
-    rare: Rare | None,
-    scans: list[Nodes],
-    largest: Array,
-    saddle: Array,
-    epsilon: Array,
-    log_delta: Array,
-    is_rough: Array | bool,
-    wanted: Array | bool,
+    parts: Parts, aim: Aim, epsilon: Array, log_delta: Array, is_rough: Array | bool, wanted: Array | bool
 ) -> Line:
     """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
 
     Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
     the integrand at the nodes up to there. Where it is not ``wanted`` there are none.
 
-    Where it ``is_rough``, it is for an upper bound alone, at this very order, and delta need not be close to this one.
-    Then there is no bound on what the rule adds; and there are no nodes where Chernoff's bound is below it already.
+    Where it ``is_rough``, it is for an upper bound alone, at the order that was looked at, and delta need not be close
+    to this one. Then there is no bound on what the rule adds; and there are no nodes where Chernoff's bound is below it
+    already.
     """
-    u, exact = arithmetic().roundoff, arithmetic().cut
-    ladder = FINER if arithmetic() == PAIR else LADDER
-    orders = jnp.minimum(saddle * jnp.asarray(ladder, saddle.dtype), largest)
-    above, missed = above_at(parts, scans, orders)
+    u, exact, scans, orders = arithmetic().roundoff, arithmetic().cut, aim.scans, aim.orders
+    above, missed = above_at(parts, scans, orders, aim.above)
     chosen, length = chosen_line(orders, above, epsilon, log_delta)
-    is_chosen = jnp.arange(len(ladder)) == jnp.where(is_rough, len(ladder) + HERE, chosen)
+    chosen = jnp.where(is_rough, orders.size + HERE, chosen)
 
     def at_chosen(values: Array) -> Array:
-        return jnp.sum(jnp.where(jnp.broadcast_to(is_chosen, values.shape), values, 0.0), axis=-1)
+        return jax.lax.dynamic_index_in_dim(values, chosen, -1, keepdims=False, allow_negative_indices=False)
 
     order = at_chosen(orders)
     here, error_here, rows = total_and_error(parts, scans, list(map(at_chosen, missed)), order)
@@ -185,12 +162,13 @@ def line_at(
     # Under a law this wide, or far enough below eps for delta <= 1 to do.
     wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
     length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
-    at_most = with_rare(chernoff(order, here.value, common_error, epsilon), rare, epsilon)
+    at_most = with_rare(chernoff(order, here.value, common_error, epsilon), aim.rare, epsilon)
     wanted = jnp.logical_and(wanted, ~(is_rough & (at_most < log_delta)))
     spacing = 2 * jnp.pi / length
     # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
-    tiles, log_tail = far_enough(parts, windows, order, spacing, here.curvature, log_sum, cut, wanted)
+    start = jnp.where(wanted, jnp.sqrt(2 * cut / here.curvature) / FARTHER, jnp.inf)
+    tiles, log_tail = far_enough(parts, windows, order, spacing, start, log_sum - cut)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(orders[:1])
     beside, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_factor(orders), none])
@@ -198,7 +176,7 @@ def line_at(
     return Line(
         order=order,
         spacing=spacing,
-        integrand=integrand(parts, scans, windows, rows, order, spacing, tiles),
+        integrand=integrand(parts, aim, windows, rows, order, spacing, tiles),
         blocks=blocks_of(tiles),
         value=here.value,
         slope=here.slope,
@@ -206,15 +184,8 @@ def line_at(
         log_tail=log_tail,
         orders=beside,
         log_beside=jnp.where(is_rough, jnp.inf, heights + fall - jnp.log(-jnp.expm1(fall))),
-        rare=rare,
+        rare=aim.rare,
     )
-
-
-def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
-    """Returns an upper bound on log delta(eps) together with what is marked, given one on it without."""
-    if rare is None:
-        return log_delta
-    return jnp.logaddexp(log_delta, jnp.log(sum(rare.between(epsilon))) + 16 * arithmetic().roundoff)
 
 
 def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
@@ -228,15 +199,14 @@ def far_enough(
     windows: list[tuple[Array, Array]],
     order: Array,
     spacing: Array,
-    curvature: Array,
-    log_sum: Array,
-    cut: Array,
-    wanted: Array | bool,
+    start: Array,
+    least: Array,
 ) -> tuple[Array, Array]:
     """Returns how many tiles of nodes leave out nothing that counts, and the log of a bound on what they leave out.
 
-    It starts where a Gaussian of this curvature would be small enough and goes on by factors, until a bound on the
-    modulus over all that is beyond, the envelope, is a factor e^-cut below what makes delta, ``log_sum``.
+    It starts beyond ``start``, inf where none are wanted, and goes on by factors, until a bound on the modulus over all
+    that is beyond, the envelope, is below w e^least. Where all nodes there are would not do, none are spent, and
+    nothing is known of the rest.
     """
     nodes = [
         each(part, lambda pair, *window: law_of(pair).piece(window, 0, 1), *window)
@@ -252,31 +222,25 @@ def far_enough(
         ]
         return w, summed(parts, logs)
 
-    most, least = spacing * FREQUENCIES, log_sum - cut
-    start = jnp.where(wanted, jnp.sqrt(2 * cut / curvature) / FARTHER, jnp.inf), jnp.full_like(order, jnp.inf)
-    w, log_modulus = by_work.while_loop(
-        lambda state, given: _is_short(state, given[-2]) & (state[0] < given[-1]),
-        farther,
-        start,
-        (parts, nodes, order, least, most),
-    )
-    # Where all nodes there are would not do, none are spent, and nothing is known of the rest.
-    is_enough = ~_is_short((w, log_modulus), least) & (w <= most)
-    tiles = jnp.where(is_enough, jnp.clip(jnp.ceil(w / (spacing * TILE)), 1, FREQUENCIES // TILE), 1).astype(jnp.int32)
-    tiles = jnp.where(wanted, tiles, 0)
+    def is_short(state: tuple[Array, Array], given: Any) -> Array:
+        """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
+        (w, log_modulus), (*_, least, most) = state, given
+        return (log_modulus > least + jnp.log(w)) & (w < most)
+
+    most = spacing * FREQUENCIES
+    given = parts, nodes, order, least, most
+    w, log_modulus = by_work.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
+    # Of a last step beyond all nodes, or of one that was not done, nothing is known.
+    is_enough = (log_modulus <= least + jnp.log(w)) & (w <= most)
+    tiles = jnp.where(start < jnp.inf, jnp.where(is_enough, jnp.ceil(w / (spacing * TILE)), 1.0), 0.0)
+    tiles = tiles.astype(jnp.int32)
     end = spacing * TILE * tiles
-    return tiles, jnp.log(2 / spacing) + jnp.where(is_enough, log_modulus, 0.0) - jnp.log(end)
-
-
-def _is_short(state: tuple[Array, Array], least: Array) -> Array:
-    """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
-    w, log_modulus = state
-    return log_modulus > least + jnp.log(w)
+    return tiles, jnp.log(2 / (spacing * end)) + jnp.where(is_enough, log_modulus, 0.0)
 
 
 def integrand(
     parts: Parts,
-    scans: list[Nodes],
+    aim: Aim,
     windows: list[tuple[Array, Array]],
     rows: list[Any],
     order: Array,
@@ -287,38 +251,40 @@ def integrand(
 
     It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
     """
-    found = transforms(parts, scans, windows, rows, order, spacing, tiles)
+    found = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
 
-    def block(i: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
+    def block(i: Array, sums: Array, given: Any) -> Integrand:
         *of_rows, order, spacing, tiles = given
         u, w = arithmetic().roundoff, frequencies(spacing, i)
-        logs, turn, off = log_characteristic(i, Transforms(*of_block, *of_rows), spacing)
-        # 1/(z (z + 1)).
-        amplitude = jnp.exp(logs) / jnp.sqrt((order**2 + w**2) * ((1 + order) ** 2 + w**2))
+        logs, turn, off = log_characteristic(i, Transforms(sums, *of_rows), spacing)
+        # z (z + 1), of modulus (w^2 + order^2 + order) and more: so its real part errs by units of it.
+        real, imaginary = order * (1 + order) - w * w, (1 + 2 * order) * w
+        amplitude = jnp.exp(logs) / jnp.sqrt(real * real + imaginary * imaginary)
         amplitude = jnp.where(BLOCK * i + jnp.arange(BLOCK) < tiles * TILE, amplitude, 0.0)
-        phase = turn - jnp.arctan2(w, order) - jnp.arctan2(w, 1 + order)
+        phase = turn - jnp.arctan2(imaginary, real)
         rounding = amplitude * (jnp.expm1(off) + u * (18 + TURN_ROUNDING * jnp.abs(phase)))
-        return Integrand(amplitude, phase, jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
+        # Each once, and not for each of its sums.
+        amplitude, phase, rounding = jax.lax.optimization_barrier((amplitude, phase, rounding))
+        return Integrand(jnp.stack([amplitude, phase]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
-    of_blocks, of_rows = (found.real, found.imaginary), (found.spread, found.missed, found.steps)
-    return by_work.map_rows(blocks_of(tiles), block, of_blocks, (*of_rows, order, spacing, tiles))
+    of_rows = found.spread, found.missed, found.steps
+    return by_work.map_rows(blocks_of(tiles), block, found.sums, (*of_rows, order, spacing, tiles))
 
 
 def read_at(line: Line, epsilon: Array) -> Read:
     """Returns what a line says of delta(eps). What the rule adds counts as above the truth only."""
     at_zero, u, size = 1 / (line.order * (1 + line.order)), arithmetic().roundoff, jnp.abs(epsilon)
 
-    def block(i: Array, of_line: tuple[Array, Array], given: tuple[Array, Array]) -> Array:
+    def block(i: Array, of_line: Array, given: tuple[Array, Array]) -> Array:
         (amplitude, phase), (spacing, beyond) = of_line, given
         w = frequencies(spacing, i)
         angle = phase + w * beyond
         # Farther out the bound on the rounding is above all that a cosine can be off.
-        less, sine = turned(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0))
+        less, sine = jax.lax.optimization_barrier(turned(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     given = line.spacing, line.slope - epsilon
-    nodes = line.integrand.amplitude, line.integrand.phase
-    cosines, rise = 2 * by_work.map_rows(line.blocks, block, nodes, given).sum(0)
+    cosines, rise = 2 * by_work.map_rows(line.blocks, block, line.integrand.nodes, given).sum(0)
     height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     value, slope = log_unit + jnp.log(height), rise / height - line.order

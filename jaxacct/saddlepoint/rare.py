@@ -67,6 +67,18 @@ class Rare(NamedTuple):
         return jnp.maximum(self.p - of_q, 0.0), of_q
 
 
+def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
+    """Returns an upper bound on log delta(eps) together with what is marked, given one on it without.
+
+    Both exponentials and the sum are right to 24 units; the logarithm is, to eight of itself.
+    """
+    if rare is None:
+        return log_delta
+    whole = jnp.exp(log_delta) + sum(rare.between(epsilon)) + jnp.finfo(log_delta.dtype).tiny
+    found = jnp.log(whole)
+    return found + 24 * roundoff() * (1 + jnp.abs(found))
+
+
 @register_dataclass
 @dataclass(frozen=True)
 class Kept:

@@ -17,19 +17,17 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic, roughly
+from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
-from jaxacct.dominating_pairs.law import Marked, Nodes, law_of, log_left_out, tilted
 from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
-from jaxacct.pytrees import each, without_axes
+from jaxacct.pytrees import without_axes
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, Read, line_at, log_above, read_at, with_rare
-from jaxacct.saddlepoint.rare import Ends, Marks, Rare, ends_of, kept, marks_for, may_be_rare, nowhere, rare_beyond
-from jaxacct.saddlepoint.search import saddle_for
-from jaxacct.saddlepoint.sums import largest_order, scanned
+from jaxacct.saddlepoint.contour import Line, Read, line_at, log_above, read_at
+from jaxacct.saddlepoint.rare import kept
+from jaxacct.saddlepoint.search import Wanted, aimed
 
 CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
 """Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
@@ -44,23 +42,11 @@ of nodes do not conspire. Chosen by tests/saddlepoint/test_precision.py. No brac
 NEWTON = 5
 """Newton's steps for eps on a line; from Laplace's method each doubles the digits."""
 
-LINES = 3
+LINES = 4
 """Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
 
 MOVED = 0.005
 """Nats of log delta by which eps must have moved for another line to be another line."""
-
-
-class Wanted(NamedTuple):
-    """The line that is wanted: through the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``delta``.
-
-    An order above 0 asks for a rough line at this order: an upper bound of delta at ``epsilon``, if below ``delta``.
-    """
-
-    epsilon: Any
-    delta: Any
-    by_delta: Any
-    order: Any
 
 
 class Opened(NamedTuple):
@@ -109,130 +95,11 @@ def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     """Returns a line. Lanes of a batch where none is wanted have one that says nothing, and take no time."""
     facts, is_rough = facts_of(parts), wanted.order > 0
     parts, target = without_axes(parts), _target(*facts.infinite, wanted.delta)
-    aim = _aimed(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
+    aim = aimed(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
     epsilon = jnp.where(wanted.by_delta, aim.epsilon, wanted.epsilon)
-    log_delta = jnp.where(wanted.by_delta | is_rough, target, aim.log_delta)
-    order = jnp.where(is_rough, wanted.order, aim.order)
-    rest = kept(parts, aim.marks)
-    line = line_at(rest, aim.rare, aim.scans, aim.largest, order, epsilon, log_delta, is_rough, is_wanted)
+    log_delta = jnp.where(is_rough, target, aim.log_delta)
+    line = line_at(kept(parts, aim.marks), aim, epsilon, log_delta, is_rough, is_wanted)
     return Opened(line, epsilon, aim.is_known | is_rough, facts)
-
-
-class _Aim(NamedTuple):
-    """What a line is chosen for: where losses are left out as rare, and a saddle point of the rest.
-
-    Eps and log delta are known by Laplace's method there, with what is rare. Guesses: brackets hold wherever a line is.
-    """
-
-    marks: Marks
-    """What is left out; of the rest are the nodes."""
-    scans: list[Nodes]
-    rare: Rare | None
-    largest: Array
-    """The largest order of the rest."""
-    epsilon: Array
-    log_delta: Array
-    order: Array
-    is_known: Array
-
-
-STAGES = 3
-"""Looks for a saddle point where large losses are rare: with them all; without what may come to a quarter of delta,
-which bounds eps roughly; and without those that are known exactly up to this eps. Speed only."""
-
-BEYOND_NEED = 0.01
-"""Share of the law tilted by 1.5 times the order that may lie beyond what a second look would leave out: above, large
-losses are rare. Speed only."""
-
-NEXT_TO_NOTHING = 32.0
-"""Nats below delta of what is left out though it is not known. It is counted; speed only."""
-
-LOOSE = 6.0
-"""Nats by which the bound on a moment's quadrature may be above its floor. Speed only."""
-
-FARTHER = 1.05
-"""Factor over a guess of eps up to which what is left out is known. Speed only."""
-
-
-@roughly
-def _aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> _Aim:
-    """Returns what a line is chosen for; where it is not searched for there is nothing rare.
-
-    Each look leaves out what the one before says, the first nothing; none follows where nothing is rare. The last one's
-    nodes are the line's.
-    """
-    nothing, zero = nowhere(parts), jnp.zeros_like(target)
-    if not may_be_rare(parts):
-        rest, scans = kept(parts, nothing), scanned(parts)
-        aim = _Aim(nothing, scans, None, largest_order(rest), zero, target, zero, jnp.asarray(False))
-        return _looked(parts, aim, wanted, target, searches, jnp.int32(0))
-    given = parts, ends_of(parts), wanted, target, searches
-
-    def look(state: tuple[Array, Marks, _Aim], given: Any) -> tuple[Array, Marks, _Aim]:
-        (stage, marks, was), (parts, ends, wanted, target, searches) = state, given
-        rest = kept(parts, marks)
-        scans = scanned(rest)
-        rare = rare_beyond(parts, marks, scans, ends)
-        aim = was._replace(marks=marks, scans=scans, rare=rare, largest=largest_order(rest))
-        aim = _looked(rest, aim, wanted, target, searches, stage)
-        ahead, is_rare = _ahead(parts, ends, aim, wanted, stage)
-        # Without what is rare any order will do for a line.
-        is_known = aim.is_known | ((stage > 0) & (aim.order > 0))
-        stage = jnp.where((stage > 0) | is_rare, stage + 1, STAGES)
-        return stage, ahead, aim._replace(is_known=is_known)
-
-    blank = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-        jax.eval_shape(lambda parts, ends: _blank(parts, nothing, ends, zero), parts, given[1]),
-    )
-    goes_on = lambda state, given: (state[0] == 0) | ((state[0] < STAGES) & given[-1])  # noqa: E731
-    *_, aim = by_work.while_loop(goes_on, look, (jnp.int32(0), nothing, blank), given, share=by_work.OF_QUEUES)
-    return aim
-
-
-def _blank(parts: Parts, marks: Marks, ends: Ends, zero: Array) -> _Aim:
-    """Returns something of the shape of what a look sees."""
-    scans = scanned(kept(parts, marks))
-    return _Aim(marks, scans, rare_beyond(parts, marks, scans, ends), zero, zero, zero, zero, zero > 0)
-
-
-def _looked(rest: Parts, aim: _Aim, wanted: Wanted, target: Array, searches: Array, stage: Array) -> _Aim:
-    """Returns the saddle point of what is left."""
-    by_delta, inner, scans, rare = wanted.by_delta, target, aim.scans, aim.rare
-    at_guess = jnp.asarray(False)
-    if rare is not None:
-        share = jnp.where(by_delta, rare.between(aim.epsilon)[0] * jnp.exp(-target), 0.0)
-        inner = target + jnp.log1p(-jnp.minimum(share, 0.9))
-        # The last look is for the eps of the one before, which leaves out more and errs upwards.
-        at_guess = by_delta & (stage > 1)
-    is_sought = by_delta & ~at_guess
-    epsilon = jnp.where(at_guess, jnp.maximum(aim.epsilon, 0.0), wanted.epsilon)
-    saddle = saddle_for(rest, scans, aim.largest, epsilon, inner, is_sought, searches)
-    # The saddle point is met roughly, which matters in the second order only.
-    reached = saddle.log_delta + saddle.order * (saddle.epsilon - epsilon)
-    at = jnp.where(is_sought, saddle.epsilon, epsilon)
-    log_delta = jnp.where(by_delta, target, with_rare(reached, rare, at))
-    return aim._replace(epsilon=at, log_delta=log_delta, order=saddle.order, is_known=saddle.is_known)
-
-
-def _ahead(parts: Parts, ends: Ends, aim: _Aim, wanted: Wanted, stage: Array) -> tuple[Marks, Array]:
-    """Returns what the next look leaves out, and whether that is rare enough for one."""
-    is_first = wanted.by_delta & (stage == 0)
-    guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, FARTHER, 1 + 1e-6)
-    high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
-    log_mass = aim.log_delta - jnp.where(is_first, jnp.log(4.0), NEXT_TO_NOTHING)
-    ahead, is_rare = marks_for(parts, ends, high, low, log_mass), ~aim.is_known
-    for part, nodes, marked in zip(parts, aim.scans, ahead, strict=True):
-        if marked is not None:
-
-            def is_lost(pair: Any, nodes: Nodes, marked: Marked) -> Array:
-                beyond = jnp.sum(jnp.where(nodes.places > marked.place, tilted(nodes, 1.5 * aim.order), 0.0))
-                step = nodes.places[1] - nodes.places[0]
-                missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
-                return (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
-
-            is_rare |= jnp.any(each(part, is_lost, nodes, marked))
-    return ahead, is_rare
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:

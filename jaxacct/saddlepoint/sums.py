@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxacct.arithmetic import arithmetic
 from jaxacct.composition import Parts
-from jaxacct.dominating_pairs.law import Moments, Nodes, cumulant_above, law_of, moments, moments_and_errors
+from jaxacct.dominating_pairs.law import Moments, Nodes, Rungs, law_of, moments_and_errors, rungs
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.rare import Kept
 
@@ -56,22 +56,27 @@ def summed(parts: Parts, found: list[Tree]) -> Tree:
     return jax.tree.map(of_all, *found)
 
 
-def total(parts: Parts, nodes: list[Nodes], order: Array) -> Moments:
-    """Returns the moments of the sum at ``order`` ()."""
-    found = [each(part, lambda _, rows: moments(rows, order), rows) for part, rows in zip(parts, nodes, strict=True)]
-    return summed(parts, found)
+def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
+    """Returns moments of the sum at orders (n,), and those of each row.
+
+    Values are upper bounds of what nodes say, slopes and curvatures are guesses.
+    """
+    rows = [each(part, lambda _, rows: rungs(rows, orders), rows) for part, rows in zip(parts, nodes, strict=True)]
+    return summed(parts, [Moments(row.above, row.slope, row.curvature) for row in rows]), rows
 
 
-def above_at(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Array, list[Array]]:
-    """Returns upper bounds on the sum's values at orders (n,), and what quadrature misses of each row's, (n,)."""
+def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array]) -> tuple[Array, list[Array]]:
+    """Returns upper bounds on the sum's values at orders (n,), and what quadrature misses of each row's, (n,).
 
-    def of_row(pair: Any, nodes: Nodes) -> tuple[Array, Array]:
+    ``rows`` are upper bounds on what the nodes say of each row.
+    """
+
+    def missed(pair: Any, nodes: Nodes) -> Array:
         step = nodes.places[1] - nodes.places[0]
-        above = cumulant_above(nodes, orders)
-        return above, jnp.exp(law_of(pair).log_scan_errors(orders, step))
+        return jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
-    found = [each(part, of_row, rows) for part, rows in zip(parts, nodes, strict=True)]
-    return summed(parts, [above + missed for above, missed in found]), [missed for _, missed in found]
+    found = [each(part, missed, row) for part, row in zip(parts, nodes, strict=True)]
+    return summed(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
 
 
 class Row(NamedTuple):
