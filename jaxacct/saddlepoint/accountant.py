@@ -18,7 +18,7 @@ from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Once, Parts, directed_parts, once, runs_nothing, says_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
-from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, outside, scope
+from jaxacct.precision import as_float64, as_real, exact_real, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.programs import Program, compiled
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
 from jaxacct.saddlepoint import one_run, solve
@@ -271,10 +271,28 @@ def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[An
     if asked.plain:
         found: tuple[Bounds, list[Any]] = _plain_with_slopes(asked, leaves)
         return found
-    bounds, decides = _decided(asked, leaves)
-    concrete = is_concrete(leaves)
-    reals: list[Any] = [np.asarray(leaf, bounds.estimate.dtype) if concrete else as_real(leaf) for leaf in leaves]
-    return bounds, _slopes(asked, reals, outside(bounds.estimate), outside(decides))
+    mechanism, steps, question = asked.arguments(leaves)
+    directions = directed_parts(mechanism, steps, asked.relation, asked.known)
+    # Concrete ones out here: a number that JAX differentiates would be a float32 within.
+    real, concrete = jax.dtypes.canonicalize_dtype(jnp.float64), is_concrete(leaves)
+    reals: list[Any] = [np.asarray(leaf, real) if concrete else _real(leaf) for leaf in leaves]
+    *run, question = asked.arguments(reals)
+    if _has_laws(directions) and not closed_forms(directions, asked.known) and not runs_nothing(directions):
+        bounds, by_leaves, by_epsilon = _with_log_slopes(asked, tuple(reals))
+        answer = outside(bounds.estimate)
+    else:
+        bounds, decides = _decided(asked, leaves)
+        answer = outside(bounds.estimate)
+        epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
+        by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, outside(decides))
+    return bounds, _slopes(question, answer, *outside((by_leaves, by_epsilon)))
+
+
+def _real(leaf: Any) -> Array:
+    """Returns traced numbers as real ones; NaN for whole ones that those do not hold."""
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return exact_real(leaf)
+    return jnp.where(leaf > validation.MOST_STEPS, jnp.nan, as_real(leaf)) if leaf.dtype.itemsize > 4 else as_real(leaf)
 
 
 @compiled(static=("asked",))
@@ -302,12 +320,11 @@ def _moved(slopes: list[Array], moves: list[Array]) -> Array:
     return jnp.sum(jnp.stack(each))
 
 
-def _slopes(asked: Asked, reals: list[Any], answer: Any, decides: Any) -> list[Any]:
-    """Returns the derivative of the answer with respect to each leaf of the arguments, by the implicit function."""
-    *run, question = asked.arguments(reals)
-    concrete = is_concrete(reals, answer)
-    epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
-    by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, decides)
+def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: Any) -> list[Any]:
+    """Returns the derivative of the answer in each leaf of the arguments, by the implicit function.
+
+    Given are those of log delta in the leaves of mechanism and steps, and in epsilon.
+    """
     with np.errstate(all="ignore"):
         if isinstance(question, ForEpsilon):
             slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (question.delta * by_epsilon)]
@@ -315,7 +332,55 @@ def _slopes(asked: Asked, reals: list[Any], answer: Any, decides: Any) -> list[A
         else:
             slopes = [slope * answer for slope in by_leaves] + [by_epsilon * answer]
             is_bound = answer >= 1
+    concrete = is_concrete(answer, slopes)
     return [(np if concrete else jnp).where(is_bound, 0.0, slope) for slope in slopes]
+
+
+@compiled(static=("asked",))
+def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, list[Array], Array]:
+    """Returns the answer, and the derivatives of log delta there in each leaf of mechanism and steps, and in epsilon.
+
+    In epsilon it is differentiated under the integral. In the parameters it is a central difference of the integral,
+    which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h. One program
+    does all, row by row: the answer first, and then log delta at it, as things stand and as each number that it
+    depends on is moved up and down.
+    """
+    step = DIFFERENCE[arithmetic()]
+    *_, question = asked.arguments(leaves)
+    reals = leaves[:-1]
+    sizes = [leaf.size for leaf in reals]
+    each = np.eye(sum(sizes), dtype=question.value.dtype)
+    moves = np.concatenate([0 * each[:1], 0 * each[:1], each, -each])
+
+    def row(found: tuple[Array, Array], given: tuple[Array, Array]) -> Any:
+        (epsilon, decides), (is_asked, move) = found, given
+        parts = jnp.split(move, np.cumsum(sizes)[:-1])
+        # Bit by bit as it stands where it is not moved: a product would lose a subnormal number of steps.
+        moved = [
+            jnp.where(part.reshape(x.shape) == 0, x, x * (1 + step * part.reshape(x.shape)))
+            for x, part in zip(reals, parts, strict=True)
+        ]
+        mechanism, steps, _ = asked.arguments([*moved, question.value])
+        directions = directed_parts(mechanism, steps, asked.relation, asked.known)
+        state = solve.answered(directions, question, solve.Point(is_asked, epsilon, decides))
+        at = state.bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
+        decided = jnp.where(is_asked, epsilon, at), jnp.where(is_asked, decides, state.decides)
+        return decided, (state.bounds, state.read)
+
+    start = jnp.zeros_like(question.value), jnp.int32(0)
+    _, (bounds, read) = jax.lax.scan(row, start, (np.arange(len(moves)) > 0, moves))
+    (value, by_epsilon), count = read[1], sum(sizes)
+    up, down = read[2 : 2 + count, 0], read[2 + count :, 0]
+    by_leaves = _differences(reals, sizes, value, up, down, step)
+    return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
+
+
+def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: float) -> list[Any]:
+    """Returns derivatives in each leaf from values (n,) where each number is moved up and down by a share of itself."""
+    # At the end of a range only one side is there.
+    difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
+    pieces = jnp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
+    return [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
 
 
 def _chosen(decides: Array, *directions: Any) -> Any:
@@ -331,40 +396,26 @@ def _log_slopes(
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
-    In epsilon it is differentiated under the integral. In the parameters it is a central difference of the integral,
-    which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h. As a program
-    it is one; as a function of NumPy's numbers it runs the programs that found the answer.
+    Of closed forms, by central differences in the parameters.
     """
-    step, concrete = DIFFERENCE[arithmetic()], is_concrete(run, epsilon)
-    xp: Any = np if concrete else jnp
+    step = DIFFERENCE[arithmetic()]
     reals, structure = jax.tree.flatten(run)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         mechanism, steps = jax.tree.unflatten(structure, reals)
-        directions = directed_parts(mechanism, steps, relation, known)
-        runs = closed_forms(directions, known)
-        if runs:
-            return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
-        if len({jax.tree.structure(parts) for parts in directions}) == 1:
-            return solve.log_delta_at(_chosen(decides, *directions), epsilon)
-        return _chosen(decides, *(solve.log_delta_at(parts, epsilon) for parts in directions))
+        runs = closed_forms(directed_parts(mechanism, steps, relation, known), known)
+        if not runs:
+            return jnp.full_like(epsilon, jnp.nan), jnp.full_like(epsilon, jnp.nan)
+        return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
     # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
-    moves = np.concatenate([0 * each[:1], each, -each])
 
     def moved(move: Array) -> tuple[Array, Array]:
-        parts = xp.split(move, np.cumsum(sizes)[:-1])
+        parts = jnp.split(move, np.cumsum(sizes)[:-1])
         return log_delta([x * (1 + step * part.reshape(x.shape)) for x, part in zip(reals, parts, strict=True)])
 
-    if concrete:
-        values, by_epsilon = (np.asarray(found) for found in zip(*map(moved, moves), strict=True))
-    else:
-        values, by_epsilon = jax.lax.map(moved, moves)
+    values, by_epsilon = jax.lax.map(moved, np.concatenate([0 * each[:1], each, -each]))
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
-    # At the end of a range only one side is there.
-    difference = xp.where(xp.isnan(up), 2 * (value - down), xp.where(xp.isnan(down), 2 * (up - value), up - down))
-    pieces = xp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
-    by_leaves = [piece.reshape(x.shape) / xp.where(x == 0, np.inf, x) for piece, x in zip(pieces, reals, strict=True)]
-    return by_leaves, by_epsilon[0]
+    return _differences(reals, sizes, value, up, down, step), by_epsilon[0]

@@ -70,6 +70,16 @@ class State(NamedTuple):
     """The largest of the directions that are done."""
     decides: Any
     """Which of them that is."""
+    read: Any = None
+    """Log delta, infinite losses included, and its derivative in eps, on the line of a :class:`Point`."""
+
+
+class Point(NamedTuple):
+    """An eps and a direction whose delta may be asked for in place of a question's answer: one line says it."""
+
+    is_asked: Any
+    epsilon: Any
+    direction: Any
 
 
 class _Told(NamedTuple):
@@ -81,6 +91,8 @@ class _Told(NamedTuple):
     again: Array
     """Whether another line, for ``epsilon``, may do better."""
     epsilon: Array
+    read: Read
+    """What the line says where it was read first, or last where eps was sought."""
 
 
 def _is_certified() -> bool:
@@ -119,33 +131,45 @@ def bounds_of(directions: Sequence[Parts], question: Question) -> tuple[Bounds, 
 
 @compiled
 def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
-    state: State = jax.tree.map(jnp.asarray, _start(question))
-    alike = len({jax.tree.structure(parts) for parts in directions}) == 1
-    done = 0
-    for group in [directions] if alike else [(parts,) for parts in directions]:
-        state, done = _worked_off(group, done, state, question), done + len(group)
+    state = answered(directions, question)
     return state.bounds, state.decides
 
 
-def _worked_off(directions: tuple[Parts, ...], first: int, state: State, question: Question) -> State:
+def answered(directions: Sequence[Parts], question: Question, point: Point | None = None) -> State:
+    """Returns the state at the end: the answer, or what is read at a point; within a program."""
+    state: State = jax.tree.map(jnp.asarray, _start(question, point))
+    alike = len({jax.tree.structure(parts) for parts in directions}) == 1
+    done = 0
+    for group in [tuple(directions)] if alike else [(parts,) for parts in directions]:
+        state, done = _worked_off(group, done, state, question, point), done + len(group)
+    return state
+
+
+def _worked_off(
+    directions: tuple[Parts, ...], first: int, state: State, question: Question, point: Point | None
+) -> State:
     """Returns the state after at most two directions of one structure, of which ``first`` is the first."""
     end = first + len(directions)
 
-    def a_line(state: State, given: tuple[tuple[Parts, ...], Question]) -> State:
-        directions, question = given
+    def a_line(state: State, given: Any) -> State:
+        directions, question, point = given
         is_second = state.direction > first
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
-        return _read(opened(parts, state.wanted, state.direction < end), question, state)
+        return _read(opened(parts, state.wanted, state.direction < end), question, state, point)
 
-    return by_work.while_loop(
-        lambda state, _: state.direction < end, a_line, state, (directions, question), share=by_work.OF_QUEUES
-    )
+    given = directions, question, point
+    return by_work.while_loop(lambda state, _: state.direction < end, a_line, state, given, share=by_work.OF_QUEUES)
 
 
-def _start(question: Question) -> State:
+def _start(question: Question, point: Point | None = None) -> State:
     nothing = np.zeros((), question.value.dtype)
     bounds = Bounds(nothing, nothing, nothing, np.True_)
-    return State(np.int32(0), np.int32(0), _first(question), bounds, np.int32(0))
+    first = State(np.int32(0), np.int32(0), _first(question), bounds, np.int32(0))
+    if point is None:
+        return first
+    at = first._replace(direction=point.direction, wanted=_first(ForDelta(point.epsilon)))
+    state: State = jax.tree.map(lambda *each: jnp.where(point.is_asked, *each), at, first)
+    return state._replace(read=jnp.zeros(2, nothing.dtype))
 
 
 def _first(question: Question) -> Wanted:
@@ -156,10 +180,10 @@ def _first(question: Question) -> Wanted:
     return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
 
 
-def _read(on: Opened, question: Question, state: State) -> State:
+def _read(on: Opened, question: Question, state: State, point: Point | None = None) -> State:
     """Returns the state after a line: what it says of its direction, and which line comes next."""
     if isinstance(question, ForEpsilon):
-        found = _epsilon_on_line(on, question, state)
+        found = _epsilon_on_line(on, question, state, point)
     else:
         found = _delta_on_line(on, question, state)
     was_rough, was = state.wanted.order > 0, state.bounds
@@ -179,7 +203,12 @@ def _read(on: Opened, question: Question, state: State) -> State:
 
     direction = state.direction + (is_done | (was_rough & found.is_below))
     lines = jnp.where(again, state.lines + 1, 0)
-    return State(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides)
+    read = None
+    if point is not None:
+        ratio = on.facts.infinite[1] * jnp.exp(-found.read.value)
+        read = jnp.stack([found.read.value + jnp.log1p(ratio), found.read.slope / (1 + ratio)])
+        direction = jnp.where(point.is_asked, np.iinfo(np.int32).max, direction)
+    return State(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides, read)
 
 
 def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
@@ -223,7 +252,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
         bounds = question.close(bounds, on.facts)
     else:
         bounds = _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
-    return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon)
+    return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
 def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bounds:
@@ -252,7 +281,7 @@ class _Looks(NamedTuple):
     """(3, 5): for each where it was, log delta, its slope, and by how much it may be too high and too low."""
 
 
-def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Told:
+def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Point | None) -> _Told:
     line, (least, most), known, delta = on.line, on.facts.infinite, on.known, question.delta
     u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
@@ -284,8 +313,9 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Told:
             seen,
         )
 
-    # Of a rough line, one alone.
-    last = jnp.where(state.wanted.order > 0, 0, NEWTON + 3)
+    # Of a rough line, and at a point, one alone.
+    is_single = state.wanted.order > 0 if point is None else point.is_asked | (state.wanted.order > 0)
+    last = jnp.where(is_single, 0, NEWTON + 3)
     zero, none = jnp.zeros_like(delta), jnp.int32(0)
     looks = jax.lax.while_loop(
         lambda looks: (looks.rows < enough) & (looks.steps <= last),
@@ -324,15 +354,4 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State) -> _Told:
     else:
         valid = on.facts.is_valid & (delta > 0) & (delta < 1)
         bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
-    return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon)
-
-
-def log_delta_at(parts: Parts, epsilon: Array) -> tuple[Array, Array]:
-    """Returns log delta(epsilon), infinite losses included, and its derivative in epsilon."""
-    return _log_delta_on_line(opened(parts, _first(ForDelta(epsilon)), np.True_), epsilon)
-
-
-def _log_delta_on_line(on: Opened, epsilon: Array) -> tuple[Array, Array]:
-    log_finite, slope, _, _ = read_at(on.line, epsilon)
-    ratio = on.facts.infinite[1] * jnp.exp(-log_finite)
-    return log_finite + jnp.log1p(ratio), slope / (1 + ratio)
+    return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon, Read(value, slope, below, above))
