@@ -287,31 +287,28 @@ def read_at(line: Line, epsilon: Array) -> Read:
     cosines, rise = 2 * by_work.map_rows(line.blocks, block, line.integrand.nodes, given).sum(0)
     height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
-    value, slope = log_unit + jnp.log(height), rise / height - line.order
+    rare = None
     if line.rare is not None:
-        # In the units of the sum over nodes, which may be lost beside what is rare.
-        least, fall = (jnp.exp(jnp.log(part) - log_unit) for part in line.rare.value_and_fall(epsilon))
-        whole = height + least
-        value, slope = log_unit + jnp.log(whole), (rise - line.order * height - fall) / whole
+        # In the units of the sum over nodes, which may be lost beside what is rare. Of that the least is counted.
+        least, fall, *rare = (jnp.exp(jnp.log(part) - log_unit) for part in line.rare.shares(epsilon))
+        rise, height = rise - fall + line.order * least, height + least
+    value, slope = log_unit + jnp.log(height), rise / height - line.order
     mass, of_nodes, lever = line.integrand.sums.sum(0)
     # A term errs by four units, besides what its angle does. Blocks are summed, then what they come to, and one half of
     # the line is added to 0.
     rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     both = rounding + jnp.exp(line.log_tail)
-    relative = both * jnp.exp(log_unit - value) + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
+    relative = both / height + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
     # What all nodes have in common is an error of a logarithm.
     relative = relative + (1 + relative) * jnp.expm1(line.common_error)
     bounds = line.log_beside - value - line.orders * epsilon
     sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
     added = jnp.sum(jnp.exp(jnp.min(jnp.where(sides, bounds, jnp.inf), axis=1)))
-    if line.rare is None:
+    if rare is None:
         return Read(value, slope, relative + added, relative)
-    # Of what is rare the least is counted.
-    _, more, off = line.rare.between(epsilon)
-    more, off = (jnp.exp(jnp.log(part) - value) * (1 + 16 * u * (1 + jnp.abs(value))) for part in (more, off))
-    relative = relative + off
-    return Read(value, slope, relative + added, relative + more)
+    more, off = (part / height * (1 + 16 * u * (1 + jnp.abs(log_unit) + jnp.abs(value))) for part in rare)
+    return Read(value, slope, relative + off + added, relative + off + more)
 
 
 def log_above(line: Line, epsilon: Array, read: Read) -> Array:

@@ -50,21 +50,21 @@ class Rare(NamedTuple):
     above: Array
     below: Array
 
-    def between(self, epsilon: Array) -> tuple[Array, Array, Array]:
-        """Returns what marked losses add to delta(epsilon): at least, how much more at most, and the rounding."""
-        least, of_q = self._parts(epsilon)
+    def shares(self, epsilon: Array) -> tuple[Array, Array, Array, Array]:
+        """Returns what marked losses add to delta(epsilon).
+
+        At least; how much that falls with epsilon; how much more they add at most; and the rounding of these.
+        """
+        of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
+        least = jnp.maximum(self.p - of_q, 0.0)
         more = jnp.where(epsilon <= self.above, 0.0, jnp.minimum(of_q, self.p))
         more = more + jnp.where(epsilon >= self.below, 0.0, self.small * (1 + self.error))
-        return least, more, (self.error + 8 * roundoff()) * (self.p + of_q)
+        return least, jnp.where(least > 0, of_q, 0.0), more, (self.error + 8 * roundoff()) * (self.p + of_q)
 
-    def value_and_fall(self, epsilon: Array) -> tuple[Array, Array]:
-        """Returns the least that they add, and by how much that falls with epsilon."""
-        least, of_q = self._parts(epsilon)
-        return least, jnp.where(least > 0, of_q, 0.0)
-
-    def _parts(self, epsilon: Array) -> tuple[Array, Array]:
-        of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
-        return jnp.maximum(self.p - of_q, 0.0), of_q
+    def between(self, epsilon: Array) -> tuple[Array, Array, Array]:
+        """Returns what marked losses add to delta(epsilon): at least, how much more at most, and the rounding."""
+        least, _, more, off = self.shares(epsilon)
+        return least, more, off
 
 
 def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:

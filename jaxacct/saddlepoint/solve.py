@@ -272,10 +272,8 @@ class _Looks(NamedTuple):
     steps: Array
     rows: Array
     """How many of the three are done."""
-    epsilon: Array
-    """Newton's last look."""
-    ahead: Array
-    """And his next."""
+    at: Array
+    """Eps of the next."""
     margin: Array
     seen: Array
     """(3, 5): for each where it was, log delta, its slope, and by how much it may be too high and too low."""
@@ -292,9 +290,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
 
     def look(looks: _Looks) -> _Looks:
         """The same for all of them, and compiled once."""
-        steps, rows, epsilon, ahead, margin, seen = looks
-        is_newton = rows == 0
-        at = jnp.where(is_newton, ahead, epsilon + jnp.where(rows == 1, margin, -margin))
+        steps, rows, at, margin, seen = looks
         value, slope, below, above = read_at(line, at)
         off, gap = jnp.maximum(below, above), jnp.abs(value - target)
         # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
@@ -302,16 +298,13 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         # So near log delta is as good as linear; from afar it, and what it is off by, may not be.
         spare = jnp.minimum(1.05 + 1000 * (off + gap), 2.0)
         width = (spare * (off + gap) + 16 * u * jnp.abs(value)) / -slope + 8 * u * (1 + jnp.abs(at))
-        seen = jnp.where(jnp.arange(3)[:, None] == rows, jnp.stack([at, value, slope, below, above]), seen)
-        is_met = (steps >= NEWTON) | (gap <= 0.01 * off)
-        return _Looks(
-            steps + 1,
-            jnp.where(is_met | ~is_newton, rows + 1, 0),
-            jnp.where(is_newton, at, epsilon),
-            jnp.where(is_newton, newton, ahead),
-            jnp.where(is_newton, width, margin),
-            seen,
-        )
+        row = jnp.stack([at, value, slope, below, above])[None]
+        seen = jax.lax.dynamic_update_slice(seen, row, (rows, jnp.int32(0)), allow_negative_indices=False)
+        # To either side once eps is met.
+        rows = jnp.where((rows > 0) | (steps >= NEWTON) | (gap <= 0.01 * off), rows + 1, 0)
+        margin = jnp.where(rows <= 1, width, margin)
+        at = jnp.where(rows == 0, newton, seen[0, 0] + jnp.where(rows == 1, margin, -margin))
+        return _Looks(steps + 1, rows, at, margin, seen)
 
     # Of a rough line, and at a point, one alone.
     is_single = state.wanted.order > 0 if point is None else point.is_asked | (state.wanted.order > 0)
@@ -320,10 +313,9 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     looks = jax.lax.while_loop(
         lambda looks: (looks.rows < enough) & (looks.steps <= last),
         look,
-        _Looks(none, none, on.epsilon, on.epsilon, zero, jnp.zeros((3, 5), zero.dtype)),
+        _Looks(none, none, on.epsilon, zero, jnp.zeros((3, 5), zero.dtype)),
     )
-    epsilon, seen = looks.epsilon, looks.seen
-    at, value, slope, below, above = seen[0]
+    epsilon, value, slope, below, above = looks.seen[0]
     # The bracket of eps is that of delta over the slope of its logarithm.
     allowed = limit * jnp.maximum(1.0, -slope * epsilon)
     is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed)
@@ -333,7 +325,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     estimate, is_ruled_out = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan), jnp.asarray(False)
     if _is_certified():
         # Eps moved to either side, and whether delta there is proven to be on its side of the target.
-        moved, values, _, too_high, too_low = seen[1:].T
+        moved, values, _, too_high, too_low = looks.seen[1:].T
         sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
         log_off = log_complement(jnp.where(sides > 0, -too_low, jnp.minimum(too_high, 1.0)))
         # The logarithm, of a number below 1, moved by its error to the side that is harder to prove.
@@ -345,7 +337,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
-        is_ruled_out = (strict > 0) & (log_above(line, at, Read(value, slope, below, above)) < log_targets[0])
+        is_ruled_out = (strict > 0) & (log_above(line, epsilon, Read(value, slope, below, above)) < log_targets[0])
     else:
         lower, upper = jnp.zeros_like(estimate), jnp.full_like(estimate, jnp.inf)
     bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
