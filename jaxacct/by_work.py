@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
@@ -45,7 +44,8 @@ def while_loop(
     """Returns ``state`` after ``step(state, given)`` for as long as ``condition(state, given)`` holds.
 
     Args:
-        condition: of one lane.
+        condition: of one lane; by one on a single number, a constant at first, XLA would look for a count of steps in
+            all of a step, and often.
         step: likewise.
         state: pytree of arrays.
         given: pytree of arrays, the same at every step.
@@ -54,14 +54,7 @@ def while_loop(
     """
 
     def alone(state: Tree, given: Any, _: Any) -> Tree:
-        def goes_on(counted: tuple[Array, Tree]) -> Array:
-            # By a condition on one number alone XLA would look for a count in all of the step, and often.
-            return condition(counted[1], given) & (counted[0] < np.iinfo(np.int32).max)
-
-        def next_one(counted: tuple[Array, Tree]) -> tuple[Array, Tree]:
-            return counted[0] + 1, step(counted[1], given)
-
-        return jax.lax.while_loop(goes_on, next_one, (jnp.int32(0), state))[1]
+        return jax.lax.while_loop(lambda state: condition(state, given), lambda state: step(state, given), state)
 
     together = functools.partial(_queued, condition, step, share or SHARE)
     return _in_lanes(alone, together)(state, given, jnp.asarray(longest_first))
@@ -72,15 +65,25 @@ def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, 
 
     def alone(count: Array, rows: Any, given: Any) -> Tree:
         def put(i: Array, found: Tree) -> Tree:
-            row = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), rows)
-            return jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, i, 0), found, entry(i, row, given)
-            )
+            row = jax.tree.map(lambda leaf: _row(leaf, i), rows)
+            return jax.tree.map(lambda old, new: _with_row(old, i, new), found, entry(i, row, given))
 
-        row = jax.tree.map(lambda leaf: leaf[0], rows)
+        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
         return jax.lax.fori_loop(0, count, put, _nothing(entry, (len(jax.tree.leaves(rows)[0]),), row, given))
 
     return _in_lanes(alone, functools.partial(_mapped, entry))(jnp.asarray(count, jnp.int32), rows, given)
+
+
+def _row(leaf: Array, i: Array) -> Array:
+    """Returns row ``i``, which is not below 0: so the index is taken as it is."""
+    found: Array = jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False, allow_negative_indices=False)
+    return found
+
+
+def _with_row(leaf: Array, i: Array, row: Array) -> Array:
+    """Returns an array with another row ``i``."""
+    at = (i, *(jnp.int32(0) for _ in row.shape))
+    return jax.lax.dynamic_update_slice(leaf, row[None], at, allow_negative_indices=False)
 
 
 def _nothing(entry: Callable[..., Tree], shape: tuple[int, ...], row: Any, given: Any) -> Tree:

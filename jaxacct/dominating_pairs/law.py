@@ -361,11 +361,13 @@ class Rungs(NamedTuple):
     """What nodes say at real orders t (n,): moments without care for their last digits.
 
     Attributes:
-        above (n,): upper bounds on ``log E_P[e^(t Y); Y < inf]``, as nodes have it: their rounding is in them.
-        slope (n,), curvature (n,): its derivatives in t.
+        value (n,): ``log E_P[e^(t Y); Y < inf]``, as nodes have it.
+        off (n,): bounds on the rounding of these.
+        slope (n,), curvature (n,): derivatives in t.
     """
 
-    above: Array
+    value: Array
+    off: Array
     slope: Array
     curvature: Array
 
@@ -387,9 +389,10 @@ def rungs(nodes: Nodes, orders: Array) -> Rungs:
     slope = slope / total
     units = y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * (off[0] + jnp.abs(orders) * off[1]) / total
     curvature = jnp.maximum(square / total - slope * slope, 0.0)
-    return Rungs(top + jnp.log(total) + u * units, slope, curvature)
+    return Rungs(top + jnp.log(total), u * units, slope, curvature)
 
 
 def cumulant_above(nodes: Nodes, orders: Array) -> Array:
     """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it; see :func:`rungs`."""
-    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))
+    found = rungs(nodes, jnp.reshape(orders, -1))
+    return jnp.reshape(found.value + found.off, jnp.shape(orders))

@@ -59,9 +59,9 @@ of all steps, by a share of the steps' spreads.
 Sums = tuple[Array, ...]
 
 
-def frequencies(spacing: Array, block: Array) -> Array:
-    """Returns the frequencies (BLOCK,) of a block."""
-    return spacing * (BLOCK * block + 1 + jnp.arange(BLOCK)).astype(spacing.dtype)
+def frequencies(spacing: Array) -> Array:
+    """Returns the frequencies (blocks, BLOCK) of all blocks."""
+    return spacing * jnp.asarray(np.arange(1.0, FREQUENCIES + 1).reshape(-1, BLOCK), spacing.dtype)
 
 
 def blocks_of(tiles: Array) -> Array:
@@ -121,7 +121,8 @@ def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
     taken = jnp.where(steps > 0, pieces, 0)
     given = pair, window, pieces, (known.value, known.slope), order, spacing, tiles
     sums, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
-    missed = 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces)))
+    # What is not run has no errors either.
+    missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
     if arithmetic() == PAIR:
         apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
         doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
@@ -159,7 +160,6 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how
     """Returns what ``add`` makes of the pieces at so many frequencies, (2, frequencies), and their spread."""
     *_, order, _, _, _, taken = given
 
-
     def piece(state: Sums, given: Any) -> Sums:
         (i, sums, spread), (*rest, first, tiles, _) = state, given
         weights, angles, more = _of_piece(i, *rest)
@@ -187,22 +187,21 @@ def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, or
     return weights, angles, jnp.stack(errors)
 
 
-def log_characteristic(i: Array, rows: Transforms, spacing: Array) -> Sums:
+def log_characteristic(rows: Transforms, w: Array, spacing: Array) -> Sums:
     """Returns log modulus, phase and error of E_t[e^(iw(S - E_t S))] at the frequencies of a block, of all that is run.
 
     The error is a bound on that of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is
     off by e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k.
     """
     if jnp.ndim(rows.steps) == 0:
-        return _to_the_steps(i, rows, spacing)
-    found = jax.vmap(lambda *row: _to_the_steps(i, Transforms(*row), spacing))(*rows)
+        return _to_the_steps(rows, w, spacing)
+    found = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w, spacing))(*rows)
     return tuple(jnp.sum(part, axis=0) for part in found)
 
 
-def _to_the_steps(i: Array, row: Transforms, spacing: Array) -> Sums:
+def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
     ((x, y), spread, missed, steps), u = row, arithmetic().roundoff
-    w = frequencies(spacing, i)
     if arithmetic() == PAIR:
         spread, square, mean, doubt = spread
         off = (NODE_ROUNDING + IN_PAIRS) * u * w * spread
@@ -210,13 +209,14 @@ def _to_the_steps(i: Array, row: Transforms, spacing: Array) -> Sums:
         y = jnp.where(centred < off, y - w / spacing * mean, y)
         off = jnp.fmin(off, centred)
     else:
-        off = NODE_ROUNDING * u * w * spread[0]
+        off = w * (NODE_ROUNDING * u * spread[0])
     # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
-    excess, square = 2 * x + x**2 + y**2, jnp.maximum((1 + x) ** 2 + y**2, u**2)
+    real = 1 + x
+    excess, square = x * (1 + real) + y * y, jnp.maximum(real * real + y * y, u**2)
     log_modulus = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(square))
     # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
     error = jnp.log1p((off + missed) * jnp.exp(-log_modulus))
-    return tuple(jnp.where(steps > 0, steps * part, 0.0) for part in (log_modulus, jnp.arctan2(y, 1 + x), error))
+    return steps * log_modulus, steps * jnp.arctan2(y, real), steps * error
 
 
 _turned = jax.jit(turned)

@@ -64,7 +64,7 @@ class Integrand(NamedTuple):
     """At node m, for all eps, amplitude[m] e^(i (phase[m] + w[m] (slope - eps))); in blocks, with their sums."""
 
     nodes: Array
-    """(blocks, 2, BLOCK): amplitudes and phases."""
+    """(blocks, 3, BLOCK): amplitudes, phases, and w."""
     sums: Array
     """(blocks, 3): of the amplitudes; of them times the error of each node, as a complex number, and of its phase's
     rounding; and of them times w."""
@@ -253,38 +253,37 @@ def integrand(
     """
     found = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
 
-    def block(i: Array, sums: Array, given: Any) -> Integrand:
-        *of_rows, order, spacing, tiles = given
-        u, w = arithmetic().roundoff, frequencies(spacing, i)
-        logs, turn, off = log_characteristic(i, Transforms(sums, *of_rows), spacing)
-        # z (z + 1), of modulus (w^2 + order^2 + order) and more: so its real part errs by units of it.
+    def block(_: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
+        (sums, w), (*of_rows, order, spacing, end), u = of_block, given, arithmetic().roundoff
+        logs, turn, off = log_characteristic(Transforms(sums, *of_rows), w, spacing)
+        # z (z + 1), of modulus w^2 + order^2 + order and more: so its real part errs by units of it.
         real, imaginary = order * (1 + order) - w * w, (1 + 2 * order) * w
-        amplitude = jnp.exp(logs) / jnp.sqrt(real * real + imaginary * imaginary)
-        amplitude = jnp.where(BLOCK * i + jnp.arange(BLOCK) < tiles * TILE, amplitude, 0.0)
+        amplitude = jnp.where(w < end, jnp.exp(logs) / jnp.sqrt(real * real + imaginary * imaginary), 0.0)
         phase = turn - jnp.arctan2(imaginary, real)
         rounding = amplitude * (jnp.expm1(off) + u * (18 + TURN_ROUNDING * jnp.abs(phase)))
         # Each once, and not for each of its sums.
         amplitude, phase, rounding = jax.lax.optimization_barrier((amplitude, phase, rounding))
-        return Integrand(jnp.stack([amplitude, phase]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
+        return Integrand(jnp.stack([amplitude, phase, w]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
     of_rows = found.spread, found.missed, found.steps
-    return by_work.map_rows(blocks_of(tiles), block, found.sums, (*of_rows, order, spacing, tiles))
+    end = spacing * (TILE * tiles + 0.5)
+    given = (*of_rows, order, spacing, end)
+    return by_work.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
 
 
 def read_at(line: Line, epsilon: Array) -> Read:
     """Returns what a line says of delta(eps). What the rule adds counts as above the truth only."""
     at_zero, u, size = 1 / (line.order * (1 + line.order)), arithmetic().roundoff, jnp.abs(epsilon)
 
-    def block(i: Array, of_line: Array, given: tuple[Array, Array]) -> Array:
-        (amplitude, phase), (spacing, beyond) = of_line, given
-        w = frequencies(spacing, i)
+    def block(_: Array, of_line: Array, beyond: Array) -> Array:
+        amplitude, phase, w = of_line
         angle = phase + w * beyond
         # Farther out the bound on the rounding is above all that a cosine can be off.
         less, sine = jax.lax.optimization_barrier(turned(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
-    given = line.spacing, line.slope - epsilon
-    cosines, rise = 2 * by_work.map_rows(line.blocks, block, line.integrand.nodes, given).sum(0)
+    beyond = line.slope - epsilon
+    cosines, rise = 2 * by_work.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
     height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     rare = None

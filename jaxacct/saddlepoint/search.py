@@ -22,6 +22,7 @@ from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import Marked, Nodes, law_of, log_left_out, tilted
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.rare import (
+    Ends,
     Marks,
     Rare,
     ends_of,
@@ -126,7 +127,7 @@ def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     """Returns what a line is chosen for; where it is not searched for, what one look at its order says."""
     marks, zero = nowhere(parts), jnp.zeros_like(target)
     if may_be_rare(parts):
-        shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, at, at), parts, zero)
+        shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, ends_of(parts), at, at), parts, zero)
         scans, largest, rare, inner = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     else:
         scans, largest, rare, inner = scanned(parts), largest_order(parts), None, target
@@ -141,31 +142,34 @@ def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     return found._replace(scans=scans, largest=largest)
 
 
-def _left(parts: Parts, marks: Marks, epsilon: Array, target: Array) -> tuple[list[Nodes], Array, Rare, Array]:
+def _left(
+    parts: Parts, marks: Marks, ends: Ends, epsilon: Array, target: Array
+) -> tuple[list[Nodes], Array, Rare, Array]:
     """Returns the nodes of what is not marked, the largest order, what is known of the marked, and a share of delta.
 
     Rare losses take their share first: ``target`` is the log of all, and what is returned that of the rest.
     """
     rest = kept(parts, marks)
     scans = scanned(rest)
-    rare = rare_beyond(parts, marks, scans, ends_of(parts))
+    rare = rare_beyond(parts, marks, scans, ends)
     share = rare.between(epsilon)[0] * jnp.exp(-target)
     return scans, largest_order(rest), rare, target + jnp.log1p(-jnp.minimum(share, 0.9))
 
 
 def _found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
     given = parts, wanted, target, searches
-    return by_work.while_loop(lambda aim, _: aim.stage < STAGES, _looked, aim, given)
+    return by_work.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _looked, aim, given)
 
 
 def _looked(aim: Aim, given: Any) -> Aim:
     """Returns what is known after a look at the order that is next."""
     parts, wanted, target, searches = given
-    scans, largest, rare, inner = aim.scans, aim.largest, aim.rare, aim.inner
+    scans, largest, rare, inner, ends = aim.scans, aim.largest, aim.rare, aim.inner, None
     if rare is not None:
+        ends = ends_of(parts)
         scans, largest, rare, inner = jax.lax.cond(
             aim.looks == 0,
-            lambda: _left(parts, aim.marks, aim.epsilon, target),
+            lambda: _left(parts, aim.marks, ends, aim.epsilon, target),
             lambda: (scans, largest, rare, inner),
         )
     order = jnp.maximum(aim.order, LEAST * largest)
@@ -185,8 +189,7 @@ def _looked(aim: Aim, given: Any) -> Aim:
     value = jnp.where(is_sought, reached - inner, orders * (epsilon - epsilons))
     count = jnp.sum(value > 0, dtype=jnp.int32)
     rung = jnp.clip(count - 1, 0, len(ladder()) - 1)
-    tops = jnp.append(orders[1:], largest)
-    columns = jnp.stack([orders, tops, value, found.curvature, epsilons, reached])
+    columns = jnp.stack([orders, jnp.append(orders[1:], largest), value, found.curvature, epsilons, reached])
     at, top, short, curvature, level, height = jax.lax.dynamic_slice(
         columns, (jnp.int32(0), rung), (6, 1), allow_negative_indices=False
     )[:, 0]
@@ -201,14 +204,14 @@ def _looked(aim: Aim, given: Any) -> Aim:
         log_delta=log_delta,
         is_known=is_known,
         orders=orders,
-        above=[row.above for row in rows],
+        above=[row.value + row.off for row in rows],
     )
     is_over = is_met | (aim.looks >= LOOKS) | ~searches
     stage, looks = jnp.where(is_over, STAGES, 0), aim.looks + 1
-    if rare is None:
+    if rare is None or ends is None:
         return aim._replace(stage=stage.astype(jnp.int32), looks=looks)
     aim = aim._replace(scans=scans, largest=largest, rare=rare, inner=inner)
-    marks, is_rare = _ahead(parts, aim, wanted)
+    marks, is_rare = _ahead(parts, ends, aim, wanted)
     # Without what is rare any order will do for a line.
     is_known |= aim.stage > 0
     stage = jnp.where(is_over, jnp.where((aim.stage > 0) | is_rare, aim.stage + 1, STAGES), aim.stage)
@@ -217,13 +220,13 @@ def _looked(aim: Aim, given: Any) -> Aim:
     return aim._replace(stage=stage, looks=jnp.where(goes_on, 0, looks), is_known=is_known, marks=marks)
 
 
-def _ahead(parts: Parts, aim: Aim, wanted: Wanted) -> tuple[Marks, Array]:
+def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, Array]:
     """Returns what the next search leaves out, and whether that is rare enough for one."""
     is_first = wanted.by_delta & (aim.stage == 0)
     guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, FARTHER, 1 + 1e-6)
     high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
     log_mass = aim.log_delta - jnp.where(is_first, np.log(4.0), NEXT_TO_NOTHING)
-    ahead, is_rare = marks_for(parts, ends_of(parts), high, low, log_mass), ~aim.is_known
+    ahead, is_rare = marks_for(parts, ends, high, low, log_mass), ~aim.is_known
     for part, nodes, marked in zip(parts, aim.scans, ahead, strict=True):
         if marked is not None:
 

@@ -57,12 +57,9 @@ def summed(parts: Parts, found: list[Tree]) -> Tree:
 
 
 def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
-    """Returns moments of the sum at orders (n,), and those of each row.
-
-    Values are upper bounds of what nodes say, slopes and curvatures are guesses.
-    """
+    """Returns about the moments of the sum at orders (n,), and those of each row."""
     rows = [each(part, lambda _, rows: rungs(rows, orders), rows) for part, rows in zip(parts, nodes, strict=True)]
-    return summed(parts, [Moments(row.above, row.slope, row.curvature) for row in rows]), rows
+    return summed(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
 def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array]) -> tuple[Array, list[Array]]:

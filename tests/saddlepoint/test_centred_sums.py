@@ -111,7 +111,8 @@ def test_weights_that_err_by_all_they_may_leave_the_transform_within_its_bound(l
             sizes = np.abs(deviations) + 0.1 * np.abs(law.losses)
             spread = [np.sum(weights * part) for part in (sizes, sizes * np.abs(deviations), angles)]
             given = np.array([*spread, 0.0], float), 0.0, STEPS
-            found = ask(0, Transforms(np.stack([sums.real, sums.imag]).astype(float), *given), spacing)
+            both = np.stack([sums.real, sums.imag]).astype(float)
+            found = ask(Transforms(both, *given), spacing * frequencies, spacing)
             log_modulus, phase, error = (np.asarray(part, np.longdouble) for part in found)
             true = STEPS * np.log1p(turns @ exact)
             off = np.abs(np.expm1(log_modulus - true.real + 1j * (phase - true.imag)))
