@@ -347,12 +347,12 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     """
     step = DIFFERENCE[arithmetic()]
     *_, question = asked.arguments(leaves)
-    reals = leaves[:-1]
+    reals = list(leaves[:-1])
     sizes = [leaf.size for leaf in reals]
     each = np.eye(sum(sizes), dtype=question.value.dtype)
     moves = np.concatenate([0 * each[:1], 0 * each[:1], each, -each])
 
-    def row(found: tuple[Array, Array], given: tuple[Array, Array]) -> Any:
+    def row(found: Any, given: Any) -> Any:
         (epsilon, decides), (is_asked, move) = found, given
         parts = jnp.split(move, np.cumsum(sizes)[:-1])
         # Bit by bit as it stands where it is not moved: a product would lose a subnormal number of steps.
