@@ -97,8 +97,9 @@ def test_no_noise_where_none_is_needed_and_infinite_noise_for_no_target(found):
         assert found.status[i] >= Status.INFEASIBLE
         assert found.value[i] == np.inf
         assert found.reached.upper[i] == np.inf
-    # Beyond the noises searched: what is given instead is no-op noise, and that costs nothing.
-    assert found.status[unreached] == Status.UNKNOWN
+    # Beyond the noises searched, whose last is proved to cost more: what is given instead is no-op noise, which costs
+    # nothing.
+    assert found.status[unreached] == Status.INFEASIBLE
     assert found.value[unreached] == np.inf
     assert found.reached.upper[unreached] == 0
 
