@@ -33,7 +33,7 @@ from jaxacct.saddlepoint.rare import (
     rare_beyond,
     with_rare,
 )
-from jaxacct.saddlepoint.sums import largest_order, rungs_of, scanned
+from jaxacct.saddlepoint.sums import largest_order, rungs_above, rungs_of, scanned
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders that are looked at, over the saddle point: those of the lines to choose from, and of Chernoff's bounds on what
@@ -137,9 +137,11 @@ def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     aim = Aim(stage, jnp.int32(0), wanted.order, zero, target, zero > 0, row, rows, marks, scans, largest, rare, inner)
     if rare is not None:
         return _found(parts, aim, wanted, target, searches)
-    # Nodes are exact; what is guessed alone is found roughly.
+    # What is guessed is found roughly; what bounds rest on, nodes and what they say at the orders found, is not.
     found = roughly(_found)(parts, aim, wanted, target, searches)
-    return found._replace(scans=scans, largest=largest)
+    orders = jnp.minimum(found.orders, largest)
+    above = rungs_above(rungs_of(parts, scans, orders)[1])
+    return found._replace(scans=scans, largest=largest, orders=orders, above=above)
 
 
 def _left(
@@ -204,7 +206,7 @@ def _looked(aim: Aim, given: Any) -> Aim:
         log_delta=log_delta,
         is_known=is_known,
         orders=orders,
-        above=[row.value + row.off for row in rows],
+        above=rungs_above(rows),
     )
     is_over = is_met | (aim.looks >= LOOKS) | ~searches
     stage, looks = jnp.where(is_over, STAGES, 0), aim.looks + 1
