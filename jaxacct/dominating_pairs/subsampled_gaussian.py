@@ -52,6 +52,7 @@ from jaxacct.dominating_pairs.law import (
     Marked,
     Nodes,
     TrapezoidLaw,
+    log_left_out,
     modulus_rounding,
     tilted,
 )
@@ -387,7 +388,8 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
         def bound(slope: Array) -> Array:
             # The height over s, up to a steepest one unless r is an exponential.
-            theta: Array = jnp.minimum(w * slope / s**2, STEEPEST / is_mixed)
+            highest = jnp.minimum(w * slope / s**2, STEEPEST / is_mixed)
+            theta: Array = highest
             longer: Array | float = 0.0
             if place is not None:
                 # Down to the real line where the losses end; the way there is longer by the root of 1 + fade^2.
@@ -398,7 +400,13 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             turn = share * theta * (1 - is_mixed / 6 * square)
             shrink = share * (1 - share) * square
             less = jnp.where(removes, (order + 1) * shrink * (1 - square / 12), order * shrink / (shrink - 1))
-            return jnp.log(jnp.sum(weights * jnp.exp(0.5 * (s**2 * square - less) + longer - w * turn)))
+            terms = weights * jnp.exp(0.5 * (s**2 * square - less) + longer - w * turn)
+            # The path begins and ends on the real line, where the nodes do, and what lies beyond is left out. On the
+            # ways up and down the integrand is below what it is at their feet, or at their tops: its logarithm is
+            # a - b x + c x^2 + d x^3 + e x^4 in the height x, with b, d and e not negative, which first falls.
+            height = s * highest
+            tops = height / (nodes.places[1] - nodes.places[0]) * (terms[0] + terms[-1])
+            return jnp.log(jnp.sum(terms) + tops + (1 + height) * math.exp(log_left_out()))
 
         found = jax.vmap(bound)(slopes) + modulus_rounding()
         return jnp.min(jnp.where(found < 0, found, 0.0))

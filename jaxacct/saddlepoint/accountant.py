@@ -27,6 +27,10 @@ from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
 """Relative steps of central differences: about the cube root of delta's relative error."""
 
+SHARE_OF_ROOM = 1 / 256
+"""Steps of differences over what is left up to the largest loss: of a logarithm they err by a third of their square,
+and magnify roundings by their inverse. Derivatives alone depend on it."""
+
 ROW = 32
 """Questions of one call of :func:`curve`: one size, so one compilation."""
 
@@ -375,7 +379,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
 
 
-def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: float) -> list[Any]:
+def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: Any) -> list[Any]:
     """Returns derivatives in each leaf from values (n,) where each number is moved up and down by a share of itself."""
     # At the end of a range only one side is there.
     difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
@@ -396,14 +400,21 @@ def _log_slopes(
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
-    Of closed forms, by central differences in the parameters.
+    Of closed forms, by central differences in the parameters. Next to the largest loss, beyond which delta is 0, they
+    are shorter than the way there: log delta falls as the logarithm of that does.
     """
-    step = DIFFERENCE[arithmetic()]
     reals, structure = jax.tree.flatten(run)
 
-    def log_delta(reals: list[Array]) -> tuple[Array, Array]:
+    def closed(reals: list[Array]) -> list[Closed]:
         mechanism, steps = jax.tree.unflatten(structure, reals)
-        runs = closed_forms(directed_parts(mechanism, steps, relation, known), known)
+        return closed_forms(directed_parts(mechanism, steps, relation, known), known)
+
+    largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in closed(reals)]
+    room = 1 - epsilon / _chosen(decides, *largest) if largest else jnp.ones_like(epsilon)
+    step = jnp.minimum(DIFFERENCE[arithmetic()], SHARE_OF_ROOM * room)
+
+    def log_delta(reals: list[Array]) -> tuple[Array, Array]:
+        runs = closed(reals)
         if not runs:
             return jnp.full_like(epsilon, jnp.nan), jnp.full_like(epsilon, jnp.nan)
         return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))

@@ -337,7 +337,7 @@ def bounds_of_each(runs: list[Closed], question: Question) -> list[Bounds]:
     return [jax.tree.map(lambda leaf, i=i: leaf[i], both) for i in range(len(runs))]
 
 
-def log_delta_at(run: Closed, epsilon: Array, step: float) -> tuple[Array, Array]:
+def log_delta_at(run: Closed, epsilon: Array, step: Array) -> tuple[Array, Array]:
     """Returns about log delta(epsilon), and its derivative in epsilon by a central difference; NaN where it is 0."""
 
     def log_middle(epsilon: Array) -> Array:

@@ -271,3 +271,22 @@ def test_where_there_is_no_law():
     assert (bounds.lower, bounds.upper, bool(bounds.converged)) == (0, np.inf, False)
     with pytest.raises(TypeError, match="no moments of complex order"):
         law_of(pair)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "order", "frequency"), [(0.4056, 0.999, 2.36916, 80.6113), (0.7015, 0.5, 6.66117, 100.4217)]
+)
+def test_an_envelope_counts_what_its_window_leaves_out(noise, rate, order, frequency):
+    """Where a path is high its integrand may be largest outside of the window: the bound is not that of the inside."""
+    with jax.enable_x64(True):
+        law = SubsampledGaussianPair(noise, rate, True).law()
+        nodes = law.piece(law.window(jnp.asarray(order), law.scan()), 0, 1)
+        bound = float(law.log_envelope(jnp.asarray(order), jnp.asarray(frequency), nodes))
+    with mpmath.workdps(45):
+        step, power = mpmath.mpf(1) / 256, mpmath.mpc(order + 1, frequency)
+        places = [step * i for i in range(-16 * 256, 26 * 256)]
+        logs = [mpmath.log(1 - rate + rate * mpmath.exp((z - 0.5 / noise) / noise)) for z in places]
+        waves = mpmath.fsum(mpmath.exp(-z * z / 2 + power * y) for z, y in zip(places, logs, strict=True))
+        whole = mpmath.fsum(mpmath.exp(-z * z / 2 + power.real * y) for z, y in zip(places, logs, strict=True))
+        truth = float(mpmath.log(abs(waves) / whole))
+    assert -75 < truth <= bound

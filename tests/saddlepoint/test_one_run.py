@@ -167,3 +167,18 @@ def test_ends_of_the_range_of_plain_gaussians():
         assert not bounds.converged
     for idle in ((0.0, 0, 1e-5), (np.inf, 3, 1e-5)):
         assert jax.jit(lambda s, k, d: ja.epsilon(ja.Gaussian(s), k, d))(*idle).upper == 0
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-4, 1e-6, 1e-9])
+def test_derivatives_next_to_the_largest_loss(delta):
+    """Of one Laplace run epsilon is 1/b + 2 log(1 - delta); sampled ones have the slopes of their differences."""
+    epsilon = lambda b, d: ja.saddlepoint.epsilon(ja.Laplace(b), 1, d).estimate  # noqa: E731
+    by_scale, by_delta = jax.grad(epsilon, argnums=(0, 1))(1.25, delta)
+    np.testing.assert_allclose(by_scale, -1 / 1.25**2, rtol=1e-4)
+    np.testing.assert_allclose(by_delta, -2 / (1 - delta), rtol=1e-4)
+    sampled = lambda b: ja.saddlepoint.epsilon(ja.PoissonSubsampledLaplace(b, 0.3), 1, delta)  # noqa: E731
+    slope = jax.grad(lambda b: sampled(b).estimate)(1.0)
+    step = 1e-3 * delta
+    found = [sampled(1.0 + sign * step) for sign in (1, -1)]
+    doubt = sum(float(bounds.gap) for bounds in found) / (2 * step)
+    assert abs(slope - (found[0].estimate - found[1].estimate) / (2 * step)) < 1e-3 + doubt
