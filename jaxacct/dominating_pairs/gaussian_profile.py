@@ -126,13 +126,13 @@ def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     return value, error + shifted(3 * roundoff() * (t + mu), here.falls + beyond, error)
 
 
-def slopes(mu: Array, epsilon: Array) -> tuple[Array, Array, Array]:
-    """Returns log delta, and its derivatives in log mu and in epsilon: g = mu phi(t) / delta, and the slope in t."""
+def slopes_of_log_delta(mu: Array, epsilon: Array) -> tuple[Array, Array]:
+    """Returns the derivatives of log delta in log mu and in epsilon: g = mu phi(t) / delta, and the slope in t."""
     t = jnp.clip(epsilon / mu - mu / 2, LOWEST, HIGHEST)
-    kept, less = raised(mu)
+    kept, _ = raised(mu)
     here = point(kept, t)
     by_mu = kept * jnp.exp(-0.5 * jnp.minimum(t, 0.0) ** 2 - LOG_NORMAL) / here.kept
-    return here.log_delta + less, by_mu, -here.falls / mu
+    return by_mu, -here.falls / mu
 
 
 def shifted(off: Array, falls: Array, error: Array) -> Array:

@@ -371,6 +371,11 @@ class Rungs(NamedTuple):
     slope: Array
     curvature: Array
 
+    @property
+    def above(self) -> Array:
+        """Upper bounds (n,) on what the nodes say."""
+        return self.value + self.off
+
 
 def rungs(nodes: Nodes, orders: Array) -> Rungs:
     """Returns moments at real orders (n,), by one product of matrices.
@@ -394,5 +399,4 @@ def rungs(nodes: Nodes, orders: Array) -> Rungs:
 
 def cumulant_above(nodes: Nodes, orders: Array) -> Array:
     """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it; see :func:`rungs`."""
-    found = rungs(nodes, jnp.reshape(orders, -1))
-    return jnp.reshape(found.value + found.off, jnp.shape(orders))
+    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))

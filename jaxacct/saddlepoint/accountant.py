@@ -16,6 +16,7 @@ from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmet
 from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Once, Parts, directed_parts, once, runs_nothing, says_nothing
+from jaxacct.dominating_pairs.gaussian_profile import slopes_of_log_delta
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
 from jaxacct.precision import as_float64, as_real, exact_real, in_float64_by_programs, is_concrete, outside, scope
@@ -311,10 +312,10 @@ def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, l
         return jnp.log(found.mu), found
 
     by_run, found = jax.grad(log_mu, has_aux=True)(run)
-    by_mu, by_value = found.slopes(question, bounds.estimate)
-    edge = bounds.estimate <= 0 if isinstance(question, ForEpsilon) else bounds.estimate >= 1
-    slopes = [by_mu * slope for slope in jax.tree.leaves(by_run)] + [by_value]
-    return bounds, [jnp.where(edge, 0.0, slope) for slope in slopes]
+    epsilon: Any = bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
+    by_mu, by_epsilon = slopes_of_log_delta(found.mu, epsilon)
+    by_leaves = [by_mu * slope for slope in jax.tree.leaves(by_run)]
+    return bounds, _slopes(question, bounds.estimate, by_leaves, by_epsilon)
 
 
 @jax.jit
@@ -358,13 +359,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
 
     def row(found: Any, given: Any) -> Any:
         (epsilon, decides), (is_asked, move) = found, given
-        parts = jnp.split(move, np.cumsum(sizes)[:-1])
-        # Bit by bit as it stands where it is not moved: a product would lose a subnormal number of steps.
-        moved = [
-            jnp.where(part.reshape(x.shape) == 0, x, x * (1 + step * part.reshape(x.shape)))
-            for x, part in zip(reals, parts, strict=True)
-        ]
-        mechanism, steps, _ = asked.arguments([*moved, question.value])
+        mechanism, steps, _ = asked.arguments([*_scaled(reals, sizes, step * move), question.value])
         directions = directed_parts(mechanism, steps, asked.relation, asked.known)
         state = solve.answered(directions, question, solve.Point(is_asked, epsilon, decides))
         at = state.bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
@@ -377,6 +372,15 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     up, down = read[2 : 2 + count, 0], read[2 + count :, 0]
     by_leaves = _differences(reals, sizes, value, up, down, step)
     return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
+
+
+def _scaled(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
+    """Returns the leaves with each number moved by a share (n,) of itself.
+
+    Where that is 0 it is as it stands, bit by bit: a product would lose a subnormal number of steps.
+    """
+    parts = [part.reshape(x.shape) for x, part in zip(reals, jnp.split(shares, np.cumsum(sizes)[:-1]), strict=True)]
+    return [jnp.where(part == 0, x, x * (1 + part)) for x, part in zip(reals, parts, strict=True)]
 
 
 def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: Any) -> list[Any]:
@@ -423,10 +427,7 @@ def _log_slopes(
     # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
 
-    def moved(move: Array) -> tuple[Array, Array]:
-        parts = jnp.split(move, np.cumsum(sizes)[:-1])
-        return log_delta([x * (1 + step * part.reshape(x.shape)) for x, part in zip(reals, parts, strict=True)])
-
-    values, by_epsilon = jax.lax.map(moved, np.concatenate([0 * each[:1], each, -each]))
+    moves = np.concatenate([0 * each[:1], each, -each])
+    values, by_epsilon = jax.lax.map(lambda move: log_delta(_scaled(reals, sizes, step * move)), moves)
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
     return _differences(reals, sizes, value, up, down, step), by_epsilon[0]

@@ -25,7 +25,6 @@ from jaxacct.dominating_pairs.gaussian_profile import (
     epsilon_bounds,
     sampled_delta,
     sampled_epsilon,
-    slopes,
 )
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Relation, is_count, listed
@@ -104,16 +103,6 @@ class PlainGaussian(NamedTuple):
     def epsilon(self, delta: Array) -> tuple[Array, Array]:
         """Returns bounds, below and above, on epsilon at a delta ()."""
         return epsilon_bounds(self.mu, delta, self.error)
-
-    def slopes(self, question: Question, answer: Array) -> tuple[Array, Array]:
-        """Returns the derivatives of the answer in log mu, and in the number that is given."""
-        epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
-        log_delta, by_mu, by_epsilon = slopes(self.mu, epsilon)
-        if isinstance(question, ForEpsilon):
-            found = -by_mu / by_epsilon, 1 / (question.delta * by_epsilon)
-        else:
-            found = by_mu * jnp.exp(log_delta), by_epsilon * jnp.exp(log_delta)
-        return found
 
 
 class SampledGaussian(NamedTuple):

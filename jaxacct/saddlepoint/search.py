@@ -33,7 +33,7 @@ from jaxacct.saddlepoint.rare import (
     rare_beyond,
     with_rare,
 )
-from jaxacct.saddlepoint.sums import largest_order, rungs_above, rungs_of, scanned
+from jaxacct.saddlepoint.sums import largest_order, rungs_of, scanned
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders that are looked at, over the saddle point: those of the lines to choose from, and of Chernoff's bounds on what
@@ -140,8 +140,8 @@ def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     # What is guessed is found roughly; what bounds rest on, nodes and what they say at the orders found, is not.
     found = roughly(_found)(parts, aim, wanted, target, searches)
     orders = jnp.minimum(found.orders, largest)
-    above = rungs_above(rungs_of(parts, scans, orders)[1])
-    return found._replace(scans=scans, largest=largest, orders=orders, above=above)
+    _, each_row = rungs_of(parts, scans, orders)
+    return found._replace(scans=scans, largest=largest, orders=orders, above=[row.above for row in each_row])
 
 
 def _left(
@@ -206,7 +206,7 @@ def _looked(aim: Aim, given: Any) -> Aim:
         log_delta=log_delta,
         is_known=is_known,
         orders=orders,
-        above=rungs_above(rows),
+        above=[row.above for row in rows],
     )
     is_over = is_met | (aim.looks >= LOOKS) | ~searches
     stage, looks = jnp.where(is_over, STAGES, 0), aim.looks + 1

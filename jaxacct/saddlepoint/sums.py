@@ -62,11 +62,6 @@ def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, 
     return summed(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
-def rungs_above(rows: list[Rungs]) -> list[Array]:
-    """Returns upper bounds on what the nodes say of moments of each row."""
-    return [row.value + row.off for row in rows]
-
-
 def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array]) -> tuple[Array, list[Array]]:
     """Returns upper bounds on the sum's values at orders (n,), and what quadrature misses of each row's, (n,).
 
