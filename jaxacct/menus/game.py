@@ -46,7 +46,7 @@ from jaxtyping import Array, Complex, Float, Int
 
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF
 from jaxacct.programs import compiled
-from jaxacct.prv.spectrum import TRANSFORM_ERROR
+from jaxacct.prv.compose import transform_error
 
 
 class Losses(NamedTuple):

@@ -17,11 +17,10 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import by_pairs, by_platform, needs_pairs
 from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
 from jaxacct.prv import refine
-from jaxacct.prv.compose import METHODS
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 
-DEFAULT_POINTS = 2**13
-"""Mesh points inside a trace, where no gap can be looked at."""
+DEFAULT_POINTS = 2**11
+"""Points of each loss inside a trace, where no gap can be looked at."""
 
 
 def epsilon(
@@ -32,7 +31,6 @@ def epsilon(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
-    method: str = "recursive",
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -47,9 +45,8 @@ def epsilon(
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
-        points: mesh points, a power of two or three times one, in place of ``tolerance``. 8192 inside a trace.
-        method: "recursive" (the evolving mesh, cost flat in the steps), or for comparison "two_stage" and "fixed",
-            whose points must grow with the fourth root, or the square root, of the steps: with too few they give inf.
+        points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 2048 inside a
+            trace.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
         arithmetic: as of :func:`jaxacct.epsilon`.
         error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
@@ -62,7 +59,7 @@ def epsilon(
     Formal guarantee: that of :func:`jaxacct.epsilon`. Discretization, truncation and rounding are inside the bounds.
 
     Raises:
-        ValueError: a concrete argument out of range, an unsupported relation or method, shapes that do not match, both
+        ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both
             or bad ``tolerance`` and ``points``.
 
     Source: discretization, Doroshenko et al. (2022), "Connect the dots"; composition, Ghazi et al. (2022), "Faster
@@ -74,7 +71,7 @@ def epsilon(
     (True, True)
     """
     return answer(
-        mechanism, steps, ForEpsilon(delta), relation, tolerance, points, method, return_diagnostics, arithmetic, error
+        mechanism, steps, ForEpsilon(delta), relation, tolerance, points, return_diagnostics, arithmetic, error
     )
 
 
@@ -86,7 +83,6 @@ def delta(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
-    method: str = "recursive",
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -104,7 +100,7 @@ def delta(
     (True, True)
     """
     return answer(
-        mechanism, steps, ForDelta(epsilon), relation, tolerance, points, method, return_diagnostics, arithmetic, error
+        mechanism, steps, ForDelta(epsilon), relation, tolerance, points, return_diagnostics, arithmetic, error
     )
 
 
@@ -162,7 +158,6 @@ def answer(
     relation: Relation,
     tolerance: float | None = None,
     points: int | None = None,
-    method: str = "recursive",
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -175,10 +170,9 @@ def answer(
         if error is not None:
             check_error(error, question, concrete=False)
         run = functools.partial(
-            answer, relation=relation, points=points, method=method, return_diagnostics=return_diagnostics
+            answer, relation=relation, points=points, return_diagnostics=return_diagnostics
         )
         return outside(by_pairs(run, mechanism, steps, question))
-    validation.check_one_of(method, "method", METHODS)
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)
     if error is not None:
@@ -190,7 +184,7 @@ def answer(
         def traced(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
             directions = directed_parts(mechanism, steps, relation)
             question = question.at(as_float64(question.value))
-            return refine.traced(directions, question, points=points or DEFAULT_POINTS, method=method)
+            return refine.traced(directions, question, points=points or DEFAULT_POINTS)
 
         found = by_platform(traced, mechanism, steps, question)
     else:
@@ -202,7 +196,7 @@ def answer(
         if not return_diagnostics and says_nothing(directions):
             return refine.nothing_known(question, goal if points is None else None)
         if points is None:
-            found = refine.within(directions, question, goal, method)
+            found = refine.within(directions, question, goal)
         else:
-            found = refine.at_points(directions, question, points, method)
+            found = refine.at_points(directions, question, points)
     return outside(found) if return_diagnostics else found[0]

@@ -1,291 +1,494 @@
-"""Composition on an evolving mesh: constant memory, and time logarithmic in the steps.
+"""Composition: from dominating pairs to the spectrum of the sum of all losses, above the true one and below it.
 
-A stage takes the law of n losses to that of n 2^b: one transform, b squarings of the spectrum, one inverse transform,
-on as many mesh points as there are. b is as large as the window allows. When not even two squarings fit, the mesh
-doubles, and with it the window: for a bulk that grows like the square root of n that is once for every four-fold growth
-(the recursive algorithm of Ghazi, Kamath, Kumar and Manurangsi 2022, "Faster privacy accounting via evolving
-discretization"). A step of mesh h costs at most h^2/4 in variance, and the number of summands falls by four as the
-squared mesh grows by four, so each coarsening costs about the same and their sum grows like log(steps).
+The losses of one step lie on a lattice of the multiples of one mesh h, dense where most of the mass is; as many points
+do for any number of steps. What grows with the steps is the circle on which the sum lives, and of that only the
+spectrum is formed, at a number of frequencies that does not grow: the mesh of the sum is as wide as the sum asks for,
+which is the evolving mesh of Ghazi, Kamath, Kumar and Manurangsi (2022) without its stages. The steps:
 
-The bits of the number of steps are taken from the lowest: an accumulator of the powers met so far is kept on the mesh
-of the next, so that like is merged with like.
+1. *Masses* of the cells of a lattice, asked of the pair four times by one loop: on a grid that sees how far the loss
+   reaches, on a sketch that everything is chosen from (:mod:`.plan`), between the points, and in bins about them. They
+   are moved to the points such that what comes out is above, or below, the pair (:mod:`.discretize`).
+2. *The tilt*: weights w proportional to m e^(t y), so that what is truncated or rounded is small relative to delta.
+3. *The spectrum* phi of the weights to the power of the steps. Where few steps leave it wide, or losses have atoms, it
+   is taken whole, on a circle of some multiple of the points. Where it falls it is known at the J lowest frequencies of
+   a circle as long as the sum's window, and beyond them bounded: with weights w and any m, phi(w) is half the sum over
+   l of w_l e^(iwl) + w_(l+m) e^(iw(l+m)), and for a, b >= 0 with phases x apart
+
+       |a + b e^(ix)| = sqrt((a + b)^2 - 2ab (1 - cos x)) <= a + b - (1 - cos x) ab / (a + b),
+
+   so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): for w from pi/(2m) to pi/m
+   it falls with w, and m = 1, 2, 4, ... reach from pi down to where the J frequencies end.
+4. *The window*: what lies outside of it, by Chernoff's bounds from the weights' own moments, is slack.
+
+Delta and epsilon are read off the spectrum by :mod:`.evaluate`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import roundoff
-from jaxacct.batching import stack
-from jaxacct.programs import compiled
-from jaxacct.prv.lattice import LossLattice, coarsen, identity_like
-from jaxacct.prv.spectrum import Spectrum, heaviest, invert, multiply, offset_to, transform
-from jaxacct.prv.windows import log_moments, reach
-from jaxacct.pytrees import register_dataclass
+from jaxacct import by_work
+from jaxacct.arithmetic import PAIR, arithmetic, roundoff
+from jaxacct.composition import Parts
+from jaxacct.dominating_pairs import CellMasses, DominatingPair
+from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
+from jaxacct.float_pairs import transform as of_pairs
+from jaxacct.precision import TINY, log_complement
+from jaxacct.prv import plan
+from jaxacct.prv.discretize import balanced_edges, lowered, raised, relaxation
+from jaxacct.prv.plan import BLOCKS, CIRCLE, RATES, Asked, Known, Plan, frequencies_for
+from jaxacct.pytrees import of_each
 
 Tree = TypeVar("Tree")
 
-METHODS = ("recursive", "two_stage", "fixed")
+RUNGS = 24
+"""Most octaves of frequencies."""
 
-STAGES = 32
-"""Most stages of which a record is kept; 2^53 steps take 27."""
+LARGEST = 2.0**38
+"""Most points of a circle: whole numbers times :data:`.plan.FREQUENCIES` stay exact."""
 
-MARGIN = 4
-"""Points kept free of what the window must hold, for its placing by whole points."""
-
-DOUBLINGS = 200
-"""Most doublings of the mesh in one go: where that is not enough nothing is finite, and nothing is claimed."""
-
-BITS = 53
-"""Bits of the greatest number of steps."""
+SIDE_BY_SIDE = 16
+"""Losses that are worked on at once: what they take is to fit into a cache. Speed only."""
 
 
-@register_dataclass
-@dataclass(frozen=True)
-class Stages:
-    """What happened at each stage; entries beyond ``count`` are zero.
+class Losses(NamedTuple):
+    """What all steps sum to, as a measure above and one below (2, ...).
 
-    Attributes:
-        count (): stages done.
-        mesh (STAGES,), start (STAGES,): mesh and window of each stage's result.
-        copies (STAGES,): losses summed in the power after each stage.
-        slack (STAGES,): tilted mass, relative to the whole, allowed for truncation and rounding so far.
+    A sum over losses of the number of runs times what one run has; positions count from its own ``place`` in points of
+    the mesh.
     """
 
-    count: Int[Array, ""]
-    mesh: Float[Array, " stages"]
-    start: Float[Array, " stages"]
-    copies: Float[Array, " stages"]
-    slack: Float[Array, " stages"]
+    log_modulus: Float[Array, "2 frequencies"]
+    phase: Float[Array, "2 frequencies"]
+    turns: Float[Array, "2 frequencies"]
+    """Of the phases' sizes."""
+    off: Float[Array, "2 frequencies"]
+    """Log of what the modulus may grow by if every value is off by its error."""
+    kappa: Float[Array, "2 rates"]
+    """Upper bounds on the logs of the means of e^(sY), at :data:`.plan.RATES` of either sign."""
+    kappas: Float[Array, "2 rates"]
+    """Of their sizes."""
+    overlaps: Float[Array, "2 rungs"]
+    """H_m for m = 1, 2, 4, ..., rounded down."""
+    excess: Float[Array, " 2"]
+    """How far the weights' sum is from 1, at most."""
+    mean: Float[Array, ""]
+    place: Float[Array, ""]
+    largest: Float[Array, ""]
+    """Bounds on the losses' sizes."""
+    log_mass: Float[Array, " 2"]
+    log_masses: Float[Array, " 2"]
+    """Of their sizes."""
+    slack: Float[Array, " 2"]
+    apart: Float[Array, " 2"]
+    """Bound on the log of the tilted mass that the weights stand for over exp(log_mass)."""
+    shift: Float[Array, " 2"]
+    """Bound on how far losses are from those they stand for."""
+    lost: Float[Array, ""]
+    """Probability that counts as an infinite loss, above."""
 
 
-class _Progress(NamedTuple):
-    remaining: Array
-    """Steps still to take, in units of ``power``."""
-    copies: Array
-    """Losses in the power."""
-    both: LossLattice
-    """The power, and the sum of the losses of the bits met, on one mesh: (2, rows, n)."""
-    stages: Stages
+class Sum(NamedTuple):
+    """The spectrum of the sum on its circle, above and below (2, ...), and what else is known of it."""
+
+    spectrum: tuple[Array, Array]
+    """Real and imaginary part (2, J), twice those of frequencies that stand for two, over the circle's length; 0
+    where what it is counts as slack."""
+    error: Float[Array, " 2"]
+    """Bound on what the spectrum's errors change in the sum that is read off, of :mod:`.evaluate`."""
+    slack: Float[Array, " 2"]
+    log_mass: Float[Array, " 2"]
+    rounding: Float[Array, ""]
+    """Bound on the error of ``log_mass``."""
+    shift: Float[Array, " 2"]
+    place: Float[Array, ""]
+    """The loss of the circle's index 0."""
+    first: Array
+    """Index of the first point of the window."""
+    length: Array
+    """Points of the circle, and of the window."""
+    mesh: Float[Array, ""]
+    order: Float[Array, ""]
+    """The tilt."""
+    lost: Float[Array, ""]
 
 
-def truncation(points: Any) -> Any:
-    """Returns the share of the final tilted mass that all stages together may let go on each side.
+def transform_error(points: int) -> float:
+    """Returns the error of each value of a Fourier transform of so many points, relative to the sum of magnitudes.
 
-    A finer mesh aims at a smaller error. Chosen by bench/prv_accuracy.py: delta moves by this times e^8 at most.
+    Each of the log2(N) levels multiplies by exact factors of modulus 1 up to (1 + 4 sqrt 2) u < 7u for correctly
+    rounded twiddle factors (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2, whose bound
+    holds entry by entry: every output reaches every input by one path). 12u in place of 7u covers the packing of a real
+    transform and twiddle factors wrong by one unit. A level of three, of 3 2^k points, multiplies likewise and then
+    errs by five more roundings of parts that sum to 1.37 times the input: 13u, and it counts as log2(3) levels.
+    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.transform`).
     """
-    return 2.0**-12 / points**2
+    return math.log2(points) * (of_pairs.TRANSFORM_ERROR if arithmetic() == PAIR else 12 * roundoff())
 
 
-def self_compose(step: LossLattice, steps: Array, method: Array, log_tail: Array) -> tuple[LossLattice, Stages]:
-    """Returns the lattice of the sum of ``steps`` independent copies of a loss, and the record of the stages.
+def side_by_side(function: Callable[..., Tree], steps: Array, rows: Any) -> Tree:
+    """Returns ``function(row)`` of rows (m,), some at once; 0 beyond those that are run."""
+    together = min(len(steps) & -len(steps), SIDE_BY_SIDE)
+    if len(steps) == together:
+        return of_each(function)(rows)
+    groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), rows)
+    used = jnp.max(jnp.where(steps > 0, np.arange(len(steps)) // together + 1, 1))
+    found = by_work.map_rows(used, lambda _, rows, __: of_each(function)(rows), groups, ())
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
-    Args:
-        step: lattices of one step on one mesh, with a leading axis: (rows, n).
-        steps: nonnegative int64 scalar, may be traced.
-        method: index in :data:`METHODS`, may be traced: "recursive", stages of about four-fold; "two_stage", one of
-            about sqrt(steps) and one of the rest; "fixed", one stage. They differ in when the mesh may double; the mesh
-            of ``step`` should suit.
-        log_tail: log of the tilted mass of one step that a stage may let go on each side, see :func:`truncation`.
+
+class _Masses(NamedTuple):
+    """Of losses (m,), on their points (m, points)."""
+
+    upper: Array
+    lower: Array
+    lost: Array
+    wrong: Array
+    relaxed: Array
+
+
+def _masses(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Masses]:
+    """Returns the plan, the numbers of runs (m,), and the masses on the points of each loss's lattice."""
+    counts = [steps for _, steps in parts]
+
+    def told(pair: DominatingPair) -> tuple[Array, ...]:
+        infimum, supremum = pair.loss_range()
+        wrong = [pair.boundary_error(jnp.asarray(largest)) for largest in (0.0, 1.0)]
+        of_pair = pair.central_loss(), infimum, supremum, jnp.stack(pair.anchors()), jnp.stack(wrong)
+        return tuple(map(jnp.asarray, of_pair))
+
+    known = Known(*_joined([of_each(told)(pairs) for pairs, _ in parts]), _joined(counts))
+    total, m = jnp.sum(known.steps), len(known.steps)
+    size = max(points, plan.CELLS + 1, 2 * len(plan.FAR) + 1) + 2
+    ends = np.cumsum([0, *map(len, counts)])
+
+    def cells_of(boundaries: Array) -> tuple[CellMasses, Array]:
+        """Returns masses of the cells between boundaries (m, size), and how far an edge may be off."""
+
+        def of(row: tuple[DominatingPair, Array]) -> tuple[CellMasses, Array]:
+            pair, own = row
+            largest = jnp.max(jnp.where(jnp.isfinite(own), jnp.abs(own), 0.0))
+            return pair.cell_masses(own), jnp.asarray(pair.boundary_error(largest) + 4 * roundoff() * largest)
+
+        rows = zip(parts, ends[:-1], ends[1:], strict=True)
+        return _joined([side_by_side(of, k, (pairs, boundaries[a:b])) for (pairs, k), a, b in rows])
+
+    bounded = jax.vmap(functools.partial(plan.boundaries_for, size=size))
+
+    def reach(cells: CellMasses, _: Array, state: Any) -> Any:
+        """From the first grid to the sketches."""
+        edges = jax.vmap(lambda p, row: plan.second_edges(p, row, total, asked, points))(cells.p, known)
+        return bounded(edges), *state[1:]
+
+    def place(cells: CellMasses, _: Array, state: Any) -> Any:
+        """From the sketches to the points."""
+        edges = state[0][:, 1 : plan.CELLS + 2]
+        chosen = plan.choose(edges, cells, known, asked, points)
+        return bounded(jax.vmap(lambda *row: losses_of(points, chosen.mesh, *row))(chosen.start, chosen.spacing)), chosen, state[2]
+
+    def raise_(cells: CellMasses, wrong: Array, state: Any) -> Any:
+        """From the points to the bins, with the masses above."""
+        _, chosen, found = state
+        rows = cells, wrong, known, chosen.start, chosen.spacing, chosen.high, chosen.bulk, chosen.center
+        upper, lost, edges = jax.vmap(functools.partial(_raised, points, chosen.mesh))(*rows)
+        return bounded(edges), chosen, found._replace(upper=upper, lost=lost, wrong=wrong)
+
+    def lower(cells: CellMasses, _: Array, state: Any) -> Any:
+        """From the bins to the masses below."""
+        boundaries, chosen, found = state
+        rows = cells, chosen.start, chosen.spacing, chosen.high
+        masses, relaxed = jax.vmap(functools.partial(_lowered, points, chosen.mesh))(*rows)
+        return boundaries, chosen, found._replace(lower=masses, relaxed=relaxed)
+
+    def look(i: Array, state: Any) -> Any:
+        cells, wrong = cells_of(state[0])
+        return jax.lax.switch(i, [reach, place, raise_, lower], cells, wrong, state)
+
+    nothing = _Masses(jnp.zeros((m, points)), jnp.zeros((m, points)), *jnp.zeros((3, m)))
+    begin = bounded(jax.vmap(plan.first_edges)(known.center))
+    shapes = jax.eval_shape(lambda b: place(*cells_of(b), (b, None, nothing)), begin)[1]
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    _, chosen, found = jax.lax.fori_loop(0, 4, look, (begin, blank, nothing))
+    return chosen, known.steps, found
+
+
+def _joined(rows: list[Tree]) -> Tree:
+    return rows[0] if len(rows) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+
+
+def positions_of(spacing: Array, points: int) -> Float[Array, " points"]:
+    """Returns how far the points are from the first, in units of the mesh: exact."""
+    size = points // BLOCKS
+    begins = size * (jnp.cumsum(spacing) - spacing)
+    return (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
+
+
+def losses_of(points: int, mesh: Array, start: Array, spacing: Array) -> Float[Array, " points"]:
+    """Returns the losses of the points."""
+    return start + mesh * positions_of(spacing, points)
+
+
+def _is_kept(points: int, mesh: Array, start: Array, spacing: Array, high: Array) -> Array:
+    """Returns which points are kept: up to the one next above where the loss is cut, and one more.
+
+    An atom at the end may have been rounded to the other side of it.
     """
-    empty = jnp.zeros(STAGES)
-    stages = Stages(count=jnp.int64(0), mesh=empty, start=empty, copies=empty, slack=empty)
-    steps = jnp.maximum(steps, 0).astype(jnp.int64)
-    first = _Progress(steps, jnp.int64(1), stack(step, jax.vmap(identity_like)(step)), stages)
-    total_bits = jnp.log2(jnp.maximum(steps, 1).astype(jnp.float64))
-
-    def advance(progress: _Progress) -> _Progress:
-        wanted, most = _bits_of_stage(progress, total_bits, method)
-        return _stage(progress, wanted, most, log_tail)
-
-    final = jax.lax.while_loop(lambda progress: progress.remaining > 0, advance, first)
-    return _of(final.both, 1), final.stages
+    positions = positions_of(spacing, points)
+    return np.arange(points) <= jnp.sum(positions < jnp.ceil((high - start) / mesh) + 1)
 
 
-def _bits_of_stage(progress: _Progress, total_bits: Array, method: Array) -> tuple[Array, Array]:
-    """Returns the least number of squarings for which the mesh need not double, and the most to be done."""
-    every = jnp.int64(BITS + 1)
-    first = jnp.maximum(jnp.ceil(total_bits / 2), 1).astype(jnp.int64)
-    halfway = (method == METHODS.index("two_stage")) & (progress.stages.count == 0)
-    most = jnp.where(halfway, first, every)
-    return jnp.where(method == METHODS.index("recursive"), 2, most), most
+def _raised(
+    points: int, mesh: Array, cells: CellMasses, wrong: Array, known: Known, start: Array, spacing: Array, high: Array,
+    bulk: Array, center: Array,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Returns the masses above of one loss, those beyond the last point kept, and the edges of the bins.
 
-
-class _Fit(NamedTuple):
-    both: LossLattice
-    bits: Array
-    """Squarings for which all windows hold what they must."""
-    lows: Array
-    """Losses (2,) where the windows begin after ``bits`` squarings, the same for all rows."""
-    tries: Array
-
-
-def _of(tree: Tree, index: int) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def _stage(progress: _Progress, wanted: Array, most: Array, log_tail: Array) -> _Progress:
-    """Squares the power as often as fits, at most ``most`` times, and takes in the bits of the remaining steps.
-
-    The power and the sum are worked on one after the other, by the same code.
+    The bin of an atom at the end of the losses has nothing else in it: for what it lacks beyond there is nothing to pay.
     """
-    remaining, copies = progress.remaining, progress.copies
-    left = _bit_length(remaining)
-    wanted = jnp.minimum(wanted, left)
+    losses, widths = losses_of(points, mesh, start, spacing), mesh * jnp.repeat(spacing, points // BLOCKS)[:-1]
+    kept = _is_kept(points, mesh, start, spacing, high)
+    between = CellMasses(*(leaf[: points + 1] for leaf in cells))
+    masses = jnp.where(kept, raised(between, losses, widths, wrong), 0.0)
+    beyond = jnp.where(jnp.append(kept[1:], False), 0.0, (between.p + between.p_error)[1:])
+    lost = jnp.sum(jnp.where(kept & jnp.append(kept[1:], False), 0.0, beyond)) * (1 + 2 * points * roundoff())
+    edges = balanced_edges(between.p[1:-1], losses, widths)
+    least, most = (jnp.where(jnp.isfinite(known.anchors[1]), end, jnp.nan) for end in (known.infimum, known.supremum))
+    edges = jnp.where(jnp.abs(losses[:-1] - least) < mesh / 4, least + 4 * wrong, edges)
+    edges = jnp.where(jnp.abs(losses[1:] - most) < mesh / 4, most - 4 * wrong, edges)
+    # The bin about the bulk, if there is one; none of the others' edges lie in it.
+    index = jnp.where(center >= 0, jnp.sum(positions_of(spacing, points) < center), -2)
+    here = np.arange(points - 1)
+    edges = jnp.where((here < index) & (index >= 0), jnp.where(here == index - 1, bulk[0], jnp.minimum(edges, bulk[0])), edges)
+    edges = jnp.where((here >= index) & (index >= 0), jnp.where(here == index, bulk[1], jnp.maximum(edges, bulk[1])), edges)
+    return masses, lost, edges
 
-    def fit(state: _Fit) -> _Fit:
-        """On the mesh that there is at first, then on ever wider ones."""
-        widened = jax.lax.cond(
-            state.tries > 0, lambda both: jax.lax.map(_on_twice_the_mesh, both), lambda both: both, state.both
+
+def _lowered(
+    points: int, mesh: Array, cells: CellMasses, start: Array, spacing: Array, high: Array
+) -> tuple[Array, Array]:
+    """Returns the masses below of one loss, and by how much its losses are relaxed."""
+    losses = losses_of(points, mesh, start, spacing)
+    around = CellMasses(*(leaf[:points] for leaf in cells))
+    relaxed = relaxation(around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
+    kept = _is_kept(points, mesh, start, spacing, high)
+    return jnp.where(kept, lowered(around, losses, relaxed), 0.0), relaxed
+
+
+def composed(parts: Parts, asked: Asked, points: int) -> Sum:
+    """Returns the sum of all losses, on lattices of ``points`` points for each; the tilt is chosen for what is asked."""
+    chosen, steps, masses = _masses(parts, asked, points)
+
+    def add(i: Array, all_: Losses) -> Losses:
+        row, spacing, start, high = jax.tree.map(
+            lambda leaf: leaf[i], (masses, chosen.spacing, chosen.start, chosen.high)
         )
-        bits, lows = _fit(widened, remaining, jnp.minimum(most, left), log_tail, copies)
-        return _Fit(widened, bits, lows, state.tries + 1)
+        own = _one(points, chosen, row, spacing, start, high)
+        count = steps[i]
+        return jax.tree.map(lambda total, leaf: total + jnp.where(count > 0, count * leaf, 0.0), all_, own)
 
-    fitted = jax.lax.while_loop(
-        lambda state: (state.tries == 0) | ((state.bits < wanted) & (state.tries <= DOUBLINGS)),
-        fit,
-        _Fit(progress.both, jnp.int64(0), jnp.zeros(2), jnp.int64(0)),
-    )
-    bits = jnp.maximum(fitted.bits, wanted)
-    unknown = jnp.where(fitted.bits < wanted, jnp.inf, 0.0)
-
-    def square(state: tuple[Array, Array, Spectrum]) -> tuple[Array, Array, Spectrum]:
-        done, rest, both = state
-        counts, power = jnp.stack([rest >= 2, rest % 2 == 1]), _of(both, 0)
-
-        def times_power(row: tuple[Array, Spectrum]) -> Spectrum:
-            return jax.lax.cond(row[0], lambda one: jax.vmap(multiply)(one, power), lambda one: one, row[1])
-
-        return done + 1, rest // 2, jax.lax.map(times_power, (counts, both))
-
-    _, rest, spectra = jax.lax.while_loop(
-        lambda state: state[0] < bits, square, (jnp.int64(0), remaining, jax.lax.map(_spectra, fitted.both))
-    )
-    copies = copies * 2 ** jnp.minimum(bits, 62)
-    # Twice the tail: both sides. What one power loses is lost as often as there are powers still to be summed.
-    tail = 2 * jnp.exp(log_tail)
-    lost = tail * copies.astype(jnp.float64) + unknown
-    last = rest == 0
-
-    def inverted(row: tuple[Array, LossLattice, Spectrum, Array]) -> LossLattice:
-        is_over, lattices, spectrum, low = row
-        return jax.lax.cond(is_over, lambda: lattices, lambda: _inverted(spectrum, low, lost))
-
-    over = jnp.stack([last, jnp.asarray(False)])
-    both = jax.lax.map(inverted, (over, fitted.both, spectra, fitted.lows))
-    shown = jax.tree.map(lambda leaf: jnp.where(last, leaf[1, 0], leaf[0, 0]), both)
-    stages = progress.stages
-    at = jnp.minimum(stages.count, STAGES - 1)
-    stages = Stages(
-        count=stages.count + 1,
-        mesh=stages.mesh.at[at].set(shown.mesh),
-        start=stages.start.at[at].set(shown.start),
-        copies=stages.copies.at[at].set(copies.astype(jnp.float64)),
-        slack=stages.slack.at[at].set(shown.slack),
-    )
-    return _Progress(rest, copies, both, stages)
+    shapes = jax.eval_shape(lambda i: add(i, _one(points, chosen, *jax.tree.map(lambda leaf: leaf[0], (masses, chosen.spacing, chosen.start, chosen.high)))), jnp.int32(0))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    if len(steps) == 1:
+        return _summed(points, chosen, add(jnp.int32(0), nothing), 1)
+    used = jnp.max(jnp.where(steps > 0, np.arange(1, len(steps) + 1), 1))
+    every = jax.lax.fori_loop(0, by_work.of_all_lanes(used), add, nothing)
+    return _summed(points, chosen, every, len(steps))
 
 
-def _on_twice_the_mesh(lattices: LossLattice) -> LossLattice:
-    """Returns the lattices (rows, n) coarsened alike, so that the heaviest point of the first stays where it is."""
-    return jax.vmap(coarsen, in_axes=(0, None))(lattices, heaviest(lattices) % 2 == 1)
+def _one(points: int, chosen: Plan, masses: _Masses, spacing: Array, start: Array, high: Array) -> Losses:
+    """Returns what one run of a loss has."""
+    u, order, mesh = roundoff(), chosen.order, chosen.mesh
+    positions = positions_of(spacing, points)
+    losses, both = start + mesh * positions, jnp.stack([masses.upper, masses.lower])
+    log_weights = jnp.log(both) + order * losses
+    top = jnp.max(log_weights, axis=1, keepdims=True)
+    weights = jnp.exp(log_weights - top)
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    log_mass, weights = top + jnp.log(total), weights / total
+    # w e^(log_mass - t y) errs, in units of roundoff: log m by 4 of itself, t y by 1, their sum by 1, its distance from
+    # the top by 1, exp by 4 and the quotient by 1, log of the total by 4 of itself, log_mass by 1; the masses and the
+    # sums before by 8. One more each covers the rounding of this line.
+    has_mass = both > 0
+    of_mass, of_weight = (jnp.where(has_mass, jnp.abs(part), 0.0) for part in (jnp.log(both), log_weights))
+    magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * of_weight + 2 * jnp.where(has_mass, top - log_weights, 0.0)
+    rounded = weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass))
+    # What float64 flushed to zero is less than some of the smallest normal numbers at each point that is kept.
+    kept = _is_kept(points, mesh, start, spacing, high)
+    flushed = jnp.where(kept, jnp.exp(math.log(8 * TINY) + order * losses - log_mass[0]), 0.0)
+    sums = jnp.sum(jnp.stack([weights[0], weights[1], rounded[0], rounded[1], flushed]), axis=1)
+    slack = sums[2:4] * u + jnp.array([1.0, 0.0]) * sums[4] * (1 + 64 * u * (1 + order * jnp.max(jnp.abs(losses))))
+    log_mass = log_mass[:, 0]
+    excess = jnp.abs(sums[:2] - 1) + (points + 8) * u
+    # Below stands the loss with what is beyond moved to the last point kept: tilted, at most what is above, and that.
+    last = jnp.max(jnp.where(kept, losses, -jnp.inf))
+    cut = jnp.exp(jnp.log(masses.lost) + order * last - log_mass[0])
+    log_total = jnp.max(log_mass) + jnp.log1p(slack[0] + cut + sums[4]) + order * masses.wrong
+    apart = log_total - log_mass + 512 * u * (jnp.abs(log_total) + jnp.abs(log_mass))
+
+    # Positions are counted from the median of what is above.
+    origin = positions[jnp.minimum(jnp.sum(jnp.cumsum(weights[0]) < 0.5), points - 1)]
+    about = positions - origin
+    kappa = log_moments(weights, about, chosen.rate, excess)
+    values, error, overlaps = spectrum_of(points, weights, about, chosen)
+    modulus = jnp.maximum(jnp.hypot(*values), u**2)
+    phase = jnp.arctan2(values[1], values[0])
+    off = jnp.log1p((error + excess[:, None]) / modulus)
+    largest = jnp.maximum(jnp.abs(start), jnp.abs(losses[-1]))
+    return Losses(
+        log_modulus=jnp.log(modulus), phase=phase, turns=jnp.abs(phase), off=off, kappa=kappa, kappas=jnp.abs(kappa),
+        overlaps=overlaps * (1 - 8 * points * u), excess=excess, mean=jnp.sum(weights[0] * about),
+        place=start + mesh * origin, largest=largest, log_mass=log_mass, log_masses=jnp.abs(log_mass), slack=slack,
+        apart=jnp.maximum(apart, 0.0), shift=masses.wrong + jnp.array([0.0, 1.0]) * masses.relaxed + 4 * u * largest,
+        lost=masses.lost,
+    )  # fmt: skip
 
 
-def _spectra(lattices: LossLattice) -> Spectrum:
-    """Returns the spectra of lattices (rows, n) that are alike; turned alike, for each its own turn would be slow."""
-    return jax.vmap(transform, in_axes=(0, None))(lattices, heaviest(lattices))
+def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Array:
+    """Returns upper bounds on the logs of the means of e^(sY), (2, rates), Y in mesh points, s :data:`.plan.RATES`.
 
-
-def _inverted(spectra: Spectrum, low: Array, tail: Array) -> LossLattice:
-    """Returns the lattices (rows, n) of spectra on the window that begins at about ``low``."""
-    offset = offset_to(low, jax.tree.map(lambda leaf: leaf[0], spectra.lattice))
-    return jax.vmap(invert, in_axes=(0, None, None))(spectra, offset, tail)
-
-
-def _bit_length(number: Array) -> Array:
-    return jnp.sum(number >= 2 ** jnp.arange(BITS + 1, dtype=jnp.int64))
-
-
-def _fit(both: LossLattice, remaining: Array, most: Array, log_tail: Array, copies: Array) -> tuple[Array, Array]:
-    """Returns how many squarings fit the windows of all rows, which are one, and where those begin, (2,).
-
-    After b squarings the power is the sum of 2^b of the present ones, and the accumulator has taken in the lowest b
-    bits of ``remaining``.
-
-    *Rounding.* Windows are placed by losses, whose differences to the first point of a circle are whole numbers of mesh
-    points. In lengths of the mesh, for 2^b copies: :func:`~jaxacct.prv.windows.log_moments` is padded by 16u of each
-    rate, so the ends by 16u 2^b, of which moments, ends and places round away at most 15. What rounds in units of the
-    starts themselves, eight times those of the power, and of the accumulator and a length once for each of 53 bits, is
-    kept free on both sides.
+    The rates are ``rate`` times those, of either sign; each is twice the one before, so e^(sx) - 1 = e is followed by
+    e (e + 2), whose relative error is at most twice that of e and three units more.
     """
-    bits = jnp.arange(BITS + 1, dtype=jnp.int64)
-    factors = 2**bits
-    digits = remaining % factors
-    power, accumulated = _of(both, 0), _of(both, 1)
-    length = power.mesh[0] * power.points
-    starts = 8 * factors.astype(jnp.float64) * jnp.abs(power.start[0]) + 64 * (jnp.abs(accumulated.start[0]) + length)
-    room = (power.points - MARGIN) / power.points - 2 * roundoff() * (starts / length)
-    of_power, of_accumulated = jax.vmap(jax.vmap(log_moments))(both)
-    tails = log_tail + jnp.log((copies * factors).astype(jnp.float64))
-    # So many of the power make each of the two, (2, bits), beside what has been accumulated.
-    counts = jnp.stack([factors, digits]).astype(jnp.float64)
-    kappas = (
-        jnp.stack([jnp.zeros_like(of_power), of_accumulated])[:, None] + counts[..., None, None] * of_power[None, None]
-    )
-    low, high = reach(kappas, jnp.broadcast_to(tails[None, :, None], kappas.shape[:-1]))
-    low, high = jnp.min(low, axis=2), jnp.max(high, axis=2)
-    # Once all bits are in, the power is no longer needed.
-    power_fits, accumulated_fits = high - low <= jnp.stack([room, room])
-    fits = (power_fits | (factors > remaining)) & accumulated_fits & (bits <= most)
-    best = jnp.max(jnp.where(fits, bits, 0))
-    first = counts[:, best] * power.start[0] + jnp.stack([jnp.zeros_like(length), accumulated.start[0]])
-    return best, first + length * ((low[:, best] + high[:, best]) / 2 - 0.5)
+    grown = jnp.expm1(jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate) * about)
+    every = [grown]
+    for _ in RATES[1:]:
+        every.append(every[-1] * (every[-1] + 2))
+    grown = jnp.stack(every, axis=1).reshape(1, 2 * len(RATES), -1)
+    # 0 times infinity is 0 where there is no weight.
+    parts = jnp.where(weights[:, None, :] > 0, weights[:, None, :] * grown, 0.0)
+    sums = jnp.sum(jnp.stack([parts, jnp.abs(parts)]), axis=3)
+    units = (weights.shape[1] + 64 + 16 * np.tile(2.0 ** np.arange(len(RATES)), 2)) * roundoff()
+    # The exponent rounds by units of itself; of it no more is in play than doubles allow.
+    error = units * (8 + 750) * (sums[1] + roundoff())
+    above = sums[0] + error + excess[:, None]
+    above = jnp.where(jnp.isnan(above), jnp.inf, above)
+    return log_complement(-above) + 16 * roundoff()
 
 
-@compiled
-def merge(first: LossLattice, second: LossLattice, log_tail: Array) -> LossLattice:
-    """Returns the lattice of the sum of two losses, each (rows, n), on meshes that are one another's doubles.
+def spectrum_of(points: int, weights: Array, about: Array, chosen: Plan) -> tuple[tuple[Array, Array], Array, Array]:
+    """Returns the spectrum's parts (2, J), their errors and the overlaps (2, RUNGS).
 
-    The finer is brought to the mesh of the coarser, and both to one that holds the sum.
+    Either whole, on a circle of CIRCLE times the points, or the lowest frequencies of a longer one; then the others
+    are 0, and bounded by the overlaps.
     """
+    size = CIRCLE * points
 
-    def doubled(first: LossLattice, second: LossLattice, needed: Any, *, both: bool) -> tuple[LossLattice, LossLattice]:
-        """Doubles the mesh of the first, or of both, as long as that is needed."""
+    def whole() -> tuple[Array, Array, Array, Array]:
+        index = exact_remainder(about, jnp.asarray(1.0 * size))
+        index = jnp.where(index < 0, index + size, index).astype(jnp.int32)
+        circle = jnp.zeros((2, size)).at[:, index].add(weights)
+        values = jnp.fft.rfft(circle)
+        error = jnp.asarray(transform_error(size) + 8 * roundoff())
+        return values.real, -values.imag, error, jnp.zeros((2, RUNGS))
 
-        def double(state: tuple[LossLattice, LossLattice, Array]) -> tuple[LossLattice, LossLattice, Array]:
-            a, b, count = state
-            return _on_twice_the_mesh(a), _on_twice_the_mesh(b) if both else b, count + 1
+    def low() -> tuple[Array, Array, Array, Array]:
+        count, step = frequencies_for(points), 16
+        numbers = np.concatenate([np.arange(step), step * np.arange(count // step)])
+        turns = exact_remainder(numbers[:, None] * about[None, :], chosen.length) / chosen.length
+        sine, cosine = sine_and_cosine(2 * math.pi * turns)
+        outer = jnp.concatenate([cosine[step:], sine[step:]])
+        inner = jnp.concatenate([cosine[:step], sine[:step]])
+        both = jnp.matmul((weights[:, None, :] * outer[None]).reshape(-1, points), inner.T, precision="highest")
+        cc, cs, sc, ss = (both.reshape(2, 2, -1, 2, step)[:, i, :, j] for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)))
+        beyond = ((0, 0), (0, size // 2 + 1 - count))
+        real, imaginary = (jnp.pad(part.reshape(2, -1), beyond) for part in (cc - ss, cs + sc))
+        return real, imaginary, jnp.asarray((points + 64) * roundoff()), overlaps_of(weights, about)
 
-        a, b, _ = jax.lax.while_loop(
-            lambda s: needed(s[0], s[1]) & (s[2] < DOUBLINGS), double, (first, second, jnp.int64(0))
-        )
-        return a, b
+    real, imaginary, error, overlaps = jax.lax.cond(chosen.is_whole, whole, low)
+    return (real, imaginary), error, overlaps
 
-    def width(a: LossLattice, b: LossLattice) -> tuple[Array, Array]:
-        low, high = reach(jax.vmap(log_moments)(a) + jax.vmap(log_moments)(b), log_tail)
-        return jnp.min(low), jnp.max(high)
 
-    def is_finer(a: LossLattice, b: LossLattice) -> Array:
-        return a.mesh[0] < 0.75 * b.mesh[0]
+def exact_remainder(numbers: Array, length: Array) -> Array:
+    """Returns what whole numbers below 2^47 leave beyond multiples of a whole number, at most half of it in size.
 
-    def is_too_narrow(a: LossLattice, b: LossLattice, low: Array, high: Array) -> Array:
-        # Rounding as of _fit.
-        length = a.mesh[0] * a.points
-        starts = 8 * (jnp.abs(a.start[0]) + jnp.abs(b.start[0])) + 64 * length
-        # Not a number, too.
-        return ~(high - low <= (a.points - MARGIN) / a.points - 2 * roundoff() * (starts / length))
+    Exact: the quotient's nearest whole number may be one off, but products and differences do not round.
+    """
+    return numbers - length * jnp.round(numbers / length)
 
-    first, second = doubled(first, second, is_finer, both=False)
-    second, first = doubled(second, first, is_finer, both=False)
-    first, second = doubled(first, second, lambda a, b: is_too_narrow(a, b, *width(a, b)), both=True)
-    low, high = width(first, second)
-    fits = ~is_too_narrow(first, second, low, high) & jnp.all(first.mesh == second.mesh)
-    tail = jnp.where(fits, 2 * jnp.exp(log_tail), jnp.inf)
-    begin = first.start[0] + second.start[0] + first.mesh[0] * first.points * ((low + high) / 2 - 0.5)
-    product = jax.vmap(multiply)(_spectra(first), _spectra(second))
-    return _inverted(product, begin, tail)
+
+def overlaps_of(weights: Array, positions: Array) -> Array:
+    """Returns H_m for m = 1, 2, 4, ..., each over the pairs of points that are m apart, (2, RUNGS)."""
+    points = positions.shape[0]
+    rungs = 2.0 ** np.arange(RUNGS)
+    padded = jnp.concatenate([weights, jnp.zeros_like(weights)], axis=1)
+    places = jnp.concatenate([positions, jnp.full(points, jnp.inf)])
+
+    def add(i: Array, found: Array) -> Array:
+        lag = jnp.left_shift(jnp.int32(1), i.astype(jnp.int32))
+        other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lag), (2, points))
+        distance = jax.lax.dynamic_slice(places, (lag,), (points,)) - positions
+        is_rung = distance[:, None] == rungs[None, :]
+        pairs = weights * other / (weights + other + TINY)
+        return found + jnp.matmul(pairs, is_rung.astype(weights.dtype), precision="highest") / 2
+
+    return jax.lax.fori_loop(0, int(math.log2(points)) - 1, add, jnp.zeros((2, RUNGS)))
+
+
+def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
+    """Returns what is known of the sum of ``count`` losses."""
+    u, size, mesh, order = roundoff(), CIRCLE * points, chosen.mesh, chosen.order
+    many, number = 1 + (count + 8) * u, frequencies_for(points)
+    length, is_whole = chosen.length, chosen.is_whole
+    first = jnp.floor(all_.mean - chosen.below)
+    known = (length < LARGEST) & (length >= 2 * number) & (jnp.abs(first) < LARGEST**1.2)
+    length, first = jnp.where(known, length, 1.0 * size), jnp.where(known, first, 0.0)
+
+    # What lies outside of the window.
+    signed = jnp.asarray(np.concatenate([RATES, -RATES])) * chosen.rate
+    kappa = all_.kappa + (count + 8) * u * all_.kappas
+    ends = jnp.where(signed > 0, first + length, first - 1)
+    outside = (kappa - signed * ends * (1 - 8 * u * jnp.sign(signed * ends))).reshape(2, 2, -1)
+    outside = jnp.min(jnp.where(jnp.isnan(outside), jnp.inf, outside), axis=2)
+    outside = jnp.sum(jnp.exp(jnp.minimum(outside + 8 * u, 700.0)), axis=1)
+
+    # Frequencies beyond those that are known: in each octave the best of what the rungs that reach its end say.
+    octaves, beyond = math.pi * 0.5 ** np.arange(RUNGS + 1.0), 2 * math.pi * number / length
+    starts = jnp.maximum(np.append(octaves[1:], 0.0), beyond) * (1 - 8 * u)
+    falls = -turned(starts[:, None] * 2.0 ** np.arange(RUNGS)[None, :])[0] * (1 - 64 * u)
+    falls = jnp.where(octaves[:, None] <= octaves[None, :-1], falls, 0.0)
+    above = all_.excess[:, None] - jnp.max(falls[None] * all_.overlaps[:, None, :], axis=2)
+    log_beyond = jnp.max(jnp.where((octaves > beyond)[None], above, -jnp.inf), axis=1)
+
+    frequencies = np.arange(size // 2 + 1)
+    is_known = is_whole | (frequencies < number)
+    modulus = jnp.where(is_known, jnp.exp(jnp.minimum(all_.log_modulus, 0.0)), 0.0)
+    off = all_.off * many + (64 + count) * u * (1 + jnp.abs(all_.log_modulus) + all_.turns)
+    off = modulus * jnp.expm1(off)
+    off = jnp.where(is_known, jnp.minimum(jnp.where(jnp.isnan(off), jnp.inf, off), 2.0), 0.0)
+    sine, cosine = sine_and_cosine(all_.phase)
+    twice = jnp.where((frequencies == 0) | (is_whole & (frequencies == size // 2)), 1.0, 2.0) / length
+    mean_slack = all_.slack + all_.excess
+    lower_slack = all_.slack * jnp.exp(all_.apart + all_.excess)
+    of_steps = jnp.where(jnp.array([True, False]), jnp.expm1(mean_slack), lower_slack) * many * (1 + 64 * u)
+    slack = of_steps + outside * (1 + 64 * u) + jnp.where(is_whole, 0.0, length * jnp.exp(log_beyond))
+    # A step from one point to the next, at most, of what the sum has there that is read off.
+    greatest = 1 / (mesh * order * (1 + order)) + 1
+    angles = 2 * math.pi / length * frequencies
+    series = jnp.hypot(*over_geometric(angles, mesh, order)) + jnp.hypot(*over_geometric(angles, mesh, 1 + order))
+    rounded = (512 + size // 2) * u * modulus * series[None, :]
+    error = jnp.sum(twice * (off * greatest + rounded), axis=1) * (1 + 1e-9)
+    place = all_.place
+    shift = all_.shift + 16 * u * (count + 1) * (all_.largest + mesh * jnp.abs(first) + mesh * length)
+    return Sum(
+        spectrum=(twice * modulus * cosine, twice * modulus * sine),
+        error=jnp.where(known, error, jnp.inf), slack=jnp.where(known, slack, jnp.inf),
+        log_mass=all_.log_mass, rounding=16 * (count + 4) * u * jnp.max(all_.log_masses),
+        shift=shift, place=place, first=first, length=length, mesh=mesh, order=order, lost=all_.lost * many,
+    )  # fmt: skip
+
+
+def over_geometric(angles: Array, mesh: Array, rate: Array) -> tuple[Array, Array]:
+    """Returns 1 / (1 - e^(-rate mesh - i angle)), a sum of e^(-(rate mesh + i angle) n) over n >= 0, in two parts."""
+    cosine, sine = turned(angles)
+    decay = jnp.exp(-rate * mesh)
+    real, imaginary = -jnp.expm1(-rate * mesh) - decay * cosine, decay * sine
+    square = real**2 + imaginary**2
+    return real / square, -imaginary / square

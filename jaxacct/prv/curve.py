@@ -14,16 +14,16 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, check, directed_parts, says_nothing
+from jaxacct.composition import Facts, Parts, check, directed_parts, facts_of, says_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import OUTWARD, outward
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.prv import accountant
-from jaxacct.prv.compose import METHODS
-from jaxacct.prv.kernel import composed, delta_at, infinite_share
-from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.refine import COARSE
+from jaxacct.prv.compose import Sum
+from jaxacct.prv.evaluate import bounds_on_delta, infinite_share
+from jaxacct.prv.kernel import summed
+from jaxacct.prv.refine import AIMED, LEAST
 from jaxacct.pytrees import register_dataclass
 from jaxacct.question import ForDelta
 
@@ -52,7 +52,6 @@ def curve(
     *,
     relation: Relation = "add_or_remove",
     points: int = accountant.DEFAULT_POINTS,
-    method: str = "recursive",
 ) -> Curve:
     """Returns certified bounds on delta at many epsilons of a composition.
 
@@ -63,7 +62,6 @@ def curve(
             the arguments must be concrete.
         relation: as of :func:`~jaxacct.prv.epsilon`.
         points: likewise.
-        method: likewise.
 
     Formal guarantee: each entry as of :func:`~jaxacct.prv.delta`.
 
@@ -76,10 +74,9 @@ def curve(
     ['0.3829', '0.1269', '0.0000']
     """
     check(mechanism, steps)
-    validation.check_one_of(method, "method", METHODS)
     accountant.check_points(points)
     if epsilon is None:
-        last = accountant.epsilon(mechanism, steps, 1e-12, relation=relation, points=COARSE, method=method).upper
+        last = accountant.epsilon(mechanism, steps, 1e-12, relation=relation, points=LEAST).upper
         if isinstance(last, jax.core.Tracer) or not np.isfinite(last):
             raise ValueError("epsilon = None: no range is known for these arguments; give the epsilons that you want.")
         epsilon = np.linspace(0.0, float(last), 100)
@@ -91,7 +88,7 @@ def curve(
         # Nothing is known of them on any mesh.
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
-    found = [_profile(parts, at, points, method) for parts in directions]
+    found = [_profile(parts, at, points) for parts in directions]
     return outside(Curve(epsilon=at, delta=_largest(found, at)))
 
 
@@ -99,27 +96,28 @@ Range = tuple[Array, Array]
 """Lower and upper bounds on delta, (n,) each."""
 
 
-def _profile(parts: Parts, epsilons: Any, points: int, method: str) -> tuple[list[Range], Facts]:
+def _profile(parts: Parts, epsilons: Any, points: int) -> tuple[list[Range], Facts]:
     """Returns bounds on delta at ``epsilons``, all of which hold: of compositions tilted for several of them."""
     places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
 
-    def bounded(reference: Array) -> tuple[Range, Facts]:
-        sum_ = composed(parts, ForDelta(reference), points, method)
-        return _deltas(sum_.lattices, sum_.facts, sum_.lost, epsilons), sum_.facts
-
-    if is_concrete(parts, epsilons):
-        answers = [bounded(reference) for reference in np.sort(epsilons)[places]]
-        return [of_one for of_one, _ in answers], answers[0][1]
-    (lower, upper), facts = jax.lax.map(bounded, jnp.sort(epsilons)[places])
-    return [(jnp.max(lower, axis=0), jnp.min(upper, axis=0))], jax.tree.map(lambda leaf: leaf[0], facts)
+    references = np.sort(epsilons)[places] if is_concrete(epsilons) else jnp.sort(epsilons)[places]
+    lower, upper = _deltas(points, parts, references, epsilons)
+    return [(lower, upper)], facts_of(parts)
 
 
-@compiled
-def _deltas(lattices: LossLattice, facts: Facts, lost: Array, epsilons: Array) -> Range:
-    infinite = infinite_share(facts, lost)
-    # One epsilon after the other: each is a sum over the whole lattice.
-    values = jax.lax.map(lambda e: delta_at(lattices, infinite, e), epsilons, batch_size=16)
-    return values[:, 1], values[:, 0]
+@compiled(static=("points",))
+def _deltas(points: int, parts: Parts, references: Array, epsilons: Array) -> Range:
+    """Returns the best bounds of compositions tilted for each of the references."""
+    facts, goal = facts_of(parts), (jnp.asarray(AIMED * ForDelta.tolerance), jnp.zeros(()))
+
+    def bounded(reference: Array) -> Array:
+        found = summed(parts, facts, ForDelta(reference), goal, points)
+        infinite = infinite_share(facts, found.lost)
+        # One epsilon after the other: each is a sum over all frequencies.
+        return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)
+
+    every = jax.lax.map(bounded, references)
+    return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0)
 
 
 @compiled

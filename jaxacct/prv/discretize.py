@@ -2,106 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.dominating_pairs import CellMasses, DominatingPair
+from jaxacct.dominating_pairs import CellMasses
 from jaxacct.dominating_pairs.surplus import surplus
-from jaxacct.precision import TINY, first_index
-from jaxacct.programs import compiled
-from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.placing import CUTS, Placed, losses_of, widths_of
-
-
-class Cells(NamedTuple):
-    """What is known of a pair's masses, about ``points`` mesh points; the rest no longer depends on its kind."""
-
-    between: CellMasses
-    """Of the cells between the points, and of those beyond the first and the last: (points + 1,)."""
-    around: CellMasses
-    """Of bins about the points, (points,), which :func:`lowered` balances."""
-
-
-@compiled(static=("points",))
-def cells_of(pair: DominatingPair, placed: Placed, points: int) -> Cells:
-    """Returns the masses of the cells between the points of a mesh, and of the bins about them."""
-    losses = losses_of(placed, points)
-    infinity = jnp.full((1,), jnp.inf)
-
-    def masses(boundaries: Array, is_first: Array) -> tuple[Array, CellMasses]:
-        cells = pair.cell_masses(boundaries)
-
-        def bins() -> Array:
-            edges = _with_settled(balanced_edges(cells.p[1:-1], losses, widths_of(placed, points)), placed)
-            return jnp.concatenate([-infinity, edges, infinity, infinity])
-
-        return jax.lax.cond(is_first, bins, lambda: boundaries), cells
-
-    # One after the other in a loop: half the code to compile.
-    first = jnp.concatenate([-infinity, losses, infinity])
-    _, both = jax.lax.scan(masses, first, jnp.array([True, False]))
-    return Cells(*(CellMasses(*(leaf[i][: points + 1 - i] for leaf in both)) for i in range(2)))
-
-
-def measures(placed: Placed, cells: Cells, order: Array, log_weight: Array) -> tuple[LossLattice, Array]:
-    """Returns a lattice above the pair's loss and one below it, (2, points), and the mass that counts as infinite.
-
-    The order is that of :mod:`jaxacct.prv`. The losses of both are right to ``placed.shift``: a cell's true edges, and
-    the doubles that stand for the mesh points, are off by at most that.
-
-    Mass beyond the last point kept is, above, slack of its tilted mass up to a further loss and an infinite loss from
-    there on, wherever that costs least (``log_weight`` is the log of what tilted mass costs): the tilted mass of all
-    may be without bound, and the mass of all more than delta. Below, it is left out.
-    """
-    masses, shifts = masses_of(placed, cells)
-    points = masses.shape[1]
-    losses, h, shift, sides = losses_of(placed, points), placed.mesh, placed.shift, jnp.array([True, False])
-    both = jax.vmap(_tilted, in_axes=(0, None, None, None, 0, 0))(masses, losses, order, h, shifts, sides)
-    log_mass = both.log_mass[0]
-    # Masses that float64 flushed to zero: those up to some loss as if they sat there, and beyond it all that there is.
-    flushed = jnp.exp(math.log(4 * points * TINY) + order * placed.thin - log_mass)
-    beyond_thin = jnp.exp(placed.log_thin - log_mass).at[-1].set(0.0)
-    flushed = jnp.nanmin(flushed + beyond_thin) * (1 + 64 * roundoff() * (1 + order * jnp.max(jnp.abs(placed.thin))))
-    beyond, lost = _cut(placed, order, log_mass, log_weight)
-    # Below stands the loss with what is beyond moved to that point: tilted, at most what is above, and that.
-    cut = jnp.exp(jnp.minimum(placed.log_beyond, placed.log_above[0] + order * placed.top) - log_mass)
-    log_total = jnp.max(both.log_mass) + jnp.log1p(both.slack[0] + cut + flushed) + order * shift
-    slack = both.slack + jnp.where(sides, beyond + flushed, 0.0)
-    return replace(both, slack=slack, log_total=jnp.broadcast_to(log_total, (2,))), lost
-
-
-def masses_of(placed: Placed, cells: Cells) -> tuple[Float[Array, "2 points"], Float[Array, " 2"]]:
-    """Returns masses above the pair's and below them, on the mesh up to the last point kept, and how far off it is."""
-    points = cells.around.p.shape[0]
-    losses, h, shift = losses_of(placed, points), widths_of(placed, points), placed.shift
-    relaxed = relaxation(cells.around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
-    masses = jnp.stack([raised(cells.between, losses, h, shift), lowered(cells.around, losses, relaxed)])
-    kept = (jnp.arange(points) <= placed.last)[None, :]
-    return jnp.where(kept, masses, 0.0), jnp.stack([shift, shift + relaxed])
-
-
-def _cut(placed: Placed, order: Array, log_mass: Array, log_weight: Array) -> tuple[Array, Array]:
-    """Returns what losses beyond the top are: slack, relative to ``log_mass``, and the mass that counts as infinite.
-
-    From one of the ends to the next the tilted mass is at most the mass beyond the one, tilted as at the other.
-    """
-    ends, log_above = placed.ends, placed.log_above
-    rounding = 64 * roundoff() * (1 + order * jnp.abs(ends[1:]))
-    pieces = jnp.exp(order * ends[1:] + log_above[:-1] - log_mass + rounding)
-    slack = jnp.concatenate([jnp.zeros(1), jnp.cumsum(pieces)]) * (1 + 64 * roundoff())
-    # All of it slack, too.
-    slack = jnp.append(slack, jnp.exp(placed.log_beyond - log_mass))
-    log_above = jnp.append(log_above, -jnp.inf)
-    cost = jnp.logaddexp(log_above, jnp.log(slack) + log_weight)
-    cost = jnp.where(jnp.isnan(cost), jnp.inf, cost)
-    chosen = jnp.minimum(first_index(cost <= jnp.min(cost)), len(CUTS))
-    return slack[chosen], jnp.exp(log_above[chosen])
+from jaxacct.precision import TINY
 
 
 def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
@@ -234,34 +142,5 @@ def balanced_edges(p: Array, losses: Array, h: Array) -> Array:
     return losses[:-1] + h - (jnp.minimum(h, across(h)[0]) if jnp.ndim(h) else h) * below
 
 
-def _with_settled(edges: Array, placed: Placed) -> Array:
-    """Returns the edges with those of the outermost bins moved to where these balance, and none beyond."""
-    low, high = jnp.clip(placed.outermost.astype(jnp.int32) - jnp.array([0, 1]), 0, edges.shape[0] - 1)
-    index = jnp.arange(edges.shape[0])
-    (is_low, is_high), (lowest, highest) = placed.inside, placed.edges
-    edges = jnp.where(is_low & (index <= low), jnp.where(index == low, lowest, -jnp.inf), edges)
-    return jnp.where(is_high & (index >= high), jnp.where(index == high, highest, jnp.inf), edges)
-
-
 def _finite(values: Array) -> Array:
     return jnp.where(jnp.isfinite(values), values, 0.0)
-
-
-def _tilted(masses: Array, losses: Array, order: Array, h: Array, shift: Array, is_upper: Array) -> LossLattice:
-    """Returns the lattice of given masses, with the slack of its own rounding."""
-    log_weights = jnp.log(masses) + order * losses
-    top = jnp.max(log_weights)
-    weights = jnp.exp(log_weights - top)
-    total = jnp.sum(weights)
-    log_mass = top + jnp.log(total)
-    weights = weights / total
-    # w e^(log_mass - t y) errs, in units of roundoff: log m by 4 of itself, t y by 1, their sum by 1, its distance from
-    # the top by 1, exp by 4 and the quotient by 1, log of the total by 4 of itself, log_mass by 1; the masses and the
-    # sums before by 8. One more each covers the rounding of this line.
-    of_mass, of_weight = jnp.where(masses > 0, jnp.abs(jnp.log(masses)), 0.0), jnp.where(masses > 0, log_weights, 0.0)
-    magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * jnp.abs(of_weight) + 2 * jnp.abs(of_weight - top)
-    slack = roundoff() * jnp.sum(weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass)))
-    return LossLattice(
-        weights=weights, log_mass=log_mass, start=losses[0], mesh=h, order=order, slack=slack, shift=shift,
-        log_total=log_mass, is_upper=is_upper,
-    )  # fmt: skip

@@ -1,176 +1,200 @@
-"""From a composed lattice to delta and epsilon, with every allowance put on the safe side."""
+"""Delta and epsilon of a sum, read off its spectrum (:mod:`.compose`) by Parseval, every allowance on the safe side.
+
+With weights v on a circle, delta is the sum over points y above epsilon of v(y) e^(-ty) (1 - e^(epsilon - y)): the sum
+over frequencies of v's spectrum times that of the rest, which is two geometric series. Epsilon by Newton's iteration on
+the bound; what it ends at is asked of the bound once more, on its safe side.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxacct.arithmetic import roundoff
+from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts
+from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import TINY, first_index
-from jaxacct.prv.lattice import LossLattice
+from jaxacct.prv.compose import Sum, exact_remainder, over_geometric
+from jaxacct.question import ForEpsilon, Question
 
-BLOCK = 64
-"""Mesh points of a block: epsilon is looked for at the blocks' first points, then within one block."""
+MARGINS = np.exp2([-43.0, -36.0, -26.0])
+"""How far from where Newton's iteration ends epsilon is asked for, relative to it. Any are sound."""
 
-
-LOG_MASS_ROUNDINGS = 256
-"""Roundings of a lattice's ``log_mass``, each by a unit of it at most: it is added to at 53 bits of the steps, and at
-each of some 30 stages, 17 merges and as many doublings of the mesh as those take. Doubling it is exact."""
-
-LEAST_SCALE = -670.0
-"""Least logarithm of the unit in which masses are summed: none exceeds e^670 of it, and 2^19 of these can be summed."""
+NEWTON, PATIENCE = 160, 12
+"""Most steps of that, and steps after which every second one is a bisection. Tightness and speed only."""
 
 
-def _log_slack(lattice: LossLattice, epsilon: Array) -> Array:
-    """Returns the log of the most that the slack can change delta(epsilon).
+class _Reader(NamedTuple):
+    """What delta is read off: of one side, or of both with a leading axis."""
 
-    A measure of tilted mass m at order t changes it by at most m sup over y > epsilon of e^(-ty) (1 - e^(epsilon-y)),
-    which is m e^(-t epsilon) t^t / (1+t)^(1+t), met at y = epsilon + log(1 + 1/t).
-    """
-    return jnp.log(lattice.slack) + lattice.log_mass - lattice.order * epsilon + _log_peak(lattice.order)
+    tilted: tuple[Array, Array]
+    """The spectrum times the geometric series of rate t."""
+    discounted: tuple[Array, Array]
+    """The same of rate 1 + t."""
+    end: Array
+    """The sums of both from the window's end on, (2,)."""
+    allowance: Array
+    """What is added to the sum, above, or taken off it."""
+    log_mass: Array
+    sign: Array
 
 
-def _log_peak(t: Array) -> Array:
+def reader_of(found: Sum) -> _Reader:
+    """Returns it, of both sides."""
+    a, b = found.spectrum
+    angles = 2 * math.pi / found.length * np.arange(a.shape[1])
+
+    def times(rate: Array) -> tuple[Array, Array]:
+        c, d = over_geometric(angles, found.mesh, rate)
+        return a * c[None] - b * d[None], a * d[None] + b * c[None]
+
+    # The most of e^(-tx) (1 - e^-x): of slack as of what is on the circle.
+    sign, tilted, discounted = jnp.array([1.0, -1.0]), times(found.order), times(1 + found.order)
+    allowance = sign * (found.error + found.slack * jnp.exp(log_peak(found.order))) * (1 + 16 * roundoff())
+    end = _sums_from(found.first + found.length, found.length, tilted, discounted)
+    return _Reader(tilted, discounted, end, allowance, found.log_mass, sign)
+
+
+def log_peak(t: Array) -> Array:
     """Returns log(t^t / (1+t)^(1+t)), at most 0, to a few units of 1 + log(1 + t)."""
     return -t * jnp.log1p(1 / t) - jnp.log1p(t)
 
 
-def slack_effect(lattice: LossLattice, epsilon: Array) -> Array:
-    """Returns the most that the slack can change delta at ``epsilon``, at most 1."""
-    return jnp.where(lattice.slack > 0, jnp.exp(jnp.minimum(_log_slack(lattice, epsilon), 0.0)), 0.0)
+def _sums_from(index: Array, length: Array, *series: tuple[Array, Array]) -> Array:
+    """Returns the sums over frequencies of series from a point on, round and round the circle, (..., series)."""
+    count = series[0][0].shape[-1]
+    turns = exact_remainder(np.arange(count) * exact_remainder(index, length), length) / length
+    sine, cosine = sine_and_cosine(2 * math.pi * turns)
+    terms = jnp.stack([real * cosine + imaginary * sine for real, imaginary in series], axis=-2)
+    return jnp.sum(terms, axis=-1)
 
 
-def _relative_rounding(lattice: LossLattice, epsilon: Array, log_scale: Array) -> Array:
-    """Returns a bound on the relative error of a sum of n masses at the scale given, their own exponents' apart."""
-    t = lattice.order
-    of_exponent = (LOG_MASS_ROUNDINGS + 4) * jnp.abs(lattice.log_mass) + 4 * jnp.abs(t * epsilon) + 8 * jnp.log1p(t)
-    return roundoff() * (2 * lattice.points + 64 + of_exponent + 8 * jnp.abs(log_scale))
+def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | float = 1.0) -> tuple[Array, Array]:
+    """Returns the log of the bound of one side on delta(epsilon), and minus its slope; -inf where there is none.
 
+    It is a bound where the allowances are ``counted`` once; -1 turns that of a lower one into an upper one.
 
-def delta_of(lattice: LossLattice, epsilon: Array) -> Array:
-    """Returns delta at ``epsilon`` (scalar): an upper bound of an upper lattice, a lower bound of a lower one.
-
-    All is summed in units of e^c, c = min(log_mass - t epsilon, 0), so that nothing is flushed to zero that delta is
-    made of. What is, of n terms and of the slack, is below the smallest normal number of those units.
+    Losses may be off by ``found.shift``, which is not counted here.
     """
-    side = jnp.where(lattice.is_upper, 1.0, -1.0)
-    reach = epsilon - side * lattice.shift - side * 4 * roundoff() * jnp.abs(epsilon)
-    over = lattice.losses - reach
-    log_mass = lattice.log_mass - lattice.order * reach
-    lift, log_scale = jnp.maximum(log_mass, 0.0), jnp.minimum(log_mass, 0.0)
-    exponents = lift - lattice.order * over
-    # No mass is above 1: see _masses. The exponent rounds by its parts.
-    safe = 1 + side * roundoff() * (16 + 4 * jnp.abs(lattice.order * over) + jnp.abs(exponents))
-    terms = lattice.weights * jnp.exp(jnp.minimum(exponents, 709.7)) * -jnp.expm1(-over) * safe
-    total = jnp.sum(jnp.where(over > 0, terms, 0.0))
-    slack = jnp.where(lattice.slack > 0, lattice.slack * jnp.exp(lift + _log_peak(lattice.order)), 0.0)
-    bound = _bound(lattice, total, slack, _relative_rounding(lattice, reach, log_mass))
-    # In two factors, of which neither is flushed before the product is.
-    half = jnp.exp(log_scale / 2)
-    value = jnp.clip(bound * half * half, 0.0, 1.0)
-    return jnp.where(jnp.isnan(value), jnp.where(lattice.is_upper, 1.0, 0.0), value)
+    mesh, order, last = found.mesh, found.order, found.first + found.length
+    index = jnp.clip(jnp.floor((epsilon - found.place) / mesh) + 1, found.first, last)
+    # Losses of the first point above, and of the window's end.
+    over = jnp.maximum(found.place + index * mesh - epsilon, 0.0)
+    beyond = jnp.maximum(found.place + last * mesh - epsilon, over)
+    rates = jnp.stack([order, 1 + order])
+    here = jnp.exp(-rates * over) * _sums_from(index, found.length, reader.tilted, reader.discounted)
+    there = jnp.exp(-rates * beyond) * reader.end
+    tilted, discounted = here - there
+    value = tilted - discounted + counted * reader.allowance
+    log_sum = jnp.log(jnp.maximum(value, 0.0))
+    exponent = reader.log_mass - order * epsilon
+    rounded = found.rounding + roundoff() * (
+        64 + 8 * jnp.abs(order * epsilon) + 8 * jnp.abs(log_sum) + 8 * jnp.abs(exponent)
+    )
+    bound = log_sum + exponent + reader.sign * counted * rounded
+    nothing = jnp.where(reader.sign > 0, jnp.inf, -jnp.inf)
+    return jnp.where(jnp.isnan(bound), nothing, jnp.where(value > 0, bound, -jnp.inf)), discounted / value
 
 
-def _bound(lattice: LossLattice, total: Array, slack: Array, relative: Array) -> Array:
-    """Returns a sum of masses with its slack, its rounding and what was flushed to zero on the safe side."""
-    # Of each mass, and of each term; of the slack.
-    flushed = 4 * (lattice.points + 1) * TINY
-    upper = (total + slack) * (1 + relative) + flushed
-    lower = jnp.maximum(total * (1 - relative) - slack * (1 + relative) - flushed, 0.0)
-    return jnp.where(lattice.is_upper, upper, jnp.where(jnp.isnan(lower), 0.0, lower))
+def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
+    """Returns one side's bound on epsilon at ``delta``, but for ``found.shift``; inf or 0 where it says nothing."""
+    wanted = jnp.log(jnp.maximum(delta, TINY))
+    is_upper, order = reader.sign > 0, found.order
+    top = jnp.maximum(found.place + (found.first + found.length) * found.mesh, 0.0)
+
+    # Losses may be off by the shift: so much below 0 delta is that at 0, or more.
+    least = -2 * jnp.max(found.shift)
+
+    def step(state: Any) -> Any:
+        epsilon, low, high, _, counted, count = state
+        value, slope = log_delta(reader, found, epsilon, counted)
+        excess = value - wanted
+        low, high = jnp.where(excess > 0, epsilon, low), jnp.where(excess > 0, high, epsilon)
+        following = epsilon + excess / slope
+        inside = (following >= low) & (following <= high)
+        # Between atoms the slope says little of what is beyond them: after a while every second step halves.
+        halves = (count >= PATIENCE) & (count % 2 == 1) & (reader.sign * counted > 0)
+        inside = inside & ~halves
+        following = jnp.where(inside, following, low + (high - low) / 2)
+        # A bound from above falls all the way. One from below is hidden far below by what is allowed for, so it is
+        # looked for from that on.
+        moves = jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon
+        begins = ~moves & (counted < 0)
+        low, high = jnp.where(begins, least, low), jnp.where(begins, top, high)
+        return following, low, high, moves | begins, jnp.where(begins, 1.0, counted), count + 1
+
+    def goes_on(state: tuple[Array, ...]) -> Array:
+        *_, moves, _, count = state
+        return moves & (count < NEWTON)
+
+    # Chernoff's bound lies above, and log delta is mostly concave: from there Newton's iteration falls.
+    begin = jnp.clip((reader.log_mass + log_peak(order) - wanted) / order, 0.0, top)
+    begin = jnp.where(jnp.isnan(begin), top, begin)
+    epsilon, *_ = jax.lax.while_loop(goes_on, step, (begin, least, top, top >= 0, reader.sign, jnp.int32(0)))
+    tried = jnp.clip(epsilon + reader.sign * MARGINS * jnp.maximum(epsilon, found.mesh), least, top)
+    values, _ = jax.lax.map(lambda e: log_delta(reader, found, e), tried)
+    # The logarithm of what is wanted rounds, too.
+    room = 8 * roundoff() * (1 + jnp.abs(wanted))
+    holds = jnp.where(is_upper, values + room <= wanted, values - room >= wanted) & (delta >= TINY)
+    chosen = first_index(holds)
+    best = tried[jnp.minimum(chosen, len(MARGINS) - 1)]
+    return jnp.where(chosen < len(MARGINS), best, jnp.where(is_upper, jnp.inf, 0.0))
 
 
-def epsilon_of(lattice: LossLattice, delta: Array) -> Array:
-    """Returns epsilon at ``delta`` (scalar): an upper bound of an upper lattice, a lower bound of a lower one.
+def infinite_share(facts: Facts, lost: Array) -> Array:
+    """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
+    least, most = facts.infinite
+    # The union bound on either, rounded up.
+    return jnp.stack([jnp.minimum(most + lost * (1 + 8 * roundoff()), 1.0), least])
 
-    At mesh points delta comes from running sums; between two of them it is D + B (1 - e^(epsilon - y)), y the upper
-    one. Both forms add nonnegative terms only, in units of delta where float64 allows. The block and in it the segment
-    are found by comparison, the rest by bisection, which keeps the end on the safe side.
+
+def bounds_on_epsilon(found: Sum, infinite: Array, delta: Array) -> Array:
+    """Returns bounds from above and from below (2,) on epsilon at ``delta``, of which infinite losses take a share.
+
+    The difference rounds by one unit of delta.
     """
-    h, n = lattice.mesh, lattice.points
-    log_scale = jnp.clip(jnp.log(jnp.maximum(delta, TINY)), LEAST_SCALE, 0.0)
-    wanted = delta * jnp.exp(-log_scale)
-    # Sums of sums, and powers of a discount that errs by 4u and by u of its exponent.
-    relative = roundoff() * n * (8 + 2 * h)
-
-    def bound(total: Array, epsilon: Array) -> Array:
-        log_slack = _log_slack(lattice, epsilon) - log_scale
-        slack = jnp.where(lattice.slack > 0, jnp.exp(log_slack), 0.0)
-        rounding = _relative_rounding(lattice, epsilon, jnp.abs(log_scale) + jnp.abs(log_slack)) + relative
-        return _bound(lattice, total, slack, rounding)
-
-    def crossing(totals: Array, losses: Array) -> Array:
-        """Returns the upper end of a segment in which delta is met: one more than there are losses, if after them.
-
-        Upper: the first point where delta suffices. Lower: the point after the last where it does not; far below
-        epsilon the slack, which grows like e^(-t y), may hide that. Each is right whether or not the bound is monotone.
-        """
-        enough = jax.vmap(bound)(totals, losses) <= wanted
-        return jnp.where(lattice.is_upper, first_index(enough), losses.shape[0] - first_index(~enough[::-1]))
-
-    firsts = lattice.start + h * BLOCK * jnp.arange(n // BLOCK + 1)
-    blocks = _masses(lattice, log_scale).reshape(-1, BLOCK)
-    offsets = h * jnp.arange(BLOCK)
-    # At the blocks' first points, and past the last: mass from there on, mass discounted by e^(y_first - y), delta.
-    end = jnp.zeros(1)
-    mass = jnp.concatenate([jnp.cumsum(jnp.sum(blocks, axis=1)[::-1])[::-1], end])
-    discount = jnp.exp(-h * BLOCK)
-    discounted = jnp.concatenate([_discounted_sums(jnp.matmul(blocks, jnp.exp(-offsets)), discount), end])
-    gained = jnp.matmul(blocks, -jnp.expm1(-offsets)) - jnp.expm1(-h * BLOCK) * mass[1:]
-    at_firsts = jnp.concatenate([_discounted_sums(gained, discount), end])
-
-    chosen = jnp.clip(crossing(at_firsts, firsts) - 1, 0, n // BLOCK - 1)
-    inside, decay = blocks[chosen], jnp.exp(-h)
-    above = jnp.cumsum(inside[::-1])[::-1]
-    strictly = jnp.concatenate([above[1:], end]) + mass[chosen + 1]
-    losses = firsts[chosen] + h * jnp.arange(BLOCK + 1)
-    totals = _discounted_sums(jnp.append(strictly * -jnp.expm1(-h), at_firsts[chosen + 1]), decay)
-    remainders = _discounted_sums(jnp.append(inside, discounted[chosen + 1]), decay)
-    index = crossing(totals, losses)
-    beyond = index > BLOCK
-    index = jnp.minimum(index, BLOCK)
-    top = losses[index]
-
-    def halve(_, interval: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = interval
-        middle = (low + high) / 2
-        suffices = bound(totals[index] + remainders[index] * -jnp.expm1(middle - top), middle) <= wanted
-        return jnp.where(suffices, low, middle), jnp.where(suffices, middle, high)
-
-    # Below the first point the form holds all the way down; no epsilon below 0 is of interest.
-    bottom = jnp.where((chosen == 0) & (index == 0), jnp.minimum(top - h, 0.0), top - h)
-    low, high = jax.lax.fori_loop(0, 60, halve, (bottom, top))
-    margin = lattice.shift + 4 * roundoff() * (jnp.abs(top) + jnp.abs(lattice.start))
-    value = jnp.where(lattice.is_upper, high + margin, low - margin)
-    # Past the last point only the slack is left: an upper bound is not to be had; a lower one is that point.
-    value = jnp.where(beyond, jnp.where(lattice.is_upper, jnp.inf, top - margin), value)
-    value = jnp.where(jnp.isnan(value), jnp.where(lattice.is_upper, jnp.inf, 0.0), value)
-    return jnp.maximum(value, 0.0)
+    room = delta - infinite - jnp.array([1.0, -1.0]) * roundoff() * delta * (infinite > 0)
+    reader = reader_of(found)
+    values = jax.vmap(lambda reader, delta: epsilon_at(reader, found, delta))(reader, room)
+    moved = jnp.maximum((values + reader.sign * found.shift) * (1 + 4 * roundoff() * reader.sign), 0.0)
+    return jnp.where(room > 0, moved, jnp.array([jnp.inf, 0.0]))
 
 
-def _masses(lattice: LossLattice, log_scale: Array) -> Array:
-    """Returns the masses without the tilt, (n,), over e^log_scale, rounded to the safe side.
+def bounds_on_delta(found: Sum, infinite: Array, epsilon: Array) -> Array:
+    """Returns bounds from above and from below (2,) on delta at ``epsilon``, infinite losses included."""
+    reader = reader_of(found)
+    at = epsilon - reader.sign * (found.shift + 4 * roundoff() * jnp.abs(epsilon))
+    logs, _ = jax.vmap(lambda reader, e: log_delta(reader, found, e))(reader, at)
+    values = jnp.exp(logs) * (1 + reader.sign * 16 * roundoff()) + reader.sign * 4 * TINY
+    return jnp.clip(jnp.clip(values, 0.0, 1.0) + infinite * (1 + reader.sign * 4 * roundoff()), 0.0, 1.0)
 
-    No mass is above 1, and a weight that is not rounding is at least TINY, so its factor is below e^(709 - log_scale),
-    the square of what float64 holds. The limits keep products with weights of zero, and sums of what is above 1, from
-    being undefined.
+
+def bracket_of(found: Sum, question: Question, facts: Facts) -> Bounds:
+    """Returns the bracket that answers a question."""
+    infinite = infinite_share(facts, found.lost)
+    if isinstance(question, ForEpsilon):
+        results = bounds_on_epsilon(found, infinite, question.delta)
+    else:
+        results = bounds_on_delta(found, infinite, question.epsilon)
+    upper, lower = jnp.where(jnp.isnan(results), jnp.array([question.worst, 0.0]), results)
+    lower = jnp.minimum(lower, upper)
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
+    bounds = question.close(bounds, facts)
+    return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
+
+
+def slack_effect(found: Sum, epsilon: Array) -> Array:
+    """Returns the most that the slack can change delta at ``epsilon`` (), at most 1, (2,).
+
+    A measure of tilted mass m at order t changes it by at most m sup over y > epsilon of e^(-ty) (1 - e^(epsilon-y)),
+    which is m e^(-t epsilon) t^t / (1+t)^(1+t), met at y = epsilon + log(1 + 1/t).
     """
-    of_loss = lattice.order * lattice.losses
-    exponents = lattice.log_mass - of_loss - log_scale
-    half = jnp.exp(jnp.minimum(exponents / 2, 709.0))
-    side = jnp.where(lattice.is_upper, 1.0, -1.0)
-    safe = 1 + side * roundoff() * (16 + 4 * jnp.abs(of_loss) + 2 * jnp.abs(exponents))
-    return jnp.minimum(lattice.weights * half * half * safe, math.exp(20.0 - LEAST_SCALE))
-
-
-def _discounted_sums(values: Array, decay: Array) -> Array:
-    """Returns S_i = sum over j >= i of values_j decay^(j-i), by doubling: log2(n) passes, all terms nonnegative."""
-    n = values.shape[-1]
-    sums, reach, factor = values, 1, decay
-    while reach < n:
-        sums = sums + factor * jnp.concatenate([sums[reach:], jnp.zeros(reach)])
-        reach, factor = 2 * reach, factor * factor
-    return sums
+    exponent = jnp.log(found.slack) + found.log_mass - found.order * epsilon + log_peak(found.order)
+    return jnp.where(found.slack > 0, jnp.exp(jnp.minimum(exponent, 0.0)), 0.0)

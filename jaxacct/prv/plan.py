@@ -1,47 +1,150 @@
-"""Choices made before anything is discretized: the tilt, the windows and the meshes. No bound depends on them.
+"""Choices made before anything is composed: the tilt, the windows, where each loss's points lie. No bound depends on them.
 
-All are read off a sketch of each loss.
+A loss is looked at twice. On a grid of half octaves about its centre it is seen how far it reaches; on a second one,
+narrow about the bulk and wide far out, its masses and mean losses are a sketch of it, of which sums, tilts and
+truncations cost next to nothing. What is made of a sketch no longer depends on the kind of pair.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxacct.arithmetic import roughly
+from jaxacct.dominating_pairs import CellMasses
 from jaxacct.precision import TINY, first_index
-from jaxacct.prv.compose import MARGIN, METHODS, truncation
-from jaxacct.prv.sketch import Sketch, joined
-from jaxacct.prv.spectrum import TRANSFORM_ERROR, transform_error
-from jaxacct.prv.windows import reach
 
-ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
-"""Candidate orders of the tilt."""
+FAR = np.exp2(np.arange(-70.0, 57.5, 0.5))
+"""Distances from the centre of the edges of the first grid. Any are sound."""
 
-LOWER_ORDERS = np.exp2(-0.8 * np.arange(6))
+OCTAVE = 6
+"""Cells of a sketch for each halving of the distance from the bulk. Speed and tightness only."""
+
+DISTANCES = np.concatenate([[0.0], np.exp2(-np.arange(150)[::-1] / OCTAVE)])
+"""Edges of the sketch's cells on one side of the bulk, over the distance of its end: 25 octaves. Any are sound."""
+
+EVEN = 160
+"""Most cells by which the distance upwards may be divided evenly, where the octaves' are wider. Tightness only.
+
+A delta of 1e-300 is made of losses far out, within one over the order of the tilt, some 1/40 of a distance of about as
+much; in wider cells no order would see that any loss exceeds epsilon.
+"""
+
+CLOSE = DISTANCES[DISTANCES * (2 ** (1 / OCTAVE) - 1) < 1 / EVEN]
+UPWARD = np.concatenate([CLOSE, np.arange(np.floor(CLOSE[-1] * EVEN) + 1, EVEN + 1) / EVEN])
+"""Edges above the bulk, likewise."""
+
+CELLS = len(DISTANCES) + len(UPWARD) - 2
+"""Cells of a sketch."""
+
+BLOCKS = 128
+"""Blocks of the points of one loss; in each they are equally far apart."""
+
+FREQUENCIES = 512
+"""Most frequencies at which the spectrum of a sum is known on a long circle, that at 0 included. Any number is sound.
+
+A hundred hold all that there is of the spectrum; but what is bounded beyond them falls slowly, and is nothing only
+where mesh points a step's deviation apart are far apart in phase.
+"""
+
+CIRCLE = 4
+"""Points of a circle that is transformed whole, for each point of a loss. Tightness and speed only."""
+
+BEYOND = 1e-10
+"""Probability that a sketch leaves out on either side, over delta and over the steps. Tightness only."""
+
+EXPONENTS = np.linspace(-8.0, 24.0, 21)
+"""Binary logarithms of the orders that are looked at first. About the best of them as many are a second time."""
+
+LOWER_ORDERS = np.exp2(-0.8 * np.arange(5))
 """What the order of the least loss is multiplied by, to look for smaller windows."""
 
-ROUNDING_PER_STEP = 2e-13
-"""Bound of the error of one convolution in float64, for a bulk of an eighth of the window and any number of points."""
+STEEPEST = 10.0
+"""Largest order over one over the error aimed at. Tightness only."""
 
 LOOSENESS = 2.0
 """Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
 
-GROWTH = np.arange(27)
-"""Fours of which the powers are considered as sums to foresee; 4^26 is the greatest number of steps."""
+SPARED = 3e-3
+"""Share of the error aimed at that truncation may make. Tightness only."""
 
-LEAST_EXPONENT = -1022
+ROUNDING = 2e-14
+"""About what a step's spectrum errs by, relative to its tilted mass, in float64. Tightness only."""
 
-POWERS_OF_TWO = np.ldexp(1.0, np.arange(LEAST_EXPONENT, 1024))
-"""Those of :data:`LEAST_EXPONENT` and what follows, up to the largest."""
+RATES = 2.0 ** np.arange(10)
+"""Rates s of Chernoff's bounds on where the sum lies, over the least. Any are sound."""
 
-RATES = np.exp2(11.0 - 0.75 * np.arange(32))
-"""Rates of the moments by which the windows of sums are foreseen, over the length of one loss's window."""
+GENTLE = 0.2
+"""The least rate over one over the sum's standard deviation, or over the longest window of a loss, if that is less."""
+
+WIDEST = 24
+"""Most doublings of the distance between points."""
+
+FURTHER = 3
+"""Most doublings of it beyond the window."""
+
+AWAY = 12
+"""Least distance from the bulk over that between points there."""
+
+NEAR = 1.25
+"""How far from the median points are densest, over the width of half of the losses."""
+
+ALIKE, FINEST = 1.25, 128
+"""By how much the cost of all may rise so that the finest of the meshes is not much finer than the others; and the
+least number of steps on the finest one: nothing else makes a spectrum fall at its highest frequencies."""
+
+MARGIN = 5 * AWAY + 4
+"""Points that blocks may waste, for they end where they must."""
+
+SPARE = 1.2
+"""More points than a window takes, likewise."""
+
+WIDER = 1.04
+"""By how much a window is wider than its sketch's."""
+
+
+def frequencies_for(points: int) -> int:
+    """Returns the number of frequencies on a long circle, for lattices of so many points."""
+    return min(FREQUENCIES, CIRCLE * points // 2)
+
+
+POWERS = np.ldexp(1.0, np.arange(-1022, 1024))
+"""The powers of two: XLA's exp2 of a whole number need not be one."""
+
+
+def power_of_two(exponent: Array) -> Array:
+    """Returns two to the power of whole numbers, exactly."""
+    return jnp.asarray(POWERS)[jnp.clip(exponent, -1022, 1023).astype(jnp.int32) + 1022]
+
+
+class Known(NamedTuple):
+    """What a pair says of itself, for each loss (m,)."""
+
+    center: Float[Array, " m"]
+    infimum: Float[Array, " m"]
+    supremum: Float[Array, " m"]
+    anchors: Float[Array, "m 2"]
+    """Losses at which a mesh should have points, NaN where any will do."""
+    wrong: Float[Array, "m 2"]
+    """How far an edge may be from where it was asked for, of losses up to 0 and up to 1."""
+    steps: Float[Array, " m"]
+
+
+class Asked(NamedTuple):
+    """What a composition is wanted for."""
+
+    value: Float[Array, ""]
+    """The delta asked about, without what infinite losses take of it, or the epsilon."""
+    is_epsilon: Bool[Array, ""]
+    """Whether it is epsilon that is wanted."""
+    relative: Float[Array, ""]
+    """The gap aimed at, relative to the answer."""
+    absolute: Float[Array, ""]
+    """And beside it."""
 
 
 class Plan(NamedTuple):
@@ -49,200 +152,303 @@ class Plan(NamedTuple):
 
     order: Float[Array, ""]
     """The tilt, common to all."""
-    saddle: Float[Array, ""]
-    """The order whose bound on delta is the least."""
-    log_weight: Float[Array, ""]
-    """Log of what a unit of the composition's tilted mass can count in delta."""
-    log_tail: Float[Array, ""]
-    """Log of the tilted mass of one step that each stage may let go on each side."""
-    low: Float[Array, " m"]
-    """Lowest loss that the lattice of one step should cover."""
+    mesh: Float[Array, ""]
+    """How far apart points are where they are densest."""
+    is_whole: Bool[Array, ""]
+    """Whether the spectrum of the sum is taken whole, on a circle of so many points as are transformed."""
+    length: Float[Array, ""]
+    """Mesh points of the circle."""
+    below: Float[Array, ""]
+    """Mesh points of the window below the mean of the sum."""
+    rate: Float[Array, ""]
+    """The least rate of Chernoff's bounds, for each mesh point."""
+    spacing: Float[Array, "m blocks"]
+    """How far apart the points of each block are, in units of ``mesh``: powers of two."""
+    start: Float[Array, " m"]
+    """The first point."""
     high: Float[Array, " m"]
-    """Highest one."""
-    mesh: Float[Array, " m"]
-    """Distance of the lattice's points, with room for the sums of the first stage."""
+    """The loss is cut at the point next above."""
+    bulk: Float[Array, "m 2"]
+    """Ends of the bin about the bulk, where that is as narrow as a cell: it balances at the point ``center``."""
+    center: Float[Array, " m"]
+    """That point, in mesh points from the first; below 0 where there is no such bin."""
 
 
-SPIKES, ATOMS = 16.0, 1024.0
-"""By how much the lower bound loses more when few copies are coarsened, whose sum is a spike and rare jumps, or atoms
-with jumps of the density; it wears off with the copies."""
+def boundaries_for(edges: Array, size: int) -> Array:
+    """Returns boundaries (size,) of cells: edges (n,), all that is below them and all that is above."""
+    return jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(size - 1 - len(edges), jnp.inf)])
 
 
-def choose(
-    sketches: tuple[Sketch, ...],
-    steps: tuple[Array, ...],
-    value: Array,
-    is_epsilon: Array,
-    points: Array,
-    method: Array,
-) -> Plan:
-    """Returns the tilt, and for each loss the window and the mesh of its first lattice.
+def first_edges(center: Array) -> Array:
+    """Returns the edges of the first grid."""
+    return center + jnp.asarray(np.concatenate([-FAR[::-1], [0.0], FAR]))
+
+
+def second_edges(p: Array, known: Known, copies: Array, asked: Asked, points: int) -> Array:
+    """Returns the edges of a sketch, up to where what lies beyond may count as infinite, by masses of the first grid.
+
+    All of one loss.
+    """
+    half, center = len(FAR), known.center
+    below, above = jnp.cumsum(p), jnp.cumsum(p[::-1])[::-1]
+    # For the sum's delta that of a single loss will do, and some more.
+    reached = jnp.sum(jnp.where(first_edges(center) >= asked.value, p[1 : 2 * half + 2], 0.0)) * np.exp(-3.0)
+    cut = BEYOND * jnp.where(asked.is_epsilon, asked.value / jnp.maximum(copies, 1.0), reached)
+    far = jnp.asarray(FAR)
+    up = far[jnp.minimum(first_index(above[half + 2 : 2 * half + 2] <= cut), half - 1)]
+    # Tilting upwards only makes the lower tail smaller.
+    down = far[jnp.minimum(first_index(below[half - 1 :: -1] <= jnp.minimum(cut, np.exp(-80.0))), half - 1)]
+    # A loss of a single value still needs a window.
+    up = jnp.maximum(jnp.minimum(up, known.supremum - center), 1e-30)
+    down = jnp.maximum(jnp.minimum(down, center - known.infimum), 1e-30)
+    # The ends themselves belong to the outer cells, with whatever rounding left beyond them: next to a loss that is
+    # never passed that may be the bulk.
+    largest = jnp.abs(center) + jnp.maximum(down, up)
+    wrong = 2 * (known.wrong[0] + (known.wrong[1] - known.wrong[0]) * largest)
+    edges = jnp.concatenate([center - down * DISTANCES[::-1], center + up * UPWARD[1:]])
+    return edges.at[0].add(-1e-9 * down - wrong).at[-1].add(1e-9 * up + wrong)
+
+
+class _Guess(NamedTuple):
+    """Numbers of which six digits will do."""
+
+    order: Array
+    mesh: Array
+    is_whole: Array
+    width: Array
+    below: Array
+    rate: Array
+    low: Array
+    high: Array
+    middle: Array
+    """Index of the edge next to the median, (m,)."""
+    apart: Array
+    """How far apart points are to be in the cells of the sketch, in units of the mesh: powers of two, (m, cells)."""
+
+
+def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: int) -> Plan:
+    """Returns the plan for losses of which sketches (m, ...) are known: ``cells`` below, between and above the edges.
 
     Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times
     the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least
-    loses least by them. A smaller t has smaller windows where large losses are rare, hence finer meshes: the t for
-    which the sum of both errors is least is taken. K is that of the losses below a cut, beyond which there is so
-    little mass that it may count as infinite.
+    loses least by them; a smaller t has smaller windows where large losses are rare. A mesh h costs delta about k h^2
+    t (1 + t) / 12 of itself. Points are apart like the cube root of one over the tilted density: of all meshes of as
+    many points that costs least.
 
-    Args:
-        sketches: of each part, (m_i, ...); the plan is that of all their losses, (m,).
-        steps: number of runs of each, (m_i,).
-        value (): the delta asked about, or the epsilon where ``is_epsilon`` is false.
-        is_epsilon (): whether it is epsilon that is wanted.
-        points (): mesh points of the lattices.
-        method (): index in :data:`~jaxacct.prv.compose.METHODS`.
+    The circle is as long as the sum's window where that is found to have few frequencies, and the spectrum is taken
+    whole where it fits :data:`CIRCLE` times the points, or has to.
     """
-    firsts = np.cumsum([0, *(len(k) for k in steps)])[:-1]
-    sketch = joined(sketches)
-    k, rounding = jnp.concatenate(steps), ROUNDING_PER_STEP * (transform_error() / TRANSFORM_ERROR)
-    guess = roughly(functools.partial(_guessed, rounding))
-    of_sum, of_each, lengths = guess(sketch, k, value, is_epsilon, points, method)
-    # To the last digit: atoms lie on the mesh, and a mesh is another's double.
-    meshes = jax.vmap(_mesh, in_axes=(0, 0, None))(sketch.anchors, lengths, points)
-    if len(meshes) > 1:
-        meshes = _doubles_of_one(meshes, sketch.anchors, firsts)
-    order, saddle, log_weight, log_tail = of_sum
-    return Plan(order, saddle, log_weight, log_tail, *of_each, meshes)
+    guess = roughly(lambda *args: _guessed(points, *args))(edges, cells.p, cells.q, known, asked)
+    # To the last digit: atoms lie on the mesh, and the bulk of a rare loss at a point.
+    distance = known.anchors[:, 1] - known.anchors[:, 0]
+    first = first_index(jnp.isfinite(distance))
+    distance = distance[jnp.minimum(first, len(distance) - 1)]
+    halvings = jnp.floor(jnp.log2(distance / guess.mesh))
+    mesh = jnp.where(
+        jnp.isfinite(distance) & (halvings >= 0), distance * power_of_two(-jnp.maximum(halvings, 0.0)), guess.mesh
+    )
+    whole = 1.0 * CIRCLE * points
+    needed, below = guess.width / mesh, guess.below / mesh
+    length = jnp.where(guess.is_whole, whole, jnp.ceil(needed) + 8)
+    laid = jax.vmap(lambda *args: _laid(points, mesh, *args))
+    of_rows = guess.low, guess.high, guess.middle, guess.apart
+    spacing, start, bulk, center = laid(edges, cells.p, cells.q, known, *of_rows)
+    return Plan(
+        guess.order, mesh, guess.is_whole, length, below + (length - needed) / 2, guess.rate * mesh, spacing,
+        start, guess.high, bulk, center,
+    )  # fmt: skip
 
 
-def _guessed(
-    rounding: float, sketch: Sketch, k: Array, value: Array, is_epsilon: Array, points: Array, method: Array
-) -> tuple[tuple[Array, ...], tuple[Array, Array], Array]:
-    """Returns what a plan has of the sum, the ends of each window, and the length that each mesh is to have.
+def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
+    k = known.steps
+    runs, copies = k > 0, jnp.maximum(jnp.sum(k), 1.0)
+    above = jnp.cumsum(p[:, :0:-1], axis=1)[:, ::-1][:, : CELLS + 1]
+    p, q = p[:, 1 : CELLS + 1], q[:, 1 : CELLS + 1]
+    below, logs = jnp.cumsum(p, axis=1), jnp.where(p > 0, jnp.log(p), -jnp.inf)
+    ratio, middles = logs - jnp.log(q), (edges[:, 1:] + edges[:, :-1]) / 2
+    losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:, :-1], edges[:, 1:])
 
-    ``rounding`` is what a convolution of one step errs by.
-    """
-    copies = jnp.maximum(jnp.sum(k), 1.0)
-    log_tail = jnp.log(truncation(points)) - jnp.log(copies)
+    def of_sum(rows: Array) -> Array:
+        """Returns the sum over all runs of values (m, ...)."""
+        counts = k.reshape(-1, *[1] * (rows.ndim - 1))
+        return jnp.sum(jnp.where(counts > 0, counts * rows, 0.0), axis=0)
 
-    def exponents(orders: Array, cumulants: Array) -> Array:
-        total = jnp.sum(jnp.where(k[:, None] > 0, k[:, None] * cumulants, 0.0), axis=0)
-        exponent = total + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
-        return jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
+    def exponents(orders: Array) -> tuple[Array, Array, Array]:
+        """Returns the exponents of the bounds, cumulants (m, orders), and the logs of weights (m, orders, cells)."""
+        weights = logs[:, None, :] + orders[:, None] * losses[:, None, :]
+        top = jnp.max(weights, axis=2)
+        cumulants = top + jnp.log(jnp.sum(jnp.exp(weights - top[:, :, None]), axis=2))
+        exponent = of_sum(cumulants) + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
+        return jnp.where(jnp.isfinite(exponent), exponent, jnp.inf), cumulants, weights
 
-    orders = jnp.asarray(ORDERS)
-    cumulants = jax.lax.map(lambda row: jax.vmap(lambda t: cumulant_of(row, t))(orders), sketch)
-    exponent = exponents(orders, cumulants)
-    epsilon = jnp.where(is_epsilon, jnp.min((exponent - jnp.log(value)) / orders), value)
-    loss = exponent - orders * epsilon
-    # Where delta is below what float64 can tell from 0 no more is to be won, and the extreme orders see nothing.
-    least = jnp.maximum(jnp.min(loss), -710.0)
-    best = orders[jnp.minimum(first_index(loss <= least), len(ORDERS) - 1)]
+    def look(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Returns the order whose bound on delta is the least, and the epsilon at which it is looked at."""
+        orders = found[0] * jnp.asarray(np.exp2([EXPONENTS, EXPONENTS / 10 - 0.8]))[i]
+        exponent, _, _ = exponents(orders)
+        least = jnp.min((exponent - jnp.log(asked.value)) / orders)
+        epsilon = jnp.where(asked.is_epsilon, jnp.maximum(least, 0.0), asked.value)
+        loss = exponent - orders * epsilon
+        # Where delta is below what float64 can tell from 0 no more is to be won, and extreme orders see nothing.
+        best = first_index(loss <= jnp.maximum(jnp.min(loss), -710.0))
+        return orders[jnp.minimum(best, len(EXPONENTS) - 1)], epsilon
+
+    best, epsilon = jax.lax.fori_loop(0, 2, look, (jnp.ones_like(asked.value), asked.value))
+    # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
+    most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
+    best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best)
+    of_epsilon = (asked.relative * epsilon + asked.absolute) * best
+    aim = jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / asked.value)
+    aim = jnp.clip(aim, 1e-12, 1.0)
 
     candidates = best * jnp.asarray(LOWER_ORDERS)
+    exponent, cumulants, weights = exponents(candidates)
+    loss = exponent - candidates * epsilon
+    least = jnp.maximum(jnp.min(loss), -710.0)
+    excess = loss - least + LOOSENESS
+    tails = jnp.log(SPARED * aim) - excess
+    # What lies below the window is moved up to it; what lies above counts as infinite.
+    raised = jnp.log(below)[:, None, :] + candidates[:, None] * edges[:, None, 1:] - cumulants[:, :, None]
+    first = jnp.sum(raised <= (tails - jnp.log(copies))[:, None], axis=2)
+    log_delta = jnp.where(asked.is_epsilon, jnp.log(asked.value), least - LOOSENESS)
+    is_enough = above <= SPARED * aim * jnp.exp(log_delta) / copies
+    last = jnp.clip(first_index(is_enough), 1, CELLS)
+    shares = jnp.exp(weights - cumulants[:, :, None])
+    mean = jnp.sum(shares * losses[:, None, :], axis=2)
+    variance = jnp.sum(shares * (losses[:, None, :] - mean[:, :, None]) ** 2, axis=2)
+    deviations = of_sum(variance)
+    # The narrowest sum, where rounding does not tell.
+    width = jnp.where((excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)), jnp.inf, -tails * deviations)
+    width = width.at[0].set(-tails[0] * deviations[0])
+    chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(LOWER_ORDERS) - 1)
 
-    def foreseen(row: tuple[Sketch, Array]) -> tuple[Array, ...]:
-        def at(order: Array) -> tuple[Array, ...]:
-            cumulant, low, high = window_of(row[0], order, log_tail)
-            return cumulant, low, high, *_length(row[0], order, row[1], low, high, log_tail, method)
+    def at(rows: Array) -> Array:
+        return jnp.take(rows, chosen, axis=1)
 
-        return jax.vmap(at)(candidates)
+    def edge(index: Array) -> Array:
+        return jnp.take_along_axis(edges, index[:, None], axis=1)[:, 0]
 
-    # (m, candidates) each; one after the other, for together they would be far larger than a cache.
-    cumulants, low, high, lengths, costs = jax.lax.map(foreseen, (sketch, k))
-    loss = exponents(candidates, cumulants) - candidates * epsilon
-    # Both errors relative to delta, which falls by the factor e^-t for each unit of epsilon, t the best order.
-    of_mesh = jnp.sum(k[:, None] * costs, axis=0) * best**2 / (12.0 * points**2)
-    of_slack = jnp.exp(jnp.minimum(loss - least + LOOSENESS, 500.0)) * (8 * truncation(points) + rounding * copies)
-    error = of_mesh + of_slack
-    chosen = jnp.minimum(first_index(error <= jnp.nanmin(error)), len(LOWER_ORDERS) - 1)
-    of_sum = candidates[chosen], best, loss[chosen], log_tail
-    return of_sum, (low[:, chosen], high[:, chosen]), lengths[:, chosen]
+    high = edge(last)
+    low = jnp.minimum(edge(jnp.minimum(at(first), last - 1)), high)
+    shares, tail = at(shares), tails[chosen]
+    apart = jnp.clip(losses, low[:, None], high[:, None]) - at(mean)[:, None]
+    middle, spacing, costs, lengths = _apart(edges, jnp.exp(weights[:, 0] - cumulants[:, :1]), low, high)
+    is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
+    spacing = jnp.where(is_even[:, None], 1.0, spacing)
+    costs, lengths = jnp.where(is_even, 1.0, costs), jnp.where(is_even, high - low, lengths)
+    costs, lengths = jnp.where(runs, k * costs, 0.0), jnp.where(runs, lengths, 0.0)
+    if len(k) > 1:
+        scale = _scales(costs, lengths, k)
+        lengths, spacing = lengths / scale, spacing * scale[:, None]
+    mesh = SPARE * jnp.max(lengths) / (points - MARGIN)
+
+    # Chernoff's bounds on where the sum lies.
+    span = jnp.max(jnp.where(runs, high - low, 0.0))
+    rate = 1 / jnp.maximum(jnp.sqrt(deviations[chosen]) / GENTLE, span)
+    signed = jnp.asarray(np.concatenate([RATES, -RATES])) * rate
+    grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[:, None] * apart[:, None, :]), 0.0)
+    grown = jnp.sum(shares[:, None, :] * grown, axis=2)
+    ends = (of_sum(jnp.log1p(grown)) - tail) / signed
+    ends = jnp.where(jnp.isfinite(ends), ends, jnp.sign(signed) * jnp.inf)
+    above_mean, below_mean = jnp.min(ends[: len(RATES)]) * WIDER, -jnp.max(ends[len(RATES) :]) * WIDER
+    width = above_mean + below_mean + 8 * mesh
+    room = 1.0 * CIRCLE * points - 16
+    turns = np.array([0.7, 0.85, 1.0])[:, None] * (2 * np.pi * FREQUENCIES / 4 / width) * apart[:, None, :]
+    cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
+    decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
+    # What bounds the frequencies beyond those that are known gains about 1/2 with each step.
+    falls = (jnp.maximum(decay, -0.4 * copies) <= tail - jnp.log(room)) & ~jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
+    is_whole = (width <= room * mesh) | ~falls
+    # On a coarser mesh the same distances are fewer of its points.
+    coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
+    mesh, spacing = mesh * coarser, jnp.maximum(spacing / power_of_two(jnp.floor(jnp.log2(coarser))), 1.0)
+    return _Guess(candidates[chosen], mesh, is_whole, width, below_mean, rate, low, high, middle, spacing)
 
 
-def _doubles_of_one(meshes: Array, anchors: Array, firsts: np.ndarray) -> Array:
-    """Returns meshes at least as wide, of which each is another's double, so that they can be brought together.
+def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array, ...]:
+    """Returns the edge of the median, how far apart points are to be (m, cells), what it costs and how many they are.
 
-    The unit is a mesh on which atoms lie, if the first loss of a part (at ``firsts``) has some.
+    ``shares`` (m, cells): of the tilted mass. In units of the least distance between points: powers of two.
     """
-    with_atoms = jnp.isfinite(anchors[firsts, 1])
-    chosen = first_index(with_atoms)
-    unit = meshes[firsts][jnp.where(chosen < len(firsts), chosen, 0)]
-    # From a table: XLA's exp2 of a whole number need not be a power of two.
-    exponents = jnp.ceil(jnp.log2(meshes / unit) - 1e-6).astype(jnp.int32)
-    return unit * jnp.asarray(POWERS_OF_TWO)[jnp.clip(exponents, LEAST_EXPONENT, 1023) - LEAST_EXPONENT]
+    inside = jnp.clip(edges, low[:, None], high[:, None])
+    lengths = inside[:, 1:] - inside[:, :-1]
+    widths, below = edges[:, 1:] - edges[:, :-1], jnp.cumsum(shares, axis=1)
+    # About that of the bulk: of half of the losses.
+    first, middle, last = (jnp.sum(below < part, axis=1) for part in (0.25, 0.5, 0.75))
+    last = jnp.minimum(last, CELLS - 1) + 1
+    begin, center, end = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (first, middle, last))
+    half = end - begin
+    wanted = jnp.floor(jnp.log2(0.5 / half * widths / shares) / 3)
+    spacing = power_of_two(jnp.clip(jnp.nan_to_num(wanted), 0, WIDEST))
+    # Where a rare loss's bulk ends there is little, but it balances there. Beyond the window as within.
+    is_near = jnp.minimum(jnp.abs(inside[:, 1:] - center), jnp.abs(inside[:, :-1] - center)) <= NEAR * half
+    spacing = jnp.where(is_near, 1.0, spacing)
+    most = jnp.max(jnp.where(lengths > 0, spacing, 1.0), axis=1, keepdims=True)
+    spacing = jnp.where(lengths > 0, spacing, most)
+    return middle, spacing, jnp.sum(shares * spacing**2, axis=1), jnp.sum(lengths / spacing, axis=1)
 
 
-def tilted(sketch: Sketch, order: Array) -> Array:
-    """Returns the log weights p e^(t y), of any sum."""
-    return jnp.where(sketch.p > 0, jnp.log(sketch.p) + order * sketch.losses, -jnp.inf)
+def _scales(costs: Array, lengths: Array, k: Array) -> Array:
+    """Returns by which powers of two the meshes of losses (m,) are wider, so that all take about as many points.
 
-
-def cumulant_of(sketch: Sketch, order: Array) -> Array:
-    """Returns log sum p e^(t y)."""
-    return jax.nn.logsumexp(tilted(sketch, order))
-
-
-def window_of(sketch: Sketch, order: Array, log_tail: Array) -> tuple[Array, Array, Array]:
-    """Returns the cumulant, and the losses beyond which e^log_tail of the tilted mass lies, to the cell.
-
-    Mass below the lower one will be moved up to it, so it counts as if it were there.
+    With the length of the finest one's window u the others cost as the squares of their own or of u.
     """
-    logs, total = tilted(sketch, order), cumulant_of(sketch, order)
-    count = logs.shape[0]
-    above, below = jnp.cumsum(jnp.stack([jnp.exp(logs - total)[::-1], sketch.p]), axis=1)
-    last = count - jnp.sum(above <= jnp.exp(log_tail))
-    first = jnp.minimum(jnp.sum(jnp.log(below) + order * sketch.edges[1:] - total <= log_tail), count - 1)
-    return total, sketch.edges[first], sketch.edges[jnp.maximum(last, first + 1)]
+    of_unit = jnp.sum(costs[None, :] * jnp.maximum(lengths[None, :], lengths[:, None]) ** 2, axis=1)
+    copies = jnp.sum(jnp.where(lengths[None, :] <= lengths[:, None], k[None, :], 0.0), axis=1)
+    fits = of_unit <= ALIKE * jnp.sum(costs * lengths**2)
+    unit = jnp.max(jnp.where(fits, lengths, 0.0))
+    unit = jnp.maximum(unit, jnp.min(jnp.where(copies >= jnp.minimum(FINEST, jnp.sum(k)), lengths, jnp.inf)))
+    wider = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(lengths, unit) / unit)), 0, WIDEST)
+    return power_of_two(wider)
 
 
-def _length(
-    sketch: Sketch, order: Array, steps: Array, low: Array, high: Array, log_tail: Array, method: Array
-) -> tuple[Array, Array]:
-    """Returns the length of the lattice for losses whose one-step window is [low, high], and its cost by the below.
+def _laid(
+    points: int, mesh: Array, edges: Array, p: Array, q: Array, known: Known, low: Array, high: Array, middle: Array,
+    apart: Array,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """Returns how far apart the points of each block of one loss are, the first point, and the bin about the bulk.
 
-    With W_j the window of 4^j copies, k steps on the mesh W_j/n cost k W_j^2/(6 n^2) in variance; each further doubling
-    that makes room for W_i, i > j, is met by k/4^(i-1) summands and costs half of (W_i/2n)^2 for each: the cost, but
-    for the factor k/(6 n^2). The recursive algorithm takes the j for which the sum is least: one step, where the window
-    grows from the start, and many where it is as wide as a rare jump. The fixed mesh has room for all steps, the
-    two-stage algorithm's for about sqrt(steps).
+    Blocks are counted from the median to either side; of the distances where a block begins and where it ends it has
+    the smaller one. So the outermost may fall short of the window, and some more follow, each twice as wide as the
+    last. Losses in arithmetic progression have points that are equally far apart.
+
+    With a small sampling rate nearly all mass may lie within a cell. The lattice is laid such that the bin about it
+    balances by itself: a point is at log P/Q of that bin, and the mass is represented without first-order loss, from
+    above as from below. Every other bin is balanced by flows.
     """
-    span = high - low
-    early = jnp.where(jnp.isfinite(sketch.anchors[0]), ATOMS, SPIKES)
-    inside = (sketch.losses >= low) & (sketch.losses <= high)
-    logs = jnp.where(inside, tilted(sketch, order), -jnp.inf)
-    log_weights = logs - jax.nn.logsumexp(logs)
-    places = jnp.clip((sketch.losses - low) / span, 0.0, 1.0)
+    size, center = points // BLOCKS, edges[middle]
+    inside = jnp.clip(edges, low, high)
+    # Nor farther apart than a part of their distance from the bulk: about an infimum little mass would fall far.
+    away = jnp.minimum(jnp.abs(edges[1:] - center), jnp.abs(edges[:-1] - center)) / AWAY
+    most = power_of_two(jnp.floor(jnp.log2(jnp.maximum(away / mesh, jnp.min(apart)))))
+    apart = jnp.minimum(apart, jnp.minimum(most, 2.0**WIDEST))
+    cells = jnp.concatenate([jnp.zeros(1), jnp.cumsum((inside[1:] - inside[:-1]) / (mesh * size * apart))])
+    at_middle = cells[middle]
+    before = jnp.minimum(jnp.ceil(at_middle) + 2, BLOCKS - 2)
+    ends = np.arange(BLOCKS + 1) - before + at_middle
+    at = apart[jnp.sum(cells[None, 1:-1] <= ends[:, None], axis=1)]
+    beyond = jnp.maximum(jnp.maximum(-ends[1:], ends[:-1] - cells[-1]), 0.0)
+    spacing = jnp.minimum(at[:-1], at[1:]) * power_of_two(jnp.clip(jnp.floor(beyond), 0, FURTHER))
+    # Losses in arithmetic progression.
+    is_even = jnp.isfinite(known.anchors[1] - known.anchors[0])
+    even = power_of_two(jnp.maximum(jnp.ceil(jnp.log2((high - low) / (mesh * (points - 4)))), 0.0))
+    spacing = jnp.where(is_even, even, spacing)
+    before_center = jnp.sum(jnp.where(np.arange(BLOCKS) < before, spacing, 0.0)) * size
+    start = jnp.where(is_even, low, center - mesh * before_center)
 
-    # From the end where each is greatest, so that no term exceeds 1.
-    weights = jnp.exp(log_weights)
-
-    def moments(distances: Array) -> Array:
-        return jax.vmap(lambda rate: jnp.sum(jnp.exp(-rate * distances) * weights))(jnp.asarray(RATES))
-
-    both = jax.vmap(moments)(jnp.stack([1 - places, places])).reshape(-1)
-    kappa = jnp.log(both + TINY) + np.concatenate([RATES, np.zeros_like(RATES)])
-    copies = jnp.clip(4.0**GROWTH, 1.0, jnp.maximum(steps, 1.0))
-    halfway = 2 ** jnp.ceil(jnp.log2(jnp.maximum(steps, 1.0)) / 2)
-    copies = jnp.where(method == METHODS.index("two_stage"), jnp.minimum(copies, halfway), copies)
-
-    def length_of(count: Array) -> Array:
-        bottom, top = reach(count * kappa, log_tail + jnp.log(count), RATES)
-        return top - bottom
-
-    # Few copies of rare jumps may need more room than many. The margin is for the sketch's coarseness.
-    windows = jnp.where(np.tri(len(GROWTH), dtype=bool), jax.vmap(length_of)(copies)[None, :], -jnp.inf)
-    lengths = span * jnp.max(windows, axis=1) * 1.04
-    # The sum of the later doublings, for each as the first.
-    later = np.triu(np.ones((len(GROWTH), len(GROWTH))), 1)
-    doublings = 3 * lengths**2 / 4.0**GROWTH * (1 + early / 4.0**GROWTH)
-    cost = lengths**2 + jnp.sum(later * doublings[None, :], axis=1)
-    chosen = lengths[jnp.minimum(first_index(cost <= jnp.min(cost)), len(GROWTH) - 1)]
-    last = jnp.maximum(lengths[-1], span)
-    is_recursive = method == METHODS.index("recursive")
-    return (
-        jnp.where(is_recursive, jnp.maximum(chosen, span), last),
-        jnp.where(is_recursive, jnp.min(cost), last**2),
-    )
-
-
-def _mesh(anchors: Array, length: Array, points: Array) -> Array:
-    """Returns the mesh of ``points`` points for a window of that length.
-
-    It is wider where anchors ask for it: it divides their distance into a power of two, so the atoms stay on the mesh
-    when it doubles.
-    """
-    h = length / (points - MARGIN)
-    distance = anchors[1] - anchors[0]
-    halvings = jnp.floor(jnp.log2(distance / h))
-    return jnp.where(jnp.isfinite(distance) & (halvings >= 0), distance / jnp.exp2(jnp.maximum(halvings, 0.0)), h)
+    # The bin about the bulk: from one edge of the sketch to another.
+    lowest = jnp.where(center - known.infimum < mesh, -1, jnp.sum(edges <= center - mesh / 2) - 1)
+    highest = jnp.where(known.supremum - center < mesh, CELLS + 1, jnp.sum(edges < center + mesh / 2))
+    index = np.arange(p.shape[0])
+    within = (index > lowest) & ((index <= highest) | (highest > CELLS))
+    mass, of_q = (jnp.sum(jnp.where(within, part, 0.0)) for part in (p, q))
+    balance = jnp.log(mass) - jnp.log(of_q)
+    anchor = known.anchors[0]
+    is_bulk = (mass > 0.5 * jnp.sum(p)) & jnp.isfinite(balance) & jnp.isnan(anchor)
+    point = jnp.where(is_bulk, balance, jnp.where(jnp.isfinite(anchor), anchor, center))
+    unit = mesh * jnp.where(is_even, spacing[0], 1.0)
+    count = (point - start) / unit
+    count = jnp.where(is_even, jnp.ceil(count) + 1, jnp.round(count))
+    infinity = jnp.full(1, jnp.inf)
+    ends = jnp.concatenate([-infinity, edges, infinity])
+    bulk = jnp.stack([ends[lowest + 1], ends[highest + 1]])
+    return spacing, point - unit * count, bulk, jnp.where(is_bulk, count, -1.0)
