@@ -44,7 +44,7 @@ from jaxacct.float_pairs import transform as of_pairs
 from jaxacct.precision import TINY, log_complement
 from jaxacct.prv import plan
 from jaxacct.prv.discretize import balanced_edges, lowered, raised, relaxation
-from jaxacct.prv.plan import BLOCKS, CIRCLE, RATES, Asked, Known, Plan, frequencies_for
+from jaxacct.prv.plan import CIRCLE, RATES, Asked, Known, Plan, frequencies_for
 from jaxacct.pytrees import of_each
 
 Tree = TypeVar("Tree")
@@ -99,9 +99,10 @@ class Losses(NamedTuple):
 class Sum(NamedTuple):
     """The spectrum of the sum on its circle, above and below (2, ...), and what else is known of it."""
 
-    spectrum: tuple[Array, Array]
-    """Real and imaginary part (2, J), twice those of frequencies that stand for two, over the circle's length; 0
-    where what it is counts as slack."""
+    series: Float[Array, "parts sides rates frequencies"]
+    """The spectrum from the window's first point on, times the geometric series of rates t and 1 + t: real and
+    imaginary parts, twice those of frequencies that stand for two, over the circle's length; 0 where what it is counts
+    as slack."""
     error: Float[Array, " 2"]
     """Bound on what the spectrum's errors change in the sum that is read off, of :mod:`.evaluate`."""
     slack: Float[Array, " 2"]
@@ -109,10 +110,8 @@ class Sum(NamedTuple):
     rounding: Float[Array, ""]
     """Bound on the error of ``log_mass``."""
     shift: Float[Array, " 2"]
-    place: Float[Array, ""]
-    """The loss of the circle's index 0."""
-    first: Array
-    """Index of the first point of the window."""
+    start: Float[Array, ""]
+    """The loss of the window's first point."""
     length: Array
     """Points of the circle, and of the window."""
     mesh: Float[Array, ""]
@@ -192,20 +191,19 @@ def _masses(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Mass
         """From the sketches to the points."""
         edges = state[0][:, 1 : plan.CELLS + 2]
         chosen = plan.choose(edges, cells, known, asked, points)
-        return bounded(jax.vmap(lambda *row: losses_of(points, chosen.mesh, *row))(chosen.start, chosen.spacing)), chosen, state[2]
+        return bounded(losses_of(chosen)), chosen, state[2]
 
     def raise_(cells: CellMasses, wrong: Array, state: Any) -> Any:
         """From the points to the bins, with the masses above."""
         _, chosen, found = state
-        rows = cells, wrong, known, chosen.start, chosen.spacing, chosen.high, chosen.bulk, chosen.center
-        upper, lost, edges = jax.vmap(functools.partial(_raised, points, chosen.mesh))(*rows)
+        rows = cells, wrong, known, losses_of(chosen), chosen.positions, chosen.last, chosen.bulk, chosen.center
+        upper, lost, edges = jax.vmap(functools.partial(_raised, chosen.mesh))(*rows)
         return bounded(edges), chosen, found._replace(upper=upper, lost=lost, wrong=wrong)
 
     def lower(cells: CellMasses, _: Array, state: Any) -> Any:
         """From the bins to the masses below."""
         boundaries, chosen, found = state
-        rows = cells, chosen.start, chosen.spacing, chosen.high
-        masses, relaxed = jax.vmap(functools.partial(_lowered, points, chosen.mesh))(*rows)
+        masses, relaxed = jax.vmap(_lowered)(cells, losses_of(chosen), chosen.last)
         return boundaries, chosen, found._replace(lower=masses, relaxed=relaxed)
 
     def look(i: Array, state: Any) -> Any:
@@ -224,90 +222,67 @@ def _joined(rows: list[Tree]) -> Tree:
     return rows[0] if len(rows) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
 
 
-def positions_of(spacing: Array, points: int) -> Float[Array, " points"]:
-    """Returns how far the points are from the first, in units of the mesh: exact."""
-    size = points // BLOCKS
-    begins = size * (jnp.cumsum(spacing) - spacing)
-    return (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
-
-
-def losses_of(points: int, mesh: Array, start: Array, spacing: Array) -> Float[Array, " points"]:
+def losses_of(chosen: Plan) -> Float[Array, "m points"]:
     """Returns the losses of the points."""
-    return start + mesh * positions_of(spacing, points)
-
-
-def _is_kept(points: int, mesh: Array, start: Array, spacing: Array, high: Array) -> Array:
-    """Returns which points are kept: up to the one next above where the loss is cut, and one more.
-
-    An atom at the end may have been rounded to the other side of it.
-    """
-    positions = positions_of(spacing, points)
-    return np.arange(points) <= jnp.sum(positions < jnp.ceil((high - start) / mesh) + 1)
+    return chosen.start[..., None] + chosen.mesh * chosen.positions
 
 
 def _raised(
-    points: int, mesh: Array, cells: CellMasses, wrong: Array, known: Known, start: Array, spacing: Array, high: Array,
+    mesh: Array, cells: CellMasses, wrong: Array, known: Known, losses: Array, positions: Array, last: Array,
     bulk: Array, center: Array,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Returns the masses above of one loss, those beyond the last point kept, and the edges of the bins.
 
     The bin of an atom at the end of the losses has nothing else in it: for what it lacks beyond there is nothing to pay.
     """
-    losses, widths = losses_of(points, mesh, start, spacing), mesh * jnp.repeat(spacing, points // BLOCKS)[:-1]
-    kept = _is_kept(points, mesh, start, spacing, high)
+    points, widths = len(losses), mesh * (positions[1:] - positions[:-1])
+    here = np.arange(points)
     between = CellMasses(*(leaf[: points + 1] for leaf in cells))
-    masses = jnp.where(kept, raised(between, losses, widths, wrong), 0.0)
-    beyond = jnp.where(jnp.append(kept[1:], False), 0.0, (between.p + between.p_error)[1:])
-    lost = jnp.sum(jnp.where(kept & jnp.append(kept[1:], False), 0.0, beyond)) * (1 + 2 * points * roundoff())
+    masses = jnp.where(here <= last, raised(between, losses, widths, wrong), 0.0)
+    beyond = jnp.where(here >= last, (between.p + between.p_error)[1:], 0.0)
+    lost = jnp.sum(beyond) * (1 + 2 * points * roundoff())
     edges = balanced_edges(between.p[1:-1], losses, widths)
     least, most = (jnp.where(jnp.isfinite(known.anchors[1]), end, jnp.nan) for end in (known.infimum, known.supremum))
     edges = jnp.where(jnp.abs(losses[:-1] - least) < mesh / 4, least + 4 * wrong, edges)
     edges = jnp.where(jnp.abs(losses[1:] - most) < mesh / 4, most - 4 * wrong, edges)
     # The bin about the bulk, if there is one; none of the others' edges lie in it.
-    index = jnp.where(center >= 0, jnp.sum(positions_of(spacing, points) < center), -2)
-    here = np.arange(points - 1)
-    edges = jnp.where((here < index) & (index >= 0), jnp.where(here == index - 1, bulk[0], jnp.minimum(edges, bulk[0])), edges)
-    edges = jnp.where((here >= index) & (index >= 0), jnp.where(here == index, bulk[1], jnp.maximum(edges, bulk[1])), edges)
+    before = (positions[1:] <= center) & (center >= 0)
+    after = (positions[:-1] >= center) & (center >= 0)
+    edges = jnp.where(before, jnp.where(positions[1:] == center, bulk[0], jnp.minimum(edges, bulk[0])), edges)
+    edges = jnp.where(after, jnp.where(positions[:-1] == center, bulk[1], jnp.maximum(edges, bulk[1])), edges)
     return masses, lost, edges
 
 
-def _lowered(
-    points: int, mesh: Array, cells: CellMasses, start: Array, spacing: Array, high: Array
-) -> tuple[Array, Array]:
+def _lowered(cells: CellMasses, losses: Array, last: Array) -> tuple[Array, Array]:
     """Returns the masses below of one loss, and by how much its losses are relaxed."""
-    losses = losses_of(points, mesh, start, spacing)
+    points = len(losses)
     around = CellMasses(*(leaf[:points] for leaf in cells))
     relaxed = relaxation(around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
-    kept = _is_kept(points, mesh, start, spacing, high)
-    return jnp.where(kept, lowered(around, losses, relaxed), 0.0), relaxed
+    return jnp.where(np.arange(points) <= last, lowered(around, losses, relaxed), 0.0), relaxed
 
 
 def composed(parts: Parts, asked: Asked, points: int) -> Sum:
     """Returns the sum of all losses, on lattices of ``points`` points for each; the tilt is chosen for what is asked."""
     chosen, steps, masses = _masses(parts, asked, points)
 
-    def add(i: Array, all_: Losses) -> Losses:
-        row, spacing, start, high = jax.tree.map(
-            lambda leaf: leaf[i], (masses, chosen.spacing, chosen.start, chosen.high)
-        )
-        own = _one(points, chosen, row, spacing, start, high)
-        count = steps[i]
-        return jax.tree.map(lambda total, leaf: total + jnp.where(count > 0, count * leaf, 0.0), all_, own)
+    rows = masses, losses_of(chosen), chosen.positions, chosen.last
 
-    shapes = jax.eval_shape(lambda i: add(i, _one(points, chosen, *jax.tree.map(lambda leaf: leaf[0], (masses, chosen.spacing, chosen.start, chosen.high)))), jnp.int32(0))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    def runs(i: Array | int) -> Losses:
+        """Returns what all runs of a loss have."""
+        own, count = _one(points, chosen, *jax.tree.map(lambda leaf: leaf[i], rows)), steps[i]
+        return jax.tree.map(lambda leaf: jnp.where(count > 0, count * leaf, 0.0), own)
+
     if len(steps) == 1:
-        return _summed(points, chosen, add(jnp.int32(0), nothing), 1)
-    used = jnp.max(jnp.where(steps > 0, np.arange(1, len(steps) + 1), 1))
-    every = jax.lax.fori_loop(0, by_work.of_all_lanes(used), add, nothing)
+        return _summed(points, chosen, runs(0), 1)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: runs(0)))
+    used = by_work.of_all_lanes(jnp.max(jnp.where(steps > 0, np.arange(1, len(steps) + 1), 1)))
+    every = jax.lax.fori_loop(0, used, lambda i, total: jax.tree.map(jnp.add, total, runs(i)), nothing)
     return _summed(points, chosen, every, len(steps))
 
 
-def _one(points: int, chosen: Plan, masses: _Masses, spacing: Array, start: Array, high: Array) -> Losses:
+def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: Array, last: Array) -> Losses:
     """Returns what one run of a loss has."""
-    u, order, mesh = roundoff(), chosen.order, chosen.mesh
-    positions = positions_of(spacing, points)
-    losses, both = start + mesh * positions, jnp.stack([masses.upper, masses.lower])
+    u, order, both = roundoff(), chosen.order, jnp.stack([masses.upper, masses.lower])
     log_weights = jnp.log(both) + order * losses
     top = jnp.max(log_weights, axis=1, keepdims=True)
     weights = jnp.exp(log_weights - top)
@@ -321,31 +296,29 @@ def _one(points: int, chosen: Plan, masses: _Masses, spacing: Array, start: Arra
     magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * of_weight + 2 * jnp.where(has_mass, top - log_weights, 0.0)
     rounded = weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass))
     # What float64 flushed to zero is less than some of the smallest normal numbers at each point that is kept.
-    kept = _is_kept(points, mesh, start, spacing, high)
-    flushed = jnp.where(kept, jnp.exp(math.log(8 * TINY) + order * losses - log_mass[0]), 0.0)
+    flushed = jnp.where(np.arange(points) <= last, jnp.exp(math.log(8 * TINY) + order * losses - log_mass[0]), 0.0)
     sums = jnp.sum(jnp.stack([weights[0], weights[1], rounded[0], rounded[1], flushed]), axis=1)
     slack = sums[2:4] * u + jnp.array([1.0, 0.0]) * sums[4] * (1 + 64 * u * (1 + order * jnp.max(jnp.abs(losses))))
     log_mass = log_mass[:, 0]
     excess = jnp.abs(sums[:2] - 1) + (points + 8) * u
     # Below stands the loss with what is beyond moved to the last point kept: tilted, at most what is above, and that.
-    last = jnp.max(jnp.where(kept, losses, -jnp.inf))
-    cut = jnp.exp(jnp.log(masses.lost) + order * last - log_mass[0])
+    cut = jnp.exp(jnp.log(masses.lost) + order * losses[last] - log_mass[0])
     log_total = jnp.max(log_mass) + jnp.log1p(slack[0] + cut + sums[4]) + order * masses.wrong
     apart = log_total - log_mass + 512 * u * (jnp.abs(log_total) + jnp.abs(log_mass))
 
     # Positions are counted from the median of what is above.
-    origin = positions[jnp.minimum(jnp.sum(jnp.cumsum(weights[0]) < 0.5), points - 1)]
+    origin = positions[jnp.minimum(jnp.sum(plan.running(weights[0]) < 0.5), points - 1)]
     about = positions - origin
     kappa = log_moments(weights, about, chosen.rate, excess)
     values, error, overlaps = spectrum_of(points, weights, about, chosen)
     modulus = jnp.maximum(jnp.hypot(*values), u**2)
     phase = jnp.arctan2(values[1], values[0])
     off = jnp.log1p((error + excess[:, None]) / modulus)
-    largest = jnp.maximum(jnp.abs(start), jnp.abs(losses[-1]))
+    largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
     return Losses(
         log_modulus=jnp.log(modulus), phase=phase, turns=jnp.abs(phase), off=off, kappa=kappa, kappas=jnp.abs(kappa),
         overlaps=overlaps * (1 - 8 * points * u), excess=excess, mean=jnp.sum(weights[0] * about),
-        place=start + mesh * origin, largest=largest, log_mass=log_mass, log_masses=jnp.abs(log_mass), slack=slack,
+        place=losses[0] + chosen.mesh * origin, largest=largest, log_mass=log_mass, log_masses=jnp.abs(log_mass), slack=slack,
         apart=jnp.maximum(apart, 0.0), shift=masses.wrong + jnp.array([0.0, 1.0]) * masses.relaxed + 4 * u * largest,
         lost=masses.lost,
     )  # fmt: skip
@@ -452,7 +425,8 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     # Frequencies beyond those that are known: in each octave the best of what the rungs that reach its end say.
     octaves, beyond = math.pi * 0.5 ** np.arange(RUNGS + 1.0), 2 * math.pi * number / length
     starts = jnp.maximum(np.append(octaves[1:], 0.0), beyond) * (1 - 8 * u)
-    falls = -turned(starts[:, None] * 2.0 ** np.arange(RUNGS)[None, :])[0] * (1 - 64 * u)
+    # 1 - cos x = 2 sin^2(x/2); a sine errs by 4 units (:data:`jaxacct.elementary.ASSUMED`).
+    falls = 2 * jnp.sin(starts[:, None] * 2.0 ** np.arange(-1, RUNGS - 1)[None, :]) ** 2 * (1 - 64 * u)
     falls = jnp.where(octaves[:, None] <= octaves[None, :-1], falls, 0.0)
     above = all_.excess[:, None] - jnp.max(falls[None] * all_.overlaps[:, None, :], axis=2)
     log_beyond = jnp.max(jnp.where((octaves > beyond)[None], above, -jnp.inf), axis=1)
@@ -463,7 +437,9 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     off = all_.off * many + (64 + count) * u * (1 + jnp.abs(all_.log_modulus) + all_.turns)
     off = modulus * jnp.expm1(off)
     off = jnp.where(is_known, jnp.minimum(jnp.where(jnp.isnan(off), jnp.inf, off), 2.0), 0.0)
-    sine, cosine = sine_and_cosine(all_.phase)
+    # From the window's first point on.
+    turns = exact_remainder(frequencies * exact_remainder(first, length), length) / length
+    sine, cosine = sine_and_cosine(all_.phase - 2 * math.pi * turns)
     twice = jnp.where((frequencies == 0) | (is_whole & (frequencies == size // 2)), 1.0, 2.0) / length
     mean_slack = all_.slack + all_.excess
     lower_slack = all_.slack * jnp.exp(all_.apart + all_.excess)
@@ -471,24 +447,23 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     slack = of_steps + outside * (1 + 64 * u) + jnp.where(is_whole, 0.0, length * jnp.exp(log_beyond))
     # A step from one point to the next, at most, of what the sum has there that is read off.
     greatest = 1 / (mesh * order * (1 + order)) + 1
-    angles = 2 * math.pi / length * frequencies
-    series = jnp.hypot(*over_geometric(angles, mesh, order)) + jnp.hypot(*over_geometric(angles, mesh, 1 + order))
-    rounded = (512 + size // 2) * u * modulus * series[None, :]
+    real, imaginary = over_geometric(2 * math.pi / length * frequencies, mesh * jnp.stack([order, 1 + order]))
+    rounded = (512 + size // 2) * u * modulus * jnp.sum(jnp.hypot(real, imaginary), axis=0)
     error = jnp.sum(twice * (off * greatest + rounded), axis=1) * (1 + 1e-9)
-    place = all_.place
+    a, b = twice * modulus * cosine, twice * modulus * sine
+    series = jnp.stack([a[:, None] * real - b[:, None] * imaginary, a[:, None] * imaginary + b[:, None] * real])
     shift = all_.shift + 16 * u * (count + 1) * (all_.largest + mesh * jnp.abs(first) + mesh * length)
     return Sum(
-        spectrum=(twice * modulus * cosine, twice * modulus * sine),
+        series=series,
         error=jnp.where(known, error, jnp.inf), slack=jnp.where(known, slack, jnp.inf),
         log_mass=all_.log_mass, rounding=16 * (count + 4) * u * jnp.max(all_.log_masses),
-        shift=shift, place=place, first=first, length=length, mesh=mesh, order=order, lost=all_.lost * many,
+        shift=shift, start=all_.place + mesh * first, length=length, mesh=mesh, order=order, lost=all_.lost * many,
     )  # fmt: skip
 
 
-def over_geometric(angles: Array, mesh: Array, rate: Array) -> tuple[Array, Array]:
-    """Returns 1 / (1 - e^(-rate mesh - i angle)), a sum of e^(-(rate mesh + i angle) n) over n >= 0, in two parts."""
-    cosine, sine = turned(angles)
-    decay = jnp.exp(-rate * mesh)
-    real, imaginary = -jnp.expm1(-rate * mesh) - decay * cosine, decay * sine
+def over_geometric(angles: Array, rates: Array) -> tuple[Array, Array]:
+    """Returns 1 / (1 - e^(-rate - i angle)), a sum of e^(-(rate + i angle) n) over n >= 0, in two parts (rates, n)."""
+    (cosine, sine), decay = turned(angles), jnp.exp(-rates)[:, None]
+    real, imaginary = -jnp.expm1(-rates)[:, None] - decay * cosine, decay * sine
     square = real**2 + imaginary**2
     return real / square, -imaginary / square

@@ -20,26 +20,22 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts
 from jaxacct.dominating_pairs.turns import sine_and_cosine
-from jaxacct.precision import TINY, first_index
-from jaxacct.prv.compose import Sum, exact_remainder, over_geometric
+from jaxacct.precision import TINY
+from jaxacct.prv.compose import Sum, exact_remainder
 from jaxacct.question import ForEpsilon, Question
 
 MARGINS = np.exp2([-43.0, -36.0, -26.0])
 """How far from where Newton's iteration ends epsilon is asked for, relative to it. Any are sound."""
 
-NEWTON, PATIENCE = 160, 12
-"""Most steps of that, and steps after which every second one is a bisection. Tightness and speed only."""
+NEWTON, PATIENCE = 120, 12
+"""Steps after which it ends wherever it is, and steps after which every second one is a bisection. Tightness and speed only."""
 
 
 class _Reader(NamedTuple):
     """What delta is read off: of one side, or of both with a leading axis."""
 
-    tilted: tuple[Array, Array]
-    """The spectrum times the geometric series of rate t."""
-    discounted: tuple[Array, Array]
-    """The same of rate 1 + t."""
-    end: Array
-    """The sums of both from the window's end on, (2,)."""
+    series: Array
+    """As of :class:`.Sum`, (parts, rates, J)."""
     allowance: Array
     """What is added to the sum, above, or taken off it."""
     log_mass: Array
@@ -48,18 +44,10 @@ class _Reader(NamedTuple):
 
 def reader_of(found: Sum) -> _Reader:
     """Returns it, of both sides."""
-    a, b = found.spectrum
-    angles = 2 * math.pi / found.length * np.arange(a.shape[1])
-
-    def times(rate: Array) -> tuple[Array, Array]:
-        c, d = over_geometric(angles, found.mesh, rate)
-        return a * c[None] - b * d[None], a * d[None] + b * c[None]
-
+    sign = jnp.array([1.0, -1.0])
     # The most of e^(-tx) (1 - e^-x): of slack as of what is on the circle.
-    sign, tilted, discounted = jnp.array([1.0, -1.0]), times(found.order), times(1 + found.order)
     allowance = sign * (found.error + found.slack * jnp.exp(log_peak(found.order))) * (1 + 16 * roundoff())
-    end = _sums_from(found.first + found.length, found.length, tilted, discounted)
-    return _Reader(tilted, discounted, end, allowance, found.log_mass, sign)
+    return _Reader(jnp.moveaxis(found.series, 1, 0), allowance, found.log_mass, sign)
 
 
 def log_peak(t: Array) -> Array:
@@ -67,31 +55,24 @@ def log_peak(t: Array) -> Array:
     return -t * jnp.log1p(1 / t) - jnp.log1p(t)
 
 
-def _sums_from(index: Array, length: Array, *series: tuple[Array, Array]) -> Array:
-    """Returns the sums over frequencies of series from a point on, round and round the circle, (..., series)."""
-    count = series[0][0].shape[-1]
-    turns = exact_remainder(np.arange(count) * exact_remainder(index, length), length) / length
-    sine, cosine = sine_and_cosine(2 * math.pi * turns)
-    terms = jnp.stack([real * cosine + imaginary * sine for real, imaginary in series], axis=-2)
-    return jnp.sum(terms, axis=-1)
-
-
 def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | float = 1.0) -> tuple[Array, Array]:
     """Returns the log of the bound of one side on delta(epsilon), and minus its slope; -inf where there is none.
 
-    It is a bound where the allowances are ``counted`` once; -1 turns that of a lower one into an upper one.
-
-    Losses may be off by ``found.shift``, which is not counted here.
+    It is a bound where the allowances are ``counted`` once; -1 turns that of a lower one into an upper one. Losses may
+    be off by ``found.shift``, which is not counted here.
     """
-    mesh, order, last = found.mesh, found.order, found.first + found.length
-    index = jnp.clip(jnp.floor((epsilon - found.place) / mesh) + 1, found.first, last)
-    # Losses of the first point above, and of the window's end.
-    over = jnp.maximum(found.place + index * mesh - epsilon, 0.0)
-    beyond = jnp.maximum(found.place + last * mesh - epsilon, over)
-    rates = jnp.stack([order, 1 + order])
-    here = jnp.exp(-rates * over) * _sums_from(index, found.length, reader.tilted, reader.discounted)
-    there = jnp.exp(-rates * beyond) * reader.end
-    tilted, discounted = here - there
+    mesh, order, length = found.mesh, found.order, found.length
+    index = jnp.clip(jnp.floor((epsilon - found.start) / mesh) + 1, 0.0, length)
+    # Losses of the first point above, and of the window's end, over epsilon.
+    over = jnp.maximum(found.start + index * mesh - epsilon, 0.0)
+    beyond = jnp.maximum(found.start + length * mesh - epsilon, over)
+    turns = exact_remainder(np.arange(reader.series.shape[-1]) * index, length) / length
+    sine, cosine = sine_and_cosine(2 * math.pi * turns)
+    # Sums from that point on, and from the end, which is where the window begins: round and round the circle.
+    real, imaginary = reader.series
+    sums = jnp.sum(jnp.stack([real * cosine + imaginary * sine, real]), axis=2)
+    falls = jnp.exp(-jnp.stack([over, beyond])[:, None] * jnp.stack([order, 1 + order]))
+    tilted, discounted = sums[0] * falls[0] - sums[1] * falls[1]
     value = tilted - discounted + counted * reader.allowance
     log_sum = jnp.log(jnp.maximum(value, 0.0))
     exponent = reader.log_mass - order * epsilon
@@ -104,48 +85,66 @@ def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | floa
 
 
 def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
-    """Returns one side's bound on epsilon at ``delta``, but for ``found.shift``; inf or 0 where it says nothing."""
+    """Returns one side's bound on epsilon at ``delta``, but for ``found.shift``; inf or 0 where it says nothing.
+
+    By one loop: bounds from above fall all the way, and are inverted by Newton's iteration. One from below is hidden
+    far below by what is allowed for, so it is looked for from what inverts one from above on. Where that ends the bound
+    is asked once more, at each of :data:`MARGINS`, until it holds.
+    """
     wanted = jnp.log(jnp.maximum(delta, TINY))
     is_upper, order = reader.sign > 0, found.order
-    top = jnp.maximum(found.place + (found.first + found.length) * found.mesh, 0.0)
-
     # Losses may be off by the shift: so much below 0 delta is that at 0, or more.
-    least = -2 * jnp.max(found.shift)
+    least, top = -2 * jnp.max(found.shift), jnp.maximum(found.start + found.length * found.mesh, 0.0)
+    # The logarithm of what is wanted rounds, too.
+    room = 8 * roundoff() * (1 + jnp.abs(wanted))
 
-    def step(state: Any) -> Any:
-        epsilon, low, high, _, counted, count = state
+    def step(state: _Search) -> _Search:
+        epsilon, root, low, high, counted, margin, _, count = state
         value, slope = log_delta(reader, found, epsilon, counted)
         excess = value - wanted
+        holds = (margin >= 0) & jnp.where(is_upper, excess + room <= 0, excess - room >= 0)
         low, high = jnp.where(excess > 0, epsilon, low), jnp.where(excess > 0, high, epsilon)
         following = epsilon + excess / slope
         inside = (following >= low) & (following <= high)
         # Between atoms the slope says little of what is beyond them: after a while every second step halves.
         halves = (count >= PATIENCE) & (count % 2 == 1) & (reader.sign * counted > 0)
-        inside = inside & ~halves
-        following = jnp.where(inside, following, low + (high - low) / 2)
-        # A bound from above falls all the way. One from below is hidden far below by what is allowed for, so it is
-        # looked for from that on.
-        moves = jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon
-        begins = ~moves & (counted < 0)
+        following = jnp.where(inside & ~halves, following, low + (high - low) / 2)
+        is_found = ~(jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon) | (count >= NEWTON)
+        begins = is_found & (counted < 0)
         low, high = jnp.where(begins, least, low), jnp.where(begins, top, high)
-        return following, low, high, moves | begins, jnp.where(begins, 1.0, counted), count + 1
+        root = jnp.where(margin < 0, following, root)
+        margin = jnp.where(margin >= 0, margin + 1, jnp.where(is_found & ~begins, 0, margin))
+        away = jnp.asarray(MARGINS)[jnp.clip(margin, 0, len(MARGINS) - 1)] * jnp.maximum(root, found.mesh)
+        tried = jnp.clip(root + reader.sign * away, least, top)
+        following = jnp.where(holds, epsilon, jnp.where(margin >= 0, tried, following))
+        return _Search(following, root, low, high, jnp.where(begins, 1.0, counted), margin, holds, count + 1)
 
-    def goes_on(state: tuple[Array, ...]) -> Array:
-        *_, moves, _, count = state
-        return moves & (count < NEWTON)
+    def goes_on(state: _Search) -> Array:
+        return ~state.holds & (state.margin < len(MARGINS))
 
     # Chernoff's bound lies above, and log delta is mostly concave: from there Newton's iteration falls.
     begin = jnp.clip((reader.log_mass + log_peak(order) - wanted) / order, 0.0, top)
     begin = jnp.where(jnp.isnan(begin), top, begin)
-    epsilon, *_ = jax.lax.while_loop(goes_on, step, (begin, least, top, top >= 0, reader.sign, jnp.int32(0)))
-    tried = jnp.clip(epsilon + reader.sign * MARGINS * jnp.maximum(epsilon, found.mesh), least, top)
-    values, _ = jax.lax.map(lambda e: log_delta(reader, found, e), tried)
-    # The logarithm of what is wanted rounds, too.
-    room = 8 * roundoff() * (1 + jnp.abs(wanted))
-    holds = jnp.where(is_upper, values + room <= wanted, values - room >= wanted) & (delta >= TINY)
-    chosen = first_index(holds)
-    best = tried[jnp.minimum(chosen, len(MARGINS) - 1)]
-    return jnp.where(chosen < len(MARGINS), best, jnp.where(is_upper, jnp.inf, 0.0))
+    state = _Search(begin, begin, least, top, reader.sign, jnp.int32(-1), top < 0, jnp.int32(0))
+    end = jax.lax.while_loop(goes_on, step, state)
+    return jnp.where(end.holds & (delta >= TINY), end.epsilon, jnp.where(is_upper, jnp.inf, 0.0))
+
+
+class _Search(NamedTuple):
+    """Where a search for epsilon is."""
+
+    epsilon: Array
+    """What is asked next."""
+    root: Array
+    low: Array
+    high: Array
+    counted: Array
+    """How often allowances are counted: see :func:`log_delta`."""
+    margin: Array
+    """Which of :data:`MARGINS` is tried; below 0 while the root is looked for."""
+    holds: Array
+    """Whether the bound holds at ``epsilon``."""
+    count: Array
 
 
 def infinite_share(facts: Facts, lost: Array) -> Array:

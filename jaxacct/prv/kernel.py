@@ -48,7 +48,7 @@ def answers(points: int, parts: Parts, questions: Question, goal: Goal) -> tuple
         points=points,
         order=found.order,
         mesh=found.mesh,
-        start=found.place + found.mesh * found.first,
+        start=found.start,
         length=found.length,
         slack=found.slack,
         slack_delta=slack_effect(found, at),

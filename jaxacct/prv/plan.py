@@ -57,11 +57,9 @@ CIRCLE = 4
 BEYOND = 1e-10
 """Probability that a sketch leaves out on either side, over delta and over the steps. Tightness only."""
 
-EXPONENTS = np.linspace(-8.0, 24.0, 21)
-"""Binary logarithms of the orders that are looked at first. About the best of them as many are a second time."""
-
-LOWER_ORDERS = np.exp2(-0.8 * np.arange(5))
-"""What the order of the least loss is multiplied by, to look for smaller windows."""
+LOOKS = np.exp2([np.linspace(-8.0, 24.0, 21), np.linspace(-1.6, 1.6, 21), np.linspace(0.0, -4.0, 21)])
+"""The orders that are looked at first; those about the best of them, over it; and those below that, likewise, for
+smaller windows."""
 
 STEEPEST = 10.0
 """Largest order over one over the error aimed at. Tightness only."""
@@ -121,6 +119,16 @@ def power_of_two(exponent: Array) -> Array:
     return jnp.asarray(POWERS)[jnp.clip(exponent, -1022, 1023).astype(jnp.int32) + 1022]
 
 
+def running(values: Array) -> Array:
+    """Returns sums of the entries up to each, along the last axis. By a loop: XLA's own is seven kernels on a CPU."""
+
+    def add(total: Array, entry: Array) -> tuple[Array, Array]:
+        return total + entry, total + entry
+
+    _, found = jax.lax.scan(add, jnp.zeros_like(values[..., 0]), jnp.moveaxis(values, -1, 0))
+    return jnp.moveaxis(found, 0, -1)
+
+
 class Known(NamedTuple):
     """What a pair says of itself, for each loss (m,)."""
 
@@ -162,12 +170,12 @@ class Plan(NamedTuple):
     """Mesh points of the window below the mean of the sum."""
     rate: Float[Array, ""]
     """The least rate of Chernoff's bounds, for each mesh point."""
-    spacing: Float[Array, "m blocks"]
-    """How far apart the points of each block are, in units of ``mesh``: powers of two."""
     start: Float[Array, " m"]
     """The first point."""
-    high: Float[Array, " m"]
-    """The loss is cut at the point next above."""
+    positions: Float[Array, "m points"]
+    """How far the points are from the first, in units of ``mesh``: whole numbers, apart by powers of two in blocks."""
+    last: Array
+    """Index of the last point that is kept, (m,): the loss is cut there."""
     bulk: Float[Array, "m 2"]
     """Ends of the bin about the bulk, where that is as narrow as a cell: it balances at the point ``center``."""
     center: Float[Array, " m"]
@@ -190,12 +198,12 @@ def second_edges(p: Array, known: Known, copies: Array, asked: Asked, points: in
     All of one loss.
     """
     half, center = len(FAR), known.center
-    below, above = jnp.cumsum(p), jnp.cumsum(p[::-1])[::-1]
+    below, above = running(jnp.stack([p, p[::-1]]))
     # For the sum's delta that of a single loss will do, and some more.
     reached = jnp.sum(jnp.where(first_edges(center) >= asked.value, p[1 : 2 * half + 2], 0.0)) * np.exp(-3.0)
     cut = BEYOND * jnp.where(asked.is_epsilon, asked.value / jnp.maximum(copies, 1.0), reached)
     far = jnp.asarray(FAR)
-    up = far[jnp.minimum(first_index(above[half + 2 : 2 * half + 2] <= cut), half - 1)]
+    up = far[jnp.minimum(first_index(above[::-1][half + 2 : 2 * half + 2] <= cut), half - 1)]
     # Tilting upwards only makes the lower tail smaller.
     down = far[jnp.minimum(first_index(below[half - 1 :: -1] <= jnp.minimum(cut, np.exp(-80.0))), half - 1)]
     # A loss of a single value still needs a window.
@@ -247,121 +255,109 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
     mesh = jnp.where(
         jnp.isfinite(distance) & (halvings >= 0), distance * power_of_two(-jnp.maximum(halvings, 0.0)), guess.mesh
     )
-    whole = 1.0 * CIRCLE * points
     needed, below = guess.width / mesh, guess.below / mesh
-    length = jnp.where(guess.is_whole, whole, jnp.ceil(needed) + 8)
+    length = jnp.where(guess.is_whole, 1.0 * CIRCLE * points, jnp.ceil(needed) + 8)
     laid = jax.vmap(lambda *args: _laid(points, mesh, *args))
     of_rows = guess.low, guess.high, guess.middle, guess.apart
-    spacing, start, bulk, center = laid(edges, cells.p, cells.q, known, *of_rows)
     return Plan(
-        guess.order, mesh, guess.is_whole, length, below + (length - needed) / 2, guess.rate * mesh, spacing,
-        start, guess.high, bulk, center,
+        guess.order, mesh, guess.is_whole, length, below + (length - needed) / 2, guess.rate * mesh,
+        *laid(edges, cells.p, cells.q, known, *of_rows),
     )  # fmt: skip
 
 
 def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
-    k = known.steps
-    runs, copies = k > 0, jnp.maximum(jnp.sum(k), 1.0)
-    above = jnp.cumsum(p[:, :0:-1], axis=1)[:, ::-1][:, : CELLS + 1]
+    k, beyond = known.steps, jnp.sum(p[:, CELLS + 1 :], axis=1, keepdims=True)
     p, q = p[:, 1 : CELLS + 1], q[:, 1 : CELLS + 1]
-    below, logs = jnp.cumsum(p, axis=1), jnp.where(p > 0, jnp.log(p), -jnp.inf)
+    runs, copies = k > 0, jnp.maximum(jnp.sum(k), 1.0)
+    below, above = running(jnp.stack([p, p[:, ::-1]]))
+    logs = jnp.where(p > 0, jnp.log(p), -jnp.inf)
     ratio, middles = logs - jnp.log(q), (edges[:, 1:] + edges[:, :-1]) / 2
     losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:, :-1], edges[:, 1:])
 
     def of_sum(rows: Array) -> Array:
-        """Returns the sum over all runs of values (m, ...)."""
-        counts = k.reshape(-1, *[1] * (rows.ndim - 1))
-        return jnp.sum(jnp.where(counts > 0, counts * rows, 0.0), axis=0)
+        """Returns the sum over all runs of values (m, n)."""
+        return jnp.sum(jnp.where(runs[:, None], k[:, None] * rows, 0.0), axis=0)
 
-    def exponents(orders: Array) -> tuple[Array, Array, Array]:
-        """Returns the exponents of the bounds, cumulants (m, orders), and the logs of weights (m, orders, cells)."""
+    def look(i: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Returns the order whose bound on delta is the least, the epsilon at which it is looked at, and more.
+
+        Namely, of all orders (n,), the exponents of the bounds, cumulants (m, n), and the sum's variances.
+        """
+        orders = found[0] * jnp.asarray(LOOKS)[i]
         weights = logs[:, None, :] + orders[:, None] * losses[:, None, :]
-        top = jnp.max(weights, axis=2)
-        cumulants = top + jnp.log(jnp.sum(jnp.exp(weights - top[:, :, None]), axis=2))
+        top = jnp.max(weights, axis=2, keepdims=True)
+        weights = jnp.exp(weights - top)
+        total, mean = jnp.sum(weights, axis=2, keepdims=True), jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True)
+        squares = jnp.sum(weights * (losses[:, None, :] - mean / total) ** 2, axis=2)
+        cumulants = (top + jnp.log(total))[:, :, 0]
         exponent = of_sum(cumulants) + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
-        return jnp.where(jnp.isfinite(exponent), exponent, jnp.inf), cumulants, weights
-
-    def look(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Returns the order whose bound on delta is the least, and the epsilon at which it is looked at."""
-        orders = found[0] * jnp.asarray(np.exp2([EXPONENTS, EXPONENTS / 10 - 0.8]))[i]
-        exponent, _, _ = exponents(orders)
+        exponent = jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
         least = jnp.min((exponent - jnp.log(asked.value)) / orders)
         epsilon = jnp.where(asked.is_epsilon, jnp.maximum(least, 0.0), asked.value)
         loss = exponent - orders * epsilon
         # Where delta is below what float64 can tell from 0 no more is to be won, and extreme orders see nothing.
-        best = first_index(loss <= jnp.maximum(jnp.min(loss), -710.0))
-        return orders[jnp.minimum(best, len(EXPONENTS) - 1)], epsilon
+        best = orders[jnp.minimum(first_index(loss <= jnp.maximum(jnp.min(loss), -710.0)), len(orders) - 1)]
+        # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
+        most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
+        best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best)
+        return best, epsilon, orders, loss, cumulants, of_sum(squares / total[:, :, 0])
 
-    best, epsilon = jax.lax.fori_loop(0, 2, look, (jnp.ones_like(asked.value), asked.value))
-    # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
-    most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
-    best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best)
+    nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
+    begin = jnp.ones_like(asked.value), asked.value, nothing, nothing, nothing + jnp.zeros_like(p[:, :1]), nothing
+    _, epsilon, orders, loss, cumulants, variances = jax.lax.fori_loop(0, len(LOOKS), look, begin)
+    best = orders[0]
     of_epsilon = (asked.relative * epsilon + asked.absolute) * best
     aim = jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / asked.value)
     aim = jnp.clip(aim, 1e-12, 1.0)
 
-    candidates = best * jnp.asarray(LOWER_ORDERS)
-    exponent, cumulants, weights = exponents(candidates)
-    loss = exponent - candidates * epsilon
+    # The narrowest sum, where rounding does not tell.
     least = jnp.maximum(jnp.min(loss), -710.0)
     excess = loss - least + LOOSENESS
     tails = jnp.log(SPARED * aim) - excess
+    is_noisy = (excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)) & (np.arange(len(orders)) > 0)
+    width = jnp.where(is_noisy, jnp.inf, -tails * variances)
+    chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
+    order, tail, deviation = orders[chosen], tails[chosen], jnp.sqrt(variances[chosen])
+    cumulant = cumulants[:, chosen][:, None]
     # What lies below the window is moved up to it; what lies above counts as infinite.
-    raised = jnp.log(below)[:, None, :] + candidates[:, None] * edges[:, None, 1:] - cumulants[:, :, None]
-    first = jnp.sum(raised <= (tails - jnp.log(copies))[:, None], axis=2)
-    log_delta = jnp.where(asked.is_epsilon, jnp.log(asked.value), least - LOOSENESS)
-    is_enough = above <= SPARED * aim * jnp.exp(log_delta) / copies
-    last = jnp.clip(first_index(is_enough), 1, CELLS)
-    shares = jnp.exp(weights - cumulants[:, :, None])
-    mean = jnp.sum(shares * losses[:, None, :], axis=2)
-    variance = jnp.sum(shares * (losses[:, None, :] - mean[:, :, None]) ** 2, axis=2)
-    deviations = of_sum(variance)
-    # The narrowest sum, where rounding does not tell.
-    width = jnp.where((excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)), jnp.inf, -tails * deviations)
-    width = width.at[0].set(-tails[0] * deviations[0])
-    chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(LOWER_ORDERS) - 1)
-
-    def at(rows: Array) -> Array:
-        return jnp.take(rows, chosen, axis=1)
-
-    def edge(index: Array) -> Array:
-        return jnp.take_along_axis(edges, index[:, None], axis=1)[:, 0]
-
-    high = edge(last)
-    low = jnp.minimum(edge(jnp.minimum(at(first), last - 1)), high)
-    shares, tail = at(shares), tails[chosen]
-    apart = jnp.clip(losses, low[:, None], high[:, None]) - at(mean)[:, None]
-    middle, spacing, costs, lengths = _apart(edges, jnp.exp(weights[:, 0] - cumulants[:, :1]), low, high)
+    raised = jnp.log(below) + order * edges[:, 1:] - cumulant
+    first = jnp.sum(raised <= tail - jnp.log(copies), axis=1)
+    delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
+    last = jnp.maximum(CELLS - jnp.sum(beyond + above <= SPARED * aim * delta / copies, axis=1), 1)
+    low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
+    middle, spacing, costs, lengths = _apart(edges, jnp.exp(logs + best * losses - cumulants[:, :1]), low, high)
     is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
     spacing = jnp.where(is_even[:, None], 1.0, spacing)
-    costs, lengths = jnp.where(is_even, 1.0, costs), jnp.where(is_even, high - low, lengths)
-    costs, lengths = jnp.where(runs, k * costs, 0.0), jnp.where(runs, lengths, 0.0)
+    lengths = jnp.where(runs, jnp.where(is_even, (high - low)[:, 0], lengths), 0.0)
     if len(k) > 1:
-        scale = _scales(costs, lengths, k)
+        scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
         lengths, spacing = lengths / scale, spacing * scale[:, None]
     mesh = SPARE * jnp.max(lengths) / (points - MARGIN)
 
     # Chernoff's bounds on where the sum lies.
-    span = jnp.max(jnp.where(runs, high - low, 0.0))
-    rate = 1 / jnp.maximum(jnp.sqrt(deviations[chosen]) / GENTLE, span)
+    shares = jnp.exp(logs + order * losses - cumulant)
+    mean = jnp.sum(shares * losses, axis=1, keepdims=True)
+    apart = jnp.clip(losses, low, high) - mean
+    span = jnp.max(jnp.where(runs, (high - low)[:, 0], 0.0))
+    rate = 1 / jnp.maximum(deviation / GENTLE, span)
     signed = jnp.asarray(np.concatenate([RATES, -RATES])) * rate
     grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[:, None] * apart[:, None, :]), 0.0)
-    grown = jnp.sum(shares[:, None, :] * grown, axis=2)
-    ends = (of_sum(jnp.log1p(grown)) - tail) / signed
-    ends = jnp.where(jnp.isfinite(ends), ends, jnp.sign(signed) * jnp.inf)
-    above_mean, below_mean = jnp.min(ends[: len(RATES)]) * WIDER, -jnp.max(ends[len(RATES) :]) * WIDER
+    ends = (of_sum(jnp.log1p(jnp.sum(shares[:, None, :] * grown, axis=2))) - tail) / signed
+    ends = jnp.where(jnp.isfinite(ends), jnp.abs(ends), jnp.inf).reshape(2, -1)
+    above_mean, below_mean = jnp.min(ends, axis=1) * WIDER
     width = above_mean + below_mean + 8 * mesh
     room = 1.0 * CIRCLE * points - 16
     turns = np.array([0.7, 0.85, 1.0])[:, None] * (2 * np.pi * FREQUENCIES / 4 / width) * apart[:, None, :]
     cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
     # What bounds the frequencies beyond those that are known gains about 1/2 with each step.
-    falls = (jnp.maximum(decay, -0.4 * copies) <= tail - jnp.log(room)) & ~jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
+    has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
+    falls = (jnp.maximum(decay, -0.4 * copies) <= tail - jnp.log(room)) & ~has_atoms
     is_whole = (width <= room * mesh) | ~falls
     # On a coarser mesh the same distances are fewer of its points.
     coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
     mesh, spacing = mesh * coarser, jnp.maximum(spacing / power_of_two(jnp.floor(jnp.log2(coarser))), 1.0)
-    return _Guess(candidates[chosen], mesh, is_whole, width, below_mean, rate, low, high, middle, spacing)
+    return _Guess(order, mesh, is_whole, width, below_mean, rate, low[:, 0], high[:, 0], middle, spacing)
 
 
 def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array, ...]:
@@ -369,13 +365,12 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
 
     ``shares`` (m, cells): of the tilted mass. In units of the least distance between points: powers of two.
     """
-    inside = jnp.clip(edges, low[:, None], high[:, None])
-    lengths = inside[:, 1:] - inside[:, :-1]
-    widths, below = edges[:, 1:] - edges[:, :-1], jnp.cumsum(shares, axis=1)
+    inside = jnp.clip(edges, low, high)
+    lengths, widths = inside[:, 1:] - inside[:, :-1], edges[:, 1:] - edges[:, :-1]
     # About that of the bulk: of half of the losses.
-    first, middle, last = (jnp.sum(below < part, axis=1) for part in (0.25, 0.5, 0.75))
-    last = jnp.minimum(last, CELLS - 1) + 1
-    begin, center, end = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (first, middle, last))
+    quarters = jnp.sum(running(shares)[:, None, :] < np.array([0.25, 0.5, 0.75])[:, None], axis=2)
+    quarters = jnp.minimum(quarters, CELLS - 1) + np.array([0, 0, 1])
+    begin, center, end = jnp.split(jnp.take_along_axis(edges, quarters, axis=1), 3, axis=1)
     half = end - begin
     wanted = jnp.floor(jnp.log2(0.5 / half * widths / shares) / 3)
     spacing = power_of_two(jnp.clip(jnp.nan_to_num(wanted), 0, WIDEST))
@@ -384,7 +379,7 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
     spacing = jnp.where(is_near, 1.0, spacing)
     most = jnp.max(jnp.where(lengths > 0, spacing, 1.0), axis=1, keepdims=True)
     spacing = jnp.where(lengths > 0, spacing, most)
-    return middle, spacing, jnp.sum(shares * spacing**2, axis=1), jnp.sum(lengths / spacing, axis=1)
+    return quarters[:, 1], spacing, jnp.sum(shares * spacing**2, axis=1), jnp.sum(lengths / spacing, axis=1)
 
 
 def _scales(costs: Array, lengths: Array, k: Array) -> Array:
@@ -404,12 +399,12 @@ def _scales(costs: Array, lengths: Array, k: Array) -> Array:
 def _laid(
     points: int, mesh: Array, edges: Array, p: Array, q: Array, known: Known, low: Array, high: Array, middle: Array,
     apart: Array,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """Returns how far apart the points of each block of one loss are, the first point, and the bin about the bulk.
+) -> tuple[Array, ...]:  # fmt: skip
+    """Returns the first point of one loss, the points' positions, the last that is kept, and the bin about the bulk.
 
-    Blocks are counted from the median to either side; of the distances where a block begins and where it ends it has
-    the smaller one. So the outermost may fall short of the window, and some more follow, each twice as wide as the
-    last. Losses in arithmetic progression have points that are equally far apart.
+    Blocks of points are counted from the median to either side; of the distances where a block begins and where it ends
+    it has the smaller one. So the outermost may fall short of the window, and some more follow, each twice as wide as
+    the last. Losses in arithmetic progression have points that are equally far apart.
 
     With a small sampling rate nearly all mass may lie within a cell. The lattice is laid such that the bin about it
     balances by itself: a point is at log P/Q of that bin, and the mass is represented without first-order loss, from
@@ -419,9 +414,9 @@ def _laid(
     inside = jnp.clip(edges, low, high)
     # Nor farther apart than a part of their distance from the bulk: about an infimum little mass would fall far.
     away = jnp.minimum(jnp.abs(edges[1:] - center), jnp.abs(edges[:-1] - center)) / AWAY
-    most = power_of_two(jnp.floor(jnp.log2(jnp.maximum(away / mesh, jnp.min(apart)))))
-    apart = jnp.minimum(apart, jnp.minimum(most, 2.0**WIDEST))
-    cells = jnp.concatenate([jnp.zeros(1), jnp.cumsum((inside[1:] - inside[:-1]) / (mesh * size * apart))])
+    most = power_of_two(jnp.minimum(jnp.floor(jnp.log2(jnp.maximum(away / mesh, jnp.min(apart)))), WIDEST))
+    apart = jnp.minimum(apart, most)
+    cells = jnp.concatenate([jnp.zeros(1), running((inside[1:] - inside[:-1]) / (mesh * size * apart))])
     at_middle = cells[middle]
     before = jnp.minimum(jnp.ceil(at_middle) + 2, BLOCKS - 2)
     ends = np.arange(BLOCKS + 1) - before + at_middle
@@ -429,26 +424,29 @@ def _laid(
     beyond = jnp.maximum(jnp.maximum(-ends[1:], ends[:-1] - cells[-1]), 0.0)
     spacing = jnp.minimum(at[:-1], at[1:]) * power_of_two(jnp.clip(jnp.floor(beyond), 0, FURTHER))
     # Losses in arithmetic progression.
-    is_even = jnp.isfinite(known.anchors[1] - known.anchors[0])
+    is_even, anchor = jnp.isfinite(known.anchors[1] - known.anchors[0]), known.anchors[0]
     even = power_of_two(jnp.maximum(jnp.ceil(jnp.log2((high - low) / (mesh * (points - 4)))), 0.0))
     spacing = jnp.where(is_even, even, spacing)
-    before_center = jnp.sum(jnp.where(np.arange(BLOCKS) < before, spacing, 0.0)) * size
-    start = jnp.where(is_even, low, center - mesh * before_center)
+    ahead = jnp.where(np.arange(BLOCKS) < before, spacing, 0.0)
+    start = jnp.where(is_even, low, center - mesh * size * jnp.sum(ahead))
 
     # The bin about the bulk: from one edge of the sketch to another.
     lowest = jnp.where(center - known.infimum < mesh, -1, jnp.sum(edges <= center - mesh / 2) - 1)
     highest = jnp.where(known.supremum - center < mesh, CELLS + 1, jnp.sum(edges < center + mesh / 2))
     index = np.arange(p.shape[0])
     within = (index > lowest) & ((index <= highest) | (highest > CELLS))
-    mass, of_q = (jnp.sum(jnp.where(within, part, 0.0)) for part in (p, q))
+    mass, of_q = jnp.sum(jnp.where(within, jnp.stack([p, q]), 0.0), axis=1)
     balance = jnp.log(mass) - jnp.log(of_q)
-    anchor = known.anchors[0]
-    is_bulk = (mass > 0.5 * jnp.sum(p)) & jnp.isfinite(balance) & jnp.isnan(anchor)
+    is_bulk = (mass > 0.5) & jnp.isfinite(balance) & jnp.isnan(anchor)
     point = jnp.where(is_bulk, balance, jnp.where(jnp.isfinite(anchor), anchor, center))
     unit = mesh * jnp.where(is_even, spacing[0], 1.0)
     count = (point - start) / unit
     count = jnp.where(is_even, jnp.ceil(count) + 1, jnp.round(count))
-    infinity = jnp.full(1, jnp.inf)
-    ends = jnp.concatenate([-infinity, edges, infinity])
+    start = point - unit * count
+    ends = jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(1, jnp.inf)])
     bulk = jnp.stack([ends[lowest + 1], ends[highest + 1]])
-    return spacing, point - unit * count, bulk, jnp.where(is_bulk, count, -1.0)
+    begins = size * (running(spacing) - spacing)
+    positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
+    # One point more: an atom at the end may have been rounded to the other side of it.
+    last = jnp.minimum(jnp.sum(positions < jnp.ceil((high - start) / mesh) + 1), points - 1)
+    return start, positions, last.astype(jnp.int32), bulk, jnp.where(is_bulk, count, -1.0)
