@@ -16,8 +16,8 @@ which is the evolving mesh of Ghazi, Kamath, Kumar and Manurangsi (2022) without
 
        |a + b e^(ix)| = sqrt((a + b)^2 - 2ab (1 - cos x)) <= a + b - (1 - cos x) ab / (a + b),
 
-   so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): for w from pi/(2m) to pi/m
-   it falls with w, and m = 1, 2, 4, ... reach from pi down to where the J frequencies end.
+   so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): up to w = pi/m it falls
+   with w, and m = 1, 2, 3, 4, 6, 8, ... reach from pi down to where the J frequencies end.
 4. *The window*: what lies outside of it, by Chernoff's bounds from the weights' own moments, is slack.
 
 Delta and epsilon are read off the spectrum by :mod:`.evaluate`.
@@ -49,8 +49,8 @@ from jaxacct.pytrees import of_each
 
 Tree = TypeVar("Tree")
 
-RUNGS = 24
-"""Most octaves of frequencies."""
+RUNGS = np.unique(np.concatenate([2.0 ** np.arange(24), 3 * 2.0 ** np.arange(22)]))
+"""Distances m of which overlaps are known, in mesh points. Any are sound."""
 
 LARGEST = 2.0**38
 """Most points of a circle: whole numbers times :data:`.plan.FREQUENCIES` stay exact."""
@@ -77,7 +77,7 @@ class Losses(NamedTuple):
     kappas: Float[Array, "2 rates"]
     """Of their sizes."""
     overlaps: Float[Array, "2 rungs"]
-    """H_m for m = 1, 2, 4, ..., rounded down."""
+    """H_m for m in :data:`RUNGS`, rounded down."""
     excess: Float[Array, " 2"]
     """How far the weights' sum is from 1, at most."""
     mean: Float[Array, ""]
@@ -306,8 +306,8 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
     log_total = jnp.max(log_mass) + jnp.log1p(slack[0] + cut + sums[4]) + order * masses.wrong
     apart = log_total - log_mass + 512 * u * (jnp.abs(log_total) + jnp.abs(log_mass))
 
-    # Positions are counted from the median of what is above.
-    origin = positions[jnp.minimum(jnp.sum(plan.running(weights[0]) < 0.5), points - 1)]
+    # Positions are counted from the point next to the mean of what is above.
+    origin = positions[jnp.minimum(jnp.sum(positions < jnp.sum(weights[0] * positions)), points - 1)]
     about = positions - origin
     kappa = log_moments(weights, about, chosen.rate, excess)
     values, error, overlaps = spectrum_of(points, weights, about, chosen)
@@ -360,7 +360,7 @@ def spectrum_of(points: int, weights: Array, about: Array, chosen: Plan) -> tupl
         circle = jnp.zeros((2, size)).at[:, index].add(weights)
         values = jnp.fft.rfft(circle)
         error = jnp.asarray(transform_error(size) + 8 * roundoff())
-        return values.real, -values.imag, error, jnp.zeros((2, RUNGS))
+        return values.real, -values.imag, error, jnp.zeros((2, len(RUNGS)))
 
     def low() -> tuple[Array, Array, Array, Array]:
         count, step = frequencies_for(points), 16
@@ -388,21 +388,21 @@ def exact_remainder(numbers: Array, length: Array) -> Array:
 
 
 def overlaps_of(weights: Array, positions: Array) -> Array:
-    """Returns H_m for m = 1, 2, 4, ..., each over the pairs of points that are m apart, (2, RUNGS)."""
+    """Returns H_m for m in :data:`RUNGS`, each over the pairs of points that are m apart, (2, rungs)."""
     points = positions.shape[0]
-    rungs = 2.0 ** np.arange(RUNGS)
     padded = jnp.concatenate([weights, jnp.zeros_like(weights)], axis=1)
     places = jnp.concatenate([positions, jnp.full(points, jnp.inf)])
+    # Points that are so many apart in their order may be any of the distances.
+    lags = jnp.asarray(RUNGS[RUNGS <= points / 4], jnp.int32)
 
     def add(i: Array, found: Array) -> Array:
-        lag = jnp.left_shift(jnp.int32(1), i.astype(jnp.int32))
-        other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lag), (2, points))
-        distance = jax.lax.dynamic_slice(places, (lag,), (points,)) - positions
-        is_rung = distance[:, None] == rungs[None, :]
+        other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lags[i]), (2, points))
+        distance = jax.lax.dynamic_slice(places, (lags[i],), (points,)) - positions
+        is_rung = distance[:, None] == RUNGS[None, :]
         pairs = weights * other / (weights + other + TINY)
         return found + jnp.matmul(pairs, is_rung.astype(weights.dtype), precision="highest") / 2
 
-    return jax.lax.fori_loop(0, int(math.log2(points)) - 1, add, jnp.zeros((2, RUNGS)))
+    return jax.lax.fori_loop(0, len(lags), add, jnp.zeros((2, len(RUNGS))))
 
 
 def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
@@ -417,19 +417,19 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     # What lies outside of the window.
     signed = jnp.asarray(np.concatenate([RATES, -RATES])) * chosen.rate
     kappa = all_.kappa + (count + 8) * u * all_.kappas
-    ends = jnp.where(signed > 0, first + length, first - 1)
-    outside = (kappa - signed * ends * (1 - 8 * u * jnp.sign(signed * ends))).reshape(2, 2, -1)
+    edges = signed * jnp.where(signed > 0, first + length, first - 1)
+    outside = (kappa - edges + 8 * u * jnp.abs(edges)).reshape(2, 2, -1)
     outside = jnp.min(jnp.where(jnp.isnan(outside), jnp.inf, outside), axis=2)
     outside = jnp.sum(jnp.exp(jnp.minimum(outside + 8 * u, 700.0)), axis=1)
 
-    # Frequencies beyond those that are known: in each octave the best of what the rungs that reach its end say.
-    octaves, beyond = math.pi * 0.5 ** np.arange(RUNGS + 1.0), 2 * math.pi * number / length
-    starts = jnp.maximum(np.append(octaves[1:], 0.0), beyond) * (1 - 8 * u)
+    # Frequencies beyond those that are known: from one pi/m to the one before, the best of what rungs up to m say.
+    ends, beyond = math.pi / RUNGS, 2 * math.pi * number / length
+    starts = jnp.maximum(np.append(ends[1:], 0.0), beyond) * (1 - 8 * u)
     # 1 - cos x = 2 sin^2(x/2); a sine errs by 4 units (:data:`jaxacct.elementary.ASSUMED`).
-    falls = 2 * jnp.sin(starts[:, None] * 2.0 ** np.arange(-1, RUNGS - 1)[None, :]) ** 2 * (1 - 64 * u)
-    falls = jnp.where(octaves[:, None] <= octaves[None, :-1], falls, 0.0)
+    falls = 2 * jnp.sin(starts[:, None] * (RUNGS / 2)) ** 2 * (1 - 64 * u)
+    falls = jnp.where(np.tri(len(RUNGS), dtype=bool), falls, 0.0)
     above = all_.excess[:, None] - jnp.max(falls[None] * all_.overlaps[:, None, :], axis=2)
-    log_beyond = jnp.max(jnp.where((octaves > beyond)[None], above, -jnp.inf), axis=1)
+    log_beyond = jnp.max(jnp.where((ends > beyond)[None], above, -jnp.inf), axis=1)
 
     frequencies = np.arange(size // 2 + 1)
     is_known = is_whole | (frequencies < number)

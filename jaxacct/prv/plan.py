@@ -445,7 +445,8 @@ def _laid(
     start = point - unit * count
     ends = jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(1, jnp.inf)])
     bulk = jnp.stack([ends[lowest + 1], ends[highest + 1]])
-    begins = size * (running(spacing) - spacing)
+    block = np.arange(BLOCKS)
+    begins = size * jnp.sum(jnp.where(block[:, None] > block, spacing, 0.0), axis=1)
     positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
     # One point more: an atom at the end may have been rounded to the other side of it.
     last = jnp.minimum(jnp.sum(positions < jnp.ceil((high - start) / mesh) + 1), points - 1)
