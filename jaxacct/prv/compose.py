@@ -196,14 +196,14 @@ def _masses(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Mass
     def raise_(cells: CellMasses, wrong: Array, state: Any) -> Any:
         """From the points to the bins, with the masses above."""
         _, chosen, found = state
-        rows = cells, wrong, known, losses_of(chosen), chosen.positions, chosen.last, chosen.bulk, chosen.center
+        rows = cells, wrong, known, losses_of(chosen), chosen.positions, chosen.kept, chosen.bulk, chosen.center
         upper, lost, edges = jax.vmap(functools.partial(_raised, chosen.mesh))(*rows)
         return bounded(edges), chosen, found._replace(upper=upper, lost=lost, wrong=wrong)
 
     def lower(cells: CellMasses, _: Array, state: Any) -> Any:
         """From the bins to the masses below."""
         boundaries, chosen, found = state
-        masses, relaxed = jax.vmap(_lowered)(cells, losses_of(chosen), chosen.last)
+        masses, relaxed = jax.vmap(_lowered)(cells, losses_of(chosen), chosen.kept)
         return boundaries, chosen, found._replace(lower=masses, relaxed=relaxed)
 
     def look(i: Array, state: Any) -> Any:
@@ -228,19 +228,22 @@ def losses_of(chosen: Plan) -> Float[Array, "m points"]:
 
 
 def _raised(
-    mesh: Array, cells: CellMasses, wrong: Array, known: Known, losses: Array, positions: Array, last: Array,
+    mesh: Array, cells: CellMasses, wrong: Array, known: Known, losses: Array, positions: Array, kept: Array,
     bulk: Array, center: Array,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Returns the masses above of one loss, those beyond the last point kept, and the edges of the bins.
+
+    What lies below the first point kept is moved up to it.
 
     The bin of an atom at the end of the losses has nothing else in it: for what it lacks beyond there is nothing to pay.
     """
     points, widths = len(losses), mesh * (positions[1:] - positions[:-1])
     here = np.arange(points)
     between = CellMasses(*(leaf[: points + 1] for leaf in cells))
-    masses = jnp.where(here <= last, raised(between, losses, widths, wrong), 0.0)
-    beyond = jnp.where(here >= last, (between.p + between.p_error)[1:], 0.0)
-    lost = jnp.sum(beyond) * (1 + 2 * points * roundoff())
+    masses, beyond = raised(between, losses, widths, wrong), (between.p + between.p_error)[1:]
+    ends = jnp.stack([jnp.where(here <= kept[0], masses, 0.0), jnp.where(here >= kept[1], beyond, 0.0)])
+    below, lost = jnp.sum(ends, axis=1) * (1 + 2 * points * roundoff())
+    masses = jnp.where(here == kept[0], below, jnp.where((here > kept[0]) & (here <= kept[1]), masses, 0.0))
     edges = balanced_edges(between.p[1:-1], losses, widths)
     least, most = (jnp.where(jnp.isfinite(known.anchors[1]), end, jnp.nan) for end in (known.infimum, known.supremum))
     edges = jnp.where(jnp.abs(losses[:-1] - least) < mesh / 4, least + 4 * wrong, edges)
@@ -253,19 +256,19 @@ def _raised(
     return masses, lost, edges
 
 
-def _lowered(cells: CellMasses, losses: Array, last: Array) -> tuple[Array, Array]:
-    """Returns the masses below of one loss, and by how much its losses are relaxed."""
-    points = len(losses)
+def _lowered(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Array]:
+    """Returns the masses below of one loss, none but on points that are kept, and by how much losses are relaxed."""
+    points, here = len(losses), np.arange(len(losses))
     around = CellMasses(*(leaf[:points] for leaf in cells))
     relaxed = relaxation(around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
-    return jnp.where(np.arange(points) <= last, lowered(around, losses, relaxed), 0.0), relaxed
+    return jnp.where((here >= kept[0]) & (here <= kept[1]), lowered(around, losses, relaxed), 0.0), relaxed
 
 
 def composed(parts: Parts, asked: Asked, points: int) -> Sum:
     """Returns the sum of all losses, on lattices of ``points`` points for each; the tilt is chosen for what is asked."""
     chosen, steps, masses = _masses(parts, asked, points)
 
-    rows = masses, losses_of(chosen), chosen.positions, chosen.last
+    rows = masses, losses_of(chosen), chosen.positions, chosen.kept
 
     def runs(i: Array | int) -> Losses:
         """Returns what all runs of a loss have."""
@@ -280,7 +283,7 @@ def composed(parts: Parts, asked: Asked, points: int) -> Sum:
     return _summed(points, chosen, every, len(steps))
 
 
-def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: Array, last: Array) -> Losses:
+def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: Array, kept: Array) -> Losses:
     """Returns what one run of a loss has."""
     u, order, both = roundoff(), chosen.order, jnp.stack([masses.upper, masses.lower])
     log_weights = jnp.log(both) + order * losses
@@ -296,13 +299,13 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
     magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * of_weight + 2 * jnp.where(has_mass, top - log_weights, 0.0)
     rounded = weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass))
     # What float64 flushed to zero is less than some of the smallest normal numbers at each point that is kept.
-    flushed = jnp.where(np.arange(points) <= last, jnp.exp(math.log(8 * TINY) + order * losses - log_mass[0]), 0.0)
+    flushed = jnp.where(np.arange(points) <= kept[1], jnp.exp(math.log(8 * TINY) + order * losses - log_mass[0]), 0.0)
     sums = jnp.sum(jnp.stack([weights[0], weights[1], rounded[0], rounded[1], flushed]), axis=1)
     slack = sums[2:4] * u + jnp.array([1.0, 0.0]) * sums[4] * (1 + 64 * u * (1 + order * jnp.max(jnp.abs(losses))))
     log_mass = log_mass[:, 0]
     excess = jnp.abs(sums[:2] - 1) + (points + 8) * u
     # Below stands the loss with what is beyond moved to the last point kept: tilted, at most what is above, and that.
-    cut = jnp.exp(jnp.log(masses.lost) + order * losses[last] - log_mass[0])
+    cut = jnp.exp(jnp.log(masses.lost) + order * losses[kept[1]] - log_mass[0])
     log_total = jnp.max(log_mass) + jnp.log1p(slack[0] + cut + sums[4]) + order * masses.wrong
     apart = log_total - log_mass + 512 * u * (jnp.abs(log_total) + jnp.abs(log_mass))
 

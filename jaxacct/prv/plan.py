@@ -174,8 +174,8 @@ class Plan(NamedTuple):
     """The first point."""
     positions: Float[Array, "m points"]
     """How far the points are from the first, in units of ``mesh``: whole numbers, apart by powers of two in blocks."""
-    last: Array
-    """Index of the last point that is kept, (m,): the loss is cut there."""
+    kept: Array
+    """Indices of the first and of the last point that is kept, (m, 2): the loss is cut there."""
     bulk: Float[Array, "m 2"]
     """Ends of the bin about the bulk, where that is as narrow as a cell: it balances at the point ``center``."""
     center: Float[Array, " m"]
@@ -325,7 +325,12 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
     last = jnp.maximum(CELLS - jnp.sum(beyond + above <= SPARED * aim * delta / copies, axis=1), 1)
     low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
-    middle, spacing, costs, lengths = _apart(edges, jnp.exp(logs + best * losses - cumulants[:, :1]), low, high)
+    # An atom on a point is as narrow as can be.
+    atom = known.anchors[:, :1]
+    holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
+    smooth = jnp.where(holds_atom, 0.0, jnp.exp(logs + best * losses - cumulants[:, :1]))
+    smooth = smooth / jnp.maximum(jnp.sum(smooth, axis=1, keepdims=True), TINY)
+    middle, spacing, costs, lengths = _apart(edges, smooth, low, high)
     is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
     spacing = jnp.where(is_even[:, None], 1.0, spacing)
     lengths = jnp.where(runs, jnp.where(is_even, (high - low)[:, 0], lengths), 0.0)
@@ -449,5 +454,6 @@ def _laid(
     begins = size * jnp.sum(jnp.where(block[:, None] > block, spacing, 0.0), axis=1)
     positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
     # One point more: an atom at the end may have been rounded to the other side of it.
-    last = jnp.minimum(jnp.sum(positions < jnp.ceil((high - start) / mesh) + 1), points - 1)
-    return start, positions, last.astype(jnp.int32), bulk, jnp.where(is_bulk, count, -1.0)
+    ends = jnp.stack([jnp.floor((low - start) / mesh) - 1, jnp.ceil((high - start) / mesh) + 1])
+    kept = jnp.clip(jnp.sum(positions < ends[:, None], axis=1), 0, points - 1).astype(jnp.int32)
+    return start, positions, kept, bulk, jnp.where(is_bulk, count, -1.0)
