@@ -286,7 +286,8 @@ def composed(parts: Parts, asked: Asked, points: int) -> Sum:
 def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: Array, kept: Array) -> Losses:
     """Returns what one run of a loss has."""
     u, order, both = roundoff(), chosen.order, jnp.stack([masses.upper, masses.lower])
-    log_weights = jnp.log(both) + order * losses
+    of_loss, logs = (order * losses)[None], jnp.log(both)
+    log_weights = logs + of_loss
     top = jnp.max(log_weights, axis=1, keepdims=True)
     weights = jnp.exp(log_weights - top)
     total = jnp.sum(weights, axis=1, keepdims=True)
@@ -295,11 +296,12 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
     # the top by 1, exp by 4 and the quotient by 1, log of the total by 4 of itself, log_mass by 1; the masses and the
     # sums before by 8. One more each covers the rounding of this line.
     has_mass = both > 0
-    of_mass, of_weight = (jnp.where(has_mass, jnp.abs(part), 0.0) for part in (jnp.log(both), log_weights))
-    magnitude = 5 * of_mass + 2 * jnp.abs(order * losses) + 2 * of_weight + 2 * jnp.where(has_mass, top - log_weights, 0.0)
+    of_mass, of_weight = (jnp.where(has_mass, jnp.abs(part), 0.0) for part in (logs, log_weights))
+    from_top = jnp.where(has_mass, top - log_weights, 0.0)
+    magnitude = 5 * of_mass + 2 * jnp.abs(of_loss) + 2 * of_weight + 2 * from_top
     rounded = weights * (magnitude + 16 + 5 * jnp.log(total) + 2 * jnp.abs(log_mass))
     # What float64 flushed to zero is less than some of the smallest normal numbers at each point that is kept.
-    flushed = jnp.where(np.arange(points) <= kept[1], jnp.exp(math.log(8 * TINY) + order * losses - log_mass[0]), 0.0)
+    flushed = jnp.where(np.arange(points) <= kept[1], jnp.exp(math.log(8 * TINY) + of_loss[0] - log_mass[0]), 0.0)
     sums = jnp.sum(jnp.stack([weights[0], weights[1], rounded[0], rounded[1], flushed]), axis=1)
     slack = sums[2:4] * u + jnp.array([1.0, 0.0]) * sums[4] * (1 + 64 * u * (1 + order * jnp.max(jnp.abs(losses))))
     log_mass = log_mass[:, 0]
@@ -333,7 +335,7 @@ def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Arr
     The rates are ``rate`` times those, of either sign; each is twice the one before, so e^(sx) - 1 = e is followed by
     e (e + 2), whose relative error is at most twice that of e and three units more.
     """
-    grown = jnp.expm1(jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate) * about)
+    grown = jnp.expm1(jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate * about)[None])
     every = [grown]
     for _ in RATES[1:]:
         every.append(every[-1] * (every[-1] + 2))
@@ -343,7 +345,7 @@ def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Arr
     sums = jnp.sum(jnp.stack([parts, jnp.abs(parts)]), axis=3)
     units = (weights.shape[1] + 64 + 16 * np.tile(2.0 ** np.arange(len(RATES)), 2)) * roundoff()
     # The exponent rounds by units of itself; of it no more is in play than doubles allow.
-    error = units * (8 + 750) * (sums[1] + roundoff())
+    error = units[None] * (8 + 750) * (sums[1] + roundoff())
     above = sums[0] + error + excess[:, None]
     above = jnp.where(jnp.isnan(above), jnp.inf, above)
     return log_complement(-above) + 16 * roundoff()
@@ -420,7 +422,7 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     # What lies outside of the window.
     signed = jnp.asarray(np.concatenate([RATES, -RATES])) * chosen.rate
     kappa = all_.kappa + (count + 8) * u * all_.kappas
-    edges = signed * jnp.where(signed > 0, first + length, first - 1)
+    edges = (signed * jnp.where(signed > 0, first + length, first - 1))[None]
     outside = (kappa - edges + 8 * u * jnp.abs(edges)).reshape(2, 2, -1)
     outside = jnp.min(jnp.where(jnp.isnan(outside), jnp.inf, outside), axis=2)
     outside = jnp.sum(jnp.exp(jnp.minimum(outside + 8 * u, 700.0)), axis=1)
@@ -429,20 +431,20 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     ends, beyond = math.pi / RUNGS, 2 * math.pi * number / length
     starts = jnp.maximum(np.append(ends[1:], 0.0), beyond) * (1 - 8 * u)
     # 1 - cos x = 2 sin^2(x/2); a sine errs by 4 units (:data:`jaxacct.elementary.ASSUMED`).
-    falls = 2 * jnp.sin(starts[:, None] * (RUNGS / 2)) ** 2 * (1 - 64 * u)
+    falls = 2 * jnp.sin(starts[:, None] * (RUNGS / 2)[None]) ** 2 * (1 - 64 * u)
     falls = jnp.where(np.tri(len(RUNGS), dtype=bool), falls, 0.0)
     above = all_.excess[:, None] - jnp.max(falls[None] * all_.overlaps[:, None, :], axis=2)
     log_beyond = jnp.max(jnp.where((ends > beyond)[None], above, -jnp.inf), axis=1)
 
     frequencies = np.arange(size // 2 + 1)
     is_known = is_whole | (frequencies < number)
-    modulus = jnp.where(is_known, jnp.exp(jnp.minimum(all_.log_modulus, 0.0)), 0.0)
+    modulus = jnp.where(is_known[None], jnp.exp(jnp.minimum(all_.log_modulus, 0.0)), 0.0)
     off = all_.off * many + (64 + count) * u * (1 + jnp.abs(all_.log_modulus) + all_.turns)
     off = modulus * jnp.expm1(off)
-    off = jnp.where(is_known, jnp.minimum(jnp.where(jnp.isnan(off), jnp.inf, off), 2.0), 0.0)
+    off = jnp.where(is_known[None], jnp.minimum(jnp.where(jnp.isnan(off), jnp.inf, off), 2.0), 0.0)
     # From the window's first point on.
     turns = exact_remainder(frequencies * exact_remainder(first, length), length) / length
-    sine, cosine = sine_and_cosine(all_.phase - 2 * math.pi * turns)
+    sine, cosine = sine_and_cosine(all_.phase - (2 * math.pi * turns)[None])
     twice = jnp.where((frequencies == 0) | (is_whole & (frequencies == size // 2)), 1.0, 2.0) / length
     mean_slack = all_.slack + all_.excess
     lower_slack = all_.slack * jnp.exp(all_.apart + all_.excess)
@@ -451,10 +453,12 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     # A step from one point to the next, at most, of what the sum has there that is read off.
     greatest = 1 / (mesh * order * (1 + order)) + 1
     real, imaginary = over_geometric(2 * math.pi / length * frequencies, mesh * jnp.stack([order, 1 + order]))
-    rounded = (512 + size // 2) * u * modulus * jnp.sum(jnp.hypot(real, imaginary), axis=0)
+    rounded = (512 + size // 2) * u * modulus * jnp.sum(jnp.hypot(real, imaginary), axis=0)[None]
+    twice = twice[None]
     error = jnp.sum(twice * (off * greatest + rounded), axis=1) * (1 + 1e-9)
-    a, b = twice * modulus * cosine, twice * modulus * sine
-    series = jnp.stack([a[:, None] * real - b[:, None] * imaginary, a[:, None] * imaginary + b[:, None] * real])
+    a, b = (twice * modulus * part for part in (cosine, sine))
+    a, b, real, imaginary = a[:, None], b[:, None], real[None], imaginary[None]
+    series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real])
     shift = all_.shift + 16 * u * (count + 1) * (all_.largest + mesh * jnp.abs(first) + mesh * length)
     return Sum(
         series=series,
@@ -466,7 +470,7 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
 
 def over_geometric(angles: Array, rates: Array) -> tuple[Array, Array]:
     """Returns 1 / (1 - e^(-rate - i angle)), a sum of e^(-(rate + i angle) n) over n >= 0, in two parts (rates, n)."""
-    (cosine, sine), decay = turned(angles), jnp.exp(-rates)[:, None]
+    (cosine, sine), decay = turned(angles[None]), jnp.exp(-rates)[:, None]
     real, imaginary = -jnp.expm1(-rates)[:, None] - decay * cosine, decay * sine
     square = real**2 + imaginary**2
     return real / square, -imaginary / square

@@ -23,7 +23,7 @@ from jaxacct.prv import accountant
 from jaxacct.prv.compose import Sum
 from jaxacct.prv.evaluate import bounds_on_delta, infinite_share
 from jaxacct.prv.kernel import summed
-from jaxacct.prv.refine import AIMED, LEAST
+from jaxacct.prv.refine import LEAST, aimed_at
 from jaxacct.pytrees import register_dataclass
 from jaxacct.question import ForDelta
 
@@ -108,7 +108,7 @@ def _profile(parts: Parts, epsilons: Any, points: int) -> tuple[list[Range], Fac
 @compiled(static=("points",))
 def _deltas(points: int, parts: Parts, references: Array, epsilons: Array) -> Range:
     """Returns the best bounds of compositions tilted for each of the references."""
-    facts, goal = facts_of(parts), (jnp.asarray(AIMED * ForDelta.tolerance), jnp.zeros(()))
+    facts, goal = facts_of(parts), (jnp.asarray(aimed_at(ForDelta, points)), jnp.zeros(()))
 
     def bounded(reference: Array) -> Array:
         found = summed(parts, facts, ForDelta(reference), goal, points)

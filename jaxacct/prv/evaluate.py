@@ -70,8 +70,9 @@ def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | floa
     sine, cosine = sine_and_cosine(2 * math.pi * turns)
     # Sums from that point on, and from the end, which is where the window begins: round and round the circle.
     real, imaginary = reader.series
-    sums = jnp.sum(jnp.stack([real * cosine + imaginary * sine, real]), axis=2)
-    falls = jnp.exp(-jnp.stack([over, beyond])[:, None] * jnp.stack([order, 1 + order]))
+    here = real * cosine[None] + imaginary * sine[None]
+    sums = jnp.sum(jnp.stack([here, real]), axis=2)
+    falls = jnp.exp(-jnp.stack([over, beyond])[:, None] * jnp.stack([order, 1 + order])[None])
     tilted, discounted = sums[0] * falls[0] - sums[1] * falls[1]
     value = tilted - discounted + counted * reader.allowance
     log_sum = jnp.log(jnp.maximum(value, 0.0))

@@ -91,6 +91,9 @@ AWAY = 12
 NEAR = 1.25
 """How far from the median points are densest, over the width of half of the losses."""
 
+STEADY = 0.22
+"""Nats, with each step, by which what bounds frequencies beyond those that are known falls at the least. A guess."""
+
 ALIKE, FINEST = 1.25, 128
 """By how much the cost of all may rise so that the finest of the meshes is not much finer than the others; and the
 least number of steps on the finest one: nothing else makes a spectrum fall at its highest frequencies."""
@@ -284,7 +287,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         Namely, of all orders (n,), the exponents of the bounds, cumulants (m, n), and the sum's variances.
         """
         orders = found[0] * jnp.asarray(LOOKS)[i]
-        weights = logs[:, None, :] + orders[:, None] * losses[:, None, :]
+        weights = logs[:, None, :] + orders[None, :, None] * losses[:, None, :]
         top = jnp.max(weights, axis=2, keepdims=True)
         weights = jnp.exp(weights - top)
         total, mean = jnp.sum(weights, axis=2, keepdims=True), jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True)
@@ -303,7 +306,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         return best, epsilon, orders, loss, cumulants, of_sum(squares / total[:, :, 0])
 
     nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
-    begin = jnp.ones_like(asked.value), asked.value, nothing, nothing, nothing + jnp.zeros_like(p[:, :1]), nothing
+    begin = jnp.ones_like(asked.value), asked.value, nothing, nothing, nothing[None] + jnp.zeros_like(p[:, :1]), nothing
     _, epsilon, orders, loss, cumulants, variances = jax.lax.fori_loop(0, len(LOOKS), look, begin)
     best = orders[0]
     of_epsilon = (asked.relative * epsilon + asked.absolute) * best
@@ -330,7 +333,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
     smooth = jnp.where(holds_atom, 0.0, jnp.exp(logs + best * losses - cumulants[:, :1]))
     smooth = smooth / jnp.maximum(jnp.sum(smooth, axis=1, keepdims=True), TINY)
-    middle, spacing, costs, lengths = _apart(edges, smooth, low, high)
+    middle, half, spacing, costs, lengths = _apart(edges, smooth, low, high)
     is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
     spacing = jnp.where(is_even[:, None], 1.0, spacing)
     lengths = jnp.where(runs, jnp.where(is_even, (high - low)[:, 0], lengths), 0.0)
@@ -346,18 +349,24 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     span = jnp.max(jnp.where(runs, (high - low)[:, 0], 0.0))
     rate = 1 / jnp.maximum(deviation / GENTLE, span)
     signed = jnp.asarray(np.concatenate([RATES, -RATES])) * rate
-    grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[:, None] * apart[:, None, :]), 0.0)
+    grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[None, :, None] * apart[:, None, :]), 0.0)
     ends = (of_sum(jnp.log1p(jnp.sum(shares[:, None, :] * grown, axis=2))) - tail) / signed
     ends = jnp.where(jnp.isfinite(ends), jnp.abs(ends), jnp.inf).reshape(2, -1)
     above_mean, below_mean = jnp.min(ends, axis=1) * WIDER
     width = above_mean + below_mean + 8 * mesh
     room = 1.0 * CIRCLE * points - 16
-    turns = np.array([0.7, 0.85, 1.0])[:, None] * (2 * np.pi * FREQUENCIES / 4 / width) * apart[:, None, :]
+    turns = np.array([0.7, 0.85, 1.0])[None, :, None] * (2 * np.pi * FREQUENCIES / 4 / width) * apart[:, None, :]
     cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
-    # What bounds the frequencies beyond those that are known gains about 1/2 with each step.
+    # What bounds frequencies beyond those that are known, up to pi over a distance, gains with each step whose points
+    # are as near to one another as that by what its law, if normal, has in common with itself so far off.
+    apart = mesh * np.exp2(np.arange(WIDEST + 1.0))
+    least = mesh * jnp.min(spacing, axis=1, keepdims=True)
+    overlap = jnp.exp(-0.23 * (apart[None] / half) ** 2)
+    steady = of_sum(jnp.where(least <= apart[None], STEADY * overlap, 0.0))
+    steady = jnp.min(jnp.where(apart < width / (2 * FREQUENCIES), steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
-    falls = (jnp.maximum(decay, -0.4 * copies) <= tail - jnp.log(room)) & ~has_atoms
+    falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms
     is_whole = (width <= room * mesh) | ~falls
     # On a coarser mesh the same distances are fewer of its points.
     coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
@@ -366,15 +375,16 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
 
 
 def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array, ...]:
-    """Returns the edge of the median, how far apart points are to be (m, cells), what it costs and how many they are.
+    """Returns the edge of the median, the width of half of the losses (m, 1), how far apart points are to be (m, cells),
+    what it costs and how many they are.
 
     ``shares`` (m, cells): of the tilted mass. In units of the least distance between points: powers of two.
     """
     inside = jnp.clip(edges, low, high)
     lengths, widths = inside[:, 1:] - inside[:, :-1], edges[:, 1:] - edges[:, :-1]
     # About that of the bulk: of half of the losses.
-    quarters = jnp.sum(running(shares)[:, None, :] < np.array([0.25, 0.5, 0.75])[:, None], axis=2)
-    quarters = jnp.minimum(quarters, CELLS - 1) + np.array([0, 0, 1])
+    quarters = jnp.sum(running(shares)[:, None, :] < np.array([0.25, 0.5, 0.75])[None, :, None], axis=2)
+    quarters = jnp.minimum(quarters, CELLS - 1) + np.array([[0, 0, 1]])
     begin, center, end = jnp.split(jnp.take_along_axis(edges, quarters, axis=1), 3, axis=1)
     half = end - begin
     wanted = jnp.floor(jnp.log2(0.5 / half * widths / shares) / 3)
@@ -384,7 +394,7 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
     spacing = jnp.where(is_near, 1.0, spacing)
     most = jnp.max(jnp.where(lengths > 0, spacing, 1.0), axis=1, keepdims=True)
     spacing = jnp.where(lengths > 0, spacing, most)
-    return quarters[:, 1], spacing, jnp.sum(shares * spacing**2, axis=1), jnp.sum(lengths / spacing, axis=1)
+    return quarters[:, 1], half, spacing, jnp.sum(shares * spacing**2, axis=1), jnp.sum(lengths / spacing, axis=1)
 
 
 def _scales(costs: Array, lengths: Array, k: Array) -> Array:
@@ -440,7 +450,7 @@ def _laid(
     highest = jnp.where(known.supremum - center < mesh, CELLS + 1, jnp.sum(edges < center + mesh / 2))
     index = np.arange(p.shape[0])
     within = (index > lowest) & ((index <= highest) | (highest > CELLS))
-    mass, of_q = jnp.sum(jnp.where(within, jnp.stack([p, q]), 0.0), axis=1)
+    mass, of_q = jnp.sum(jnp.where(within[None], jnp.stack([p, q]), 0.0), axis=1)
     balance = jnp.log(mass) - jnp.log(of_q)
     is_bulk = (mass > 0.5) & jnp.isfinite(balance) & jnp.isnan(anchor)
     point = jnp.where(is_bulk, balance, jnp.where(jnp.isfinite(anchor), anchor, center))
@@ -451,9 +461,10 @@ def _laid(
     ends = jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(1, jnp.inf)])
     bulk = jnp.stack([ends[lowest + 1], ends[highest + 1]])
     block = np.arange(BLOCKS)
-    begins = size * jnp.sum(jnp.where(block[:, None] > block, spacing, 0.0), axis=1)
+    begins = size * jnp.sum(jnp.where(block[:, None] > block[None], spacing[None], 0.0), axis=1)
     positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
     # One point more: an atom at the end may have been rounded to the other side of it.
-    ends = jnp.stack([jnp.floor((low - start) / mesh) - 1, jnp.ceil((high - start) / mesh) + 1])
-    kept = jnp.clip(jnp.sum(positions < ends[:, None], axis=1), 0, points - 1).astype(jnp.int32)
+    ends = jnp.stack([jnp.floor((low - start) / mesh), jnp.ceil((high - start) / mesh) + 1])
+    kept = jnp.sum(positions[None] < ends[:, None], axis=1) - np.array([1, 0])
+    kept = jnp.clip(kept, 0, points - 1).astype(jnp.int32)
     return start, positions, kept, bulk, jnp.where(is_bulk, count, -1.0)
