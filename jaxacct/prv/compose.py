@@ -16,8 +16,8 @@ which is the evolving mesh of Ghazi, Kamath, Kumar and Manurangsi (2022) without
 
        |a + b e^(ix)| = sqrt((a + b)^2 - 2ab (1 - cos x)) <= a + b - (1 - cos x) ab / (a + b),
 
-   so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): up to w = pi/m it falls
-   with w, and m = 1, 2, 3, 4, 6, 8, ... reach from pi down to where the J frequencies end.
+   so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): the best of m = 1, 2,
+   3, 4, 6, 8, ... is at most 1 - 3/2 H_m anywhere from pi down to where the J frequencies end.
 4. *The window*: what lies outside of it, by Chernoff's bounds from the weights' own moments, is slack.
 
 Delta and epsilon are read off the spectrum by :mod:`.evaluate`.
@@ -51,6 +51,9 @@ Tree = TypeVar("Tree")
 
 RUNGS = np.unique(np.concatenate([2.0 ** np.arange(24), 3 * 2.0 ** np.arange(22)]))
 """Distances m of which overlaps are known, in mesh points. Any are sound."""
+
+ENDS = np.sort(math.pi / np.append(RUNGS, 1.5))[::-1]
+"""Ends of intervals of frequencies, from pi down."""
 
 LARGEST = 2.0**38
 """Most points of a circle: whole numbers times :data:`.plan.FREQUENCIES` stay exact."""
@@ -332,21 +335,21 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
 def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Array:
     """Returns upper bounds on the logs of the means of e^(sY), (2, rates), Y in mesh points, s :data:`.plan.RATES`.
 
-    The rates are ``rate`` times those, of either sign; each is twice the one before, so e^(sx) - 1 = e is followed by
-    e (e + 2), whose relative error is at most twice that of e and three units more.
+    The rates are ``rate`` times those, of either sign; each is twice the one before. If an exponent is at most X in size,
+    e = e^x - 1 has a relative error of at most 8 units (:data:`jaxacct.elementary.ASSUMED`) and 2 (1 + X) for the
+    exponent's; e (e + 2), which follows it, twice that of e and three units more.
     """
-    grown = jnp.expm1(jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate * about)[None])
-    every = [grown]
+    exponents = jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate * about)[None]
+    largest = jnp.max(jnp.where(weights > 0, jnp.abs(exponents), 0.0))
+    every = [jnp.expm1(exponents)]
     for _ in RATES[1:]:
         every.append(every[-1] * (every[-1] + 2))
     grown = jnp.stack(every, axis=1).reshape(1, 2 * len(RATES), -1)
     # 0 times infinity is 0 where there is no weight.
     parts = jnp.where(weights[:, None, :] > 0, weights[:, None, :] * grown, 0.0)
     sums = jnp.sum(jnp.stack([parts, jnp.abs(parts)]), axis=3)
-    units = (weights.shape[1] + 64 + 16 * np.tile(2.0 ** np.arange(len(RATES)), 2)) * roundoff()
-    # The exponent rounds by units of itself; of it no more is in play than doubles allow.
-    error = units[None] * (8 + 750) * (sums[1] + roundoff())
-    above = sums[0] + error + excess[:, None]
+    units = weights.shape[1] + 64 + np.tile(RATES, 2) * (16 + 4 * largest)
+    above = sums[0] + units[None] * roundoff() * (sums[1] + roundoff()) + excess[:, None]
     above = jnp.where(jnp.isnan(above), jnp.inf, above)
     return log_complement(-above) + 16 * roundoff()
 
@@ -427,14 +430,14 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     outside = jnp.min(jnp.where(jnp.isnan(outside), jnp.inf, outside), axis=2)
     outside = jnp.sum(jnp.exp(jnp.minimum(outside + 8 * u, 700.0)), axis=1)
 
-    # Frequencies beyond those that are known: from one pi/m to the one before, the best of what rungs up to m say.
-    ends, beyond = math.pi / RUNGS, 2 * math.pi * number / length
-    starts = jnp.maximum(np.append(ends[1:], 0.0), beyond) * (1 - 8 * u)
-    # 1 - cos x = 2 sin^2(x/2); a sine errs by 4 units (:data:`jaxacct.elementary.ASSUMED`).
-    falls = 2 * jnp.sin(starts[:, None] * (RUNGS / 2)[None]) ** 2 * (1 - 64 * u)
-    falls = jnp.where(np.tri(len(RUNGS), dtype=bool), falls, 0.0)
+    # Frequencies beyond those that are known: from each of ENDS to the one before, the best of what rungs say. In one
+    # turn 1 - cos mw, 2 sin(mw/2)^2, is least at an end; a sine errs by 4 units (:data:`jaxacct.elementary.ASSUMED`).
+    beyond = 2 * math.pi * number / length
+    starts = jnp.maximum(np.append(ENDS[1:], 0.0), beyond) * (1 - 8 * u)
+    falls = jnp.sin(jnp.stack([starts, jnp.asarray(ENDS)])[:, :, None] * (RUNGS / 2)[None, None]) ** 2
+    falls = jnp.where(ENDS[:, None] * RUNGS[None] < 1.99 * np.pi, 2 * jnp.min(falls, axis=0) * (1 - 64 * u), 0.0)
     above = all_.excess[:, None] - jnp.max(falls[None] * all_.overlaps[:, None, :], axis=2)
-    log_beyond = jnp.max(jnp.where((ends > beyond)[None], above, -jnp.inf), axis=1)
+    log_beyond = jnp.max(jnp.where((ENDS > beyond)[None], above, -jnp.inf), axis=1)
 
     frequencies = np.arange(size // 2 + 1)
     is_known = is_whole | (frequencies < number)

@@ -85,6 +85,10 @@ WIDEST = 24
 FURTHER = 3
 """Most doublings of it beyond the window."""
 
+STEEP = np.exp2(np.minimum(3.0 * np.abs(np.subtract.outer(np.arange(BLOCKS), np.arange(BLOCKS))), 60))
+"""How many times as far apart points may be in a block as in another: 8 from one to the next, for what a narrow bin
+leaves to a wide one beside it falls far."""
+
 AWAY = 12
 """Least distance from the bulk over that between points there."""
 
@@ -93,6 +97,10 @@ NEAR = 1.25
 
 STEADY = 0.22
 """Nats, with each step, by which what bounds frequencies beyond those that are known falls at the least. A guess."""
+
+_DISTANCES = np.exp2(np.arange(WIDEST + 1.0))
+GAINS = np.tril(2 * np.sin(np.pi / 3 * _DISTANCES[None, :] / _DISTANCES[:, None]) ** 2)
+"""1 - cos(m w) at w = 2 pi / 3 n, n and m powers of two, m at most n: about the least there is near by."""
 
 ALIKE, FINEST = 1.25, 128
 """By how much the cost of all may rise so that the finest of the meshes is not much finer than the others; and the
@@ -360,10 +368,12 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
     # What bounds frequencies beyond those that are known, up to pi over a distance, gains with each step whose points
     # are as near to one another as that by what its law, if normal, has in common with itself so far off.
-    apart = mesh * np.exp2(np.arange(WIDEST + 1.0))
+    apart = mesh * _DISTANCES
     least = mesh * jnp.min(spacing, axis=1, keepdims=True)
     overlap = jnp.exp(-0.23 * (apart[None] / half) ** 2)
     steady = of_sum(jnp.where(least <= apart[None], STEADY * overlap, 0.0))
+    # At pi over a distance the best of what nearer ones say.
+    steady = jnp.max(GAINS * steady[None], axis=1)
     steady = jnp.min(jnp.where(apart < width / (2 * FREQUENCIES), steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
     falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms
@@ -389,11 +399,12 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
     half = end - begin
     wanted = jnp.floor(jnp.log2(0.5 / half * widths / shares) / 3)
     spacing = power_of_two(jnp.clip(jnp.nan_to_num(wanted), 0, WIDEST))
-    # Where a rare loss's bulk ends there is little, but it balances there. Beyond the window as within.
+    # Where a rare loss's bulk ends there is little, but it balances there. Beyond the window as at its ends.
     is_near = jnp.minimum(jnp.abs(inside[:, 1:] - center), jnp.abs(inside[:, :-1] - center)) <= NEAR * half
     spacing = jnp.where(is_near, 1.0, spacing)
-    most = jnp.max(jnp.where(lengths > 0, spacing, 1.0), axis=1, keepdims=True)
-    spacing = jnp.where(lengths > 0, spacing, most)
+    first, last = jnp.sum(edges[:, 1:] <= low, axis=1), jnp.sum(edges[:, :-1] < high, axis=1) - 1
+    nearest = jnp.clip(np.arange(CELLS)[None], first[:, None], last[:, None])
+    spacing = jnp.take_along_axis(spacing, nearest, axis=1)
     return quarters[:, 1], half, spacing, jnp.sum(shares * spacing**2, axis=1), jnp.sum(lengths / spacing, axis=1)
 
 
@@ -438,6 +449,7 @@ def _laid(
     at = apart[jnp.sum(cells[None, 1:-1] <= ends[:, None], axis=1)]
     beyond = jnp.maximum(jnp.maximum(-ends[1:], ends[:-1] - cells[-1]), 0.0)
     spacing = jnp.minimum(at[:-1], at[1:]) * power_of_two(jnp.clip(jnp.floor(beyond), 0, FURTHER))
+    spacing = jnp.min(spacing[None] * STEEP, axis=1)
     # Losses in arithmetic progression.
     is_even, anchor = jnp.isfinite(known.anchors[1] - known.anchors[0]), known.anchors[0]
     even = power_of_two(jnp.maximum(jnp.ceil(jnp.log2((high - low) / (mesh * (points - 4)))), 0.0))
