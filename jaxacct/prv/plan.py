@@ -363,7 +363,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     above_mean, below_mean = jnp.min(ends, axis=1) * WIDER
     width = above_mean + below_mean + 8 * mesh
     room = 1.0 * CIRCLE * points - 16
-    turns = np.array([0.7, 0.85, 1.0])[None, :, None] * (2 * np.pi * FREQUENCIES / 4 / width) * apart[:, None, :]
+    turns = np.array([0.7, 0.85, 1.0])[None, :, None] * (2 * np.pi * frequencies_for(points) / 4 / width) * apart[:, None, :]
     cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
     # What bounds frequencies beyond those that are known, up to pi over a distance, gains with each step whose points
@@ -374,7 +374,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     steady = of_sum(jnp.where(least <= apart[None], STEADY * overlap, 0.0))
     # At pi over a distance the best of what nearer ones say.
     steady = jnp.max(GAINS * steady[None], axis=1)
-    steady = jnp.min(jnp.where(apart < width / (2 * FREQUENCIES), steady, jnp.inf))
+    is_beyond = (apart < width / (2 * frequencies_for(points))) | (_DISTANCES == 1)
+    steady = jnp.min(jnp.where(is_beyond, steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
     falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms
     is_whole = (width <= room * mesh) | ~falls
