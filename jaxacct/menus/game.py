@@ -29,15 +29,14 @@ in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bou
   (1 - e^(eps - L))+ <= e^(t (L - eps)) t^t/(1 + t)^(1 + t), the true W is nowhere above G_r = max(that constant at L =
   0, max over j of T_j G_(r - c_j)), T_j the tilted mass of the true loss: the Rényi bound of order 1 + t.
 * Errors. E of :class:`~jaxacct.prv.lattice.LossLattice`, of tilted mass s_j, changes an expectation of the true V,
-  whose F is convex, by at most s_j G. A convolution by transforms of N points, each wrong by f = log2(N)
-  TRANSFORM_ERROR in L2 (and entry by entry relative to M_j, the sum of the weights), errs in each entry by at most
+  whose F is convex, by at most s_j G. A convolution by transforms of N points, each wrong by f =
+  transform_error(N) in L2 (and entry by entry relative to M_j, the sum of the weights), errs in each entry by at most
   M_j |X|_2 (3 f + 16 u) to first order. Both are added at every level, and so go through all that follows.
   So is what float64 flushes to zero: a tilt that is too high for it makes the values infinite, not 0.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -144,7 +143,7 @@ def solve(
     up = 1 + relative
     safe, sign = jnp.where(is_upper, up, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
     masses = jnp.sum(losses.weights, axis=-1) * (1 + 2 * n * u)
-    wrong = masses * (3 * math.log2(n) * TRANSFORM_ERROR + 16 * u) * (1 + 1e-9)
+    wrong = masses * (3 * transform_error(n) + 16 * u) * (1 + 1e-9)
     # What every level needs is made here: a loop that was compiled fast would make it again each time. From below there
     # is no ceiling, and nothing beyond the window but stopping.
     transforms = jnp.conj(jnp.fft.rfft(losses.weights)) * safe[..., None]

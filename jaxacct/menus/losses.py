@@ -19,15 +19,20 @@ from jaxacct.menus.game import Losses, Window
 from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, outside
 from jaxacct.programs import compiled
 from jaxacct.prv.discretize import balanced_edges, lowered
-from jaxacct.prv.evaluate import LOG_MASS_ROUNDINGS
-from jaxacct.prv.kernel import composed_apart, infinite_share
-from jaxacct.prv.lattice import LossLattice
-from jaxacct.prv.plan import ORDERS
-from jaxacct.prv.sketch import sketched
+from jaxacct.prv.lattice import LossLattice, lattices_apart, masses_above
 from jaxacct.question import ForDelta
 
-POINTS = 2**13
-"""Of the finer meshes that blocks are composed on."""
+POINTS = 2**12
+"""Points of each loss that blocks are composed of; their sums have some times as many. Tightness and speed only."""
+
+ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
+"""Orders of the tilt that choices are made among."""
+
+ROUNDING = 1e-14
+"""Share of the largest weight below which a transform's rounding is what there is. For choices alone."""
+
+FEW_POINTS = 2**9
+"""Points of a loss by which runs are guessed."""
 
 RESOLUTION = 12.0
 """Points of the lattice to a standard deviation of the narrowest item: splitting a loss between two points adds h^2/6
@@ -70,17 +75,23 @@ class Guarantee(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block's loss in one direction: above and below (2, points), and its infinite mass (2,)."""
+    """A block's loss in one direction."""
 
-    lattices: LossLattice
-    infinite: Float[Array, " 2"]
+    lattice: LossLattice
+
+    @property
+    def infinite(self) -> Float[Array, " 2"]:
+        """Its infinite mass, at most and at least."""
+        return self.lattice.infinite
 
     def masses(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the losses and the masses above, (points,), for choices that no bound depends on."""
-        upper: Any = jax.tree.map(lambda leaf: np.asarray(leaf)[0], self.lattices)
-        losses = upper.start + upper.mesh * np.arange(upper.weights.size)
+        found: Any = self.lattice
+        losses = found.start + found.mesh * np.arange(found.weights.shape[1])
+        weights = found.weights[0]
         with np.errstate(all="ignore"):
-            return losses, upper.weights * np.exp(upper.log_mass - upper.order * losses)
+            masses = weights * np.exp(found.log_mass[0] - found.order * losses)
+        return losses, np.where(weights > ROUNDING * np.max(weights), np.minimum(masses, 1.0), 0.0)
 
 
 def blocks_of(
@@ -96,13 +107,12 @@ def blocks_of(
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        sums = composed_apart(of_items, list(shares), ForDelta(np.float64(epsilon)), POINTS)
-        rows.append([Block(sum_.lattices, infinite_share(sum_.facts, sum_.lost)) for sum_ in map(outside, sums)])
+        rows.append([Block(outside(found)) for found in lattices_apart(of_items, shares, epsilon, POINTS)])
     return rows
 
 
 def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
-    """Returns about how many runs a budget pays for: by Chernoff bounds of what is sketched for the mesh anyway.
+    """Returns about how many runs a budget pays for: by Chernoff bounds of the masses of a mesh.
 
     In the scope of programs. Cumulants are those of q phi, phi = e^((1 + t) y) - 1 - (1 + t)(e^y - 1) >= 0: what the
     small losses of most mechanisms sum to is of the order of their squares, and would drown in 1.
@@ -110,15 +120,13 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
     fewest = float(validation.MOST_COUNT)
     spread = math.log(SPREAD * guarantee.delta)
     for parts in directed_parts(mechanism, 1, guarantee.relation):
-        cumulants, infinite = np.zeros(ORDERS.size), 0.0
-        for pairs, counts in parts:
-            asked = np.float64(guarantee.epsilon), np.bool_(False), np.float64(POINTS)
-            sketch = outside(sketched(pairs, np.sum(counts), *asked))
-            infinite += 0.0 if sketch.known.mass is None else float(np.sum(counts * sketch.known.mass[0]))
-            with np.errstate(all="ignore"):
-                for run, p, y in zip(counts, sketch.p, sketch.losses, strict=True):
-                    phi = np.expm1((1 + ORDERS[:, None]) * y) - (1 + ORDERS[:, None]) * np.expm1(y)
-                    cumulants += run * np.log1p(np.sum(np.where(p > 0, p * np.exp(-y) * phi, 0.0), axis=1))
+        losses, masses, facts = outside(masses_above(FEW_POINTS, parts, ForDelta(np.float64(guarantee.epsilon))))
+        cumulants, infinite = np.zeros(ORDERS.size), 0.0 if facts.masses is None else float(facts.masses[0])
+        counts = np.concatenate([steps for _, steps in parts])
+        with np.errstate(all="ignore"):
+            for run, p, y in zip(counts, masses, losses, strict=True):
+                phi = np.expm1((1 + ORDERS[:, None]) * y) - (1 + ORDERS[:, None]) * np.expm1(y)
+                cumulants += run * np.log1p(np.sum(np.where(p > 0, p * np.exp(-y) * phi, 0.0), axis=1))
         with np.errstate(all="ignore"):
             of_orders = (spread + ORDERS * guarantee.epsilon - _PEAKS) / cumulants
             fewest = min(fewest, np.nanmax(of_orders, initial=0.0), guarantee.delta / np.float64(infinite))
@@ -164,7 +172,7 @@ def window_for(
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
     points = length_class(math.ceil(top / mesh) + most - start + 1)
-    tilts: Any = np.asarray([row[0].lattices.order[0] for row in rows])
+    tilts: Any = np.asarray([row[0].lattice.order for row in rows])
     numbers: list[Any] = [np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts]
     return Window(*numbers), points
 
@@ -194,8 +202,7 @@ def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side
     found = [
         [
             gridded(
-                points, not side, jax.tree.map(lambda leaf: leaf[side], block.lattices), block.infinite[side],
-                window.mesh, least, most, order,
+                points, not side, block.lattice, block.infinite[side], window.mesh, least, most, order,
             )
             for block in row
         ]
@@ -222,21 +229,23 @@ def gridded(
     stay; what lies above the last point is infinite, what lies below the first is raised to it. Below, bins of atoms
     are balanced on the points as those of a pair are (:func:`jaxacct.prv.discretize.lowered`).
     """
-    u, h, n = UNIT_ROUNDOFF, mesh, lattice.points
-    at = lattice.losses
+    u, h, side = UNIT_ROUNDOFF, mesh, int(not is_upper)
+    own, log_mass, log_total = lattice.weights[side], lattice.log_mass[side], lattice.log_total[side]
+    n = len(own)
+    at = lattice.start + lattice.mesh * jnp.arange(n)
     largest = jnp.maximum(jnp.abs(at[0]), jnp.abs(at[-1]))
-    off = lattice.shift + 16 * u * (largest + h)
-    exponents = lattice.log_mass - lattice.order * at
-    rounding = u * (32 + (LOG_MASS_ROUNDINGS + 8) * jnp.abs(lattice.log_mass) + 8 * jnp.abs(lattice.order * at))
+    off = lattice.shift[side] + 16 * u * (largest + h)
+    exponents = log_mass - lattice.order * at
+    rounding = 2 * lattice.rounding + u * (32 + 8 * jnp.abs(log_mass) + 8 * jnp.abs(lattice.order * at))
     half = jnp.exp(jnp.minimum(exponents / 2, 350.0))
-    masses = jnp.where(lattice.weights > 0, lattice.weights * half * half, 0.0)
+    masses = jnp.where(own > 0, own * half * half, 0.0)
     places = least + jnp.arange(points)
     grid = places * h
     is_point = places <= most
     summed = 1 + 2 * (n + 8) * u
 
     def above() -> tuple[Array, Array]:
-        p = jnp.where(lattice.weights > 0, masses * (1 + rounding) + TINY, 0.0)
+        p = jnp.where(own > 0, masses * (1 + rounding) + TINY, 0.0)
         y = at + off
         cell = jnp.clip(jnp.floor(y / h), least - 1, most)
         share = -jnp.expm1(-(y - cell * h)) / -jnp.expm1(-h) * (1 + 4 * FUNCTION)
@@ -263,13 +272,13 @@ def gridded(
         return jnp.where(is_point, lowered(CellMasses(of_p, of_q, *errors), grid, jnp.zeros(())), 0.0), jnp.zeros(())
 
     kept, cut = above() if is_upper else below()
-    side = 1.0 if is_upper else -1.0
-    tilt = jnp.exp(order * grid) * (1 + side * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
+    sign = 1.0 if is_upper else -1.0
+    tilt = jnp.exp(order * grid) * (1 + sign * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
     weights = jnp.roll(jnp.where(kept > 0, kept * tilt, 0.0), least)
-    rounding = 1 + u * (64 + LOG_MASS_ROUNDINGS * (jnp.abs(lattice.log_mass) + jnp.abs(lattice.log_total)))
-    slack = lattice.slack * jnp.exp(lattice.log_mass) * rounding
+    rounding = 1 + 2 * lattice.rounding + u * (64 + 8 * (jnp.abs(log_mass) + jnp.abs(log_total)))
+    slack = lattice.slack[side] * jnp.exp(log_mass) * rounding
     # The lattice's losses may be off by its shift.
-    total = jnp.exp(lattice.log_total + order * off) * rounding
+    total = jnp.exp(log_total + order * off) * rounding
     # What float64 flushes to zero, of each atom and point.
     flushed = 4 * (n + points) * TINY * jnp.exp(jnp.maximum(order * most * h, 0.0))
     counted = (infinite + cut) * (1 + 4 * u) if is_upper else jnp.zeros(())

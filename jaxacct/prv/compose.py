@@ -108,10 +108,16 @@ class Sum(NamedTuple):
     as slack."""
     error: Float[Array, " 2"]
     """Bound on what the spectrum's errors change in the sum that is read off, of :mod:`.evaluate`."""
+    spectrum: Float[Array, "parts sides frequencies"]
+    """From the window's first point on."""
+    off: Float[Array, "sides frequencies"]
+    """Bounds on the errors of its values."""
     slack: Float[Array, " 2"]
     log_mass: Float[Array, " 2"]
+    log_total: Float[Array, " 2"]
+    """Bound on the log of the tilted mass that is stood for."""
     rounding: Float[Array, ""]
-    """Bound on the error of ``log_mass``."""
+    """Bound on the error of ``log_mass``, and of that."""
     shift: Float[Array, " 2"]
     start: Float[Array, ""]
     """The loss of the window's first point."""
@@ -157,7 +163,7 @@ class _Masses(NamedTuple):
     relaxed: Array
 
 
-def _masses(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Masses]:
+def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Masses]:
     """Returns the plan, the numbers of runs (m,), and the masses on the points of each loss's lattice."""
     counts = [steps for _, steps in parts]
 
@@ -269,7 +275,7 @@ def _lowered(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Arra
 
 def composed(parts: Parts, asked: Asked, points: int) -> Sum:
     """Returns the sum of all losses, on lattices of ``points`` points for each; the tilt is chosen for what is asked."""
-    chosen, steps, masses = _masses(parts, asked, points)
+    chosen, steps, masses = masses_of(parts, asked, points)
 
     rows = masses, losses_of(chosen), chosen.positions, chosen.kept
 
@@ -464,9 +470,9 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real])
     shift = all_.shift + 16 * u * (count + 1) * (all_.largest + mesh * jnp.abs(first) + mesh * length)
     return Sum(
-        series=series,
+        series=series, spectrum=modulus[None] * jnp.stack([cosine, sine]), off=off + 64 * u * modulus,
         error=jnp.where(known, error, jnp.inf), slack=jnp.where(known, slack, jnp.inf),
-        log_mass=all_.log_mass, rounding=16 * (count + 4) * u * jnp.max(all_.log_masses),
+        log_mass=all_.log_mass, log_total=all_.log_mass + all_.apart, rounding=16 * (count + 4) * u * jnp.max(all_.log_masses),
         shift=shift, start=all_.place + mesh * first, length=length, mesh=mesh, order=order, lost=all_.lost * many,
     )  # fmt: skip
 

@@ -20,10 +20,9 @@ from jaxacct.platforms import OUTWARD, outward
 from jaxacct.precision import as_float64, in_float64, is_concrete, outside
 from jaxacct.programs import compiled
 from jaxacct.prv import accountant
-from jaxacct.prv.compose import Sum
+from jaxacct.prv.compose import composed
 from jaxacct.prv.evaluate import bounds_on_delta, infinite_share
-from jaxacct.prv.kernel import summed
-from jaxacct.prv.refine import LEAST, aimed_at
+from jaxacct.prv.kernel import LEAST, aimed_at, asked_of
 from jaxacct.pytrees import register_dataclass
 from jaxacct.question import ForDelta
 
@@ -108,10 +107,10 @@ def _profile(parts: Parts, epsilons: Any, points: int) -> tuple[list[Range], Fac
 @compiled(static=("points",))
 def _deltas(points: int, parts: Parts, references: Array, epsilons: Array) -> Range:
     """Returns the best bounds of compositions tilted for each of the references."""
-    facts, goal = facts_of(parts), (jnp.asarray(aimed_at(ForDelta, points)), jnp.zeros(()))
+    facts, goal = facts_of(parts), aimed_at(ForDelta, points)
 
     def bounded(reference: Array) -> Array:
-        found = summed(parts, facts, ForDelta(reference), goal, points)
+        found = composed(parts, asked_of(facts, ForDelta(reference), goal), points)
         infinite = infinite_share(facts, found.lost)
         # One epsilon after the other: each is a sum over all frequencies.
         return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)

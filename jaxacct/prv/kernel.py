@@ -9,12 +9,12 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
 from jaxacct.precision import TINY
 from jaxacct.programs import compiled
-from jaxacct.prv.compose import Sum, composed
+from jaxacct.prv.compose import composed
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.evaluate import bracket_of, slack_effect
 from jaxacct.prv.plan import Asked
 from jaxacct.pytrees import of_each
-from jaxacct.question import ForEpsilon, Question
+from jaxacct.question import ForEpsilon, Kind, Question
 
 FARTHEST = 1e9
 """Largest epsilon, of either sign, that a mesh is chosen for. Tightness only."""
@@ -22,18 +22,25 @@ FARTHEST = 1e9
 Goal = tuple[Array, Array]
 """The gap that a mesh is chosen for: relative to the answer, and beside it."""
 
+LEAST = 2**9
+"""Points of each loss with which answers are looked for first. Speed only."""
 
-def summed(parts: Parts, facts: Facts, question: Question, goal: Goal, points: int) -> Sum:
-    """Returns the composition on lattices of ``points`` points; tilt and mesh are chosen for ``question``.
+AIMED = 0.1
+"""Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given."""
 
-    Others may be asked after. At the ends of the range, for which no mesh can be chosen, it is one near by.
-    """
-    is_epsilon = isinstance(question, ForEpsilon)
-    if is_epsilon:
+
+def aimed_at(kind: Kind, points: int) -> Goal:
+    """Returns the gap that lattices of so many points are chosen for: it falls with the square of the mesh."""
+    return jnp.asarray(AIMED * kind.tolerance * min((LEAST / points) ** 2, 1.0)), jnp.zeros(())
+
+
+def asked_of(facts: Facts, question: Question, goal: Goal) -> Asked:
+    """Returns what a composition is chosen for; at the ends of the range, which take none, for what is near by."""
+    if isinstance(question, ForEpsilon):
         value = jnp.clip(question.value - facts.infinite[1], TINY, 1.0)
     else:
         value = jnp.clip(question.value, -FARTHEST, FARTHEST)
-    return composed(parts, Asked(value, jnp.asarray(is_epsilon), *goal), points)
+    return Asked(value, jnp.asarray(isinstance(question, ForEpsilon)), *goal)
 
 
 @compiled(static=("points",))
@@ -41,7 +48,7 @@ def answers(points: int, parts: Parts, questions: Question, goal: Goal) -> tuple
     """Returns the brackets that answer questions (n,) of one kind for one direction, and the record of the first."""
     facts = facts_of(parts)
     first = questions.at(questions.value[0])
-    found = summed(parts, facts, first, goal, points)
+    found = composed(parts, asked_of(facts, first, goal), points)
     bounds = of_each(lambda question: bracket_of(found, question, facts))(questions)
     at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
     return bounds, Diagnostics(

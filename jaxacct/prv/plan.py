@@ -109,6 +109,9 @@ least number of steps on the finest one: nothing else makes a spectrum fall at i
 MARGIN = 5 * AWAY + 4
 """Points that blocks may waste, for they end where they must."""
 
+FINE = 1e-12
+"""Least mesh over the largest loss. Tightness only."""
+
 SPARE = 1.2
 """More points than a window takes, likewise."""
 
@@ -164,6 +167,10 @@ class Asked(NamedTuple):
     """The gap aimed at, relative to the answer."""
     absolute: Float[Array, ""]
     """And beside it."""
+    order: Float[Array, ""] | None = None
+    """The tilt, where it is given."""
+    is_whole: bool = False
+    """Whether the spectrum has to be taken whole."""
 
 
 class Plan(NamedTuple):
@@ -310,30 +317,31 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         best = orders[jnp.minimum(first_index(loss <= jnp.maximum(jnp.min(loss), -710.0)), len(orders) - 1)]
         # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
         most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
-        best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best)
+        best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best) if asked.order is None else asked.order
         return best, epsilon, orders, loss, cumulants, of_sum(squares / total[:, :, 0])
 
     nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
     begin = jnp.ones_like(asked.value), asked.value, nothing, nothing, nothing[None] + jnp.zeros_like(p[:, :1]), nothing
     _, epsilon, orders, loss, cumulants, variances = jax.lax.fori_loop(0, len(LOOKS), look, begin)
     best = orders[0]
+    least = jnp.maximum(jnp.min(loss), -710.0)
+    delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
     of_epsilon = (asked.relative * epsilon + asked.absolute) * best
-    aim = jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / asked.value)
-    aim = jnp.clip(aim, 1e-12, 1.0)
+    aim = jnp.clip(jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0)
 
     # The narrowest sum, where rounding does not tell.
-    least = jnp.maximum(jnp.min(loss), -710.0)
-    excess = loss - least + LOOSENESS
+    # A tilt that is given suits a sum that this is a part of.
+    excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + LOOSENESS
     tails = jnp.log(SPARED * aim) - excess
     is_noisy = (excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)) & (np.arange(len(orders)) > 0)
     width = jnp.where(is_noisy, jnp.inf, -tails * variances)
     chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
+    chosen = chosen if asked.order is None else 0
     order, tail, deviation = orders[chosen], tails[chosen], jnp.sqrt(variances[chosen])
     cumulant = cumulants[:, chosen][:, None]
     # What lies below the window is moved up to it; what lies above counts as infinite.
     raised = jnp.log(below) + order * edges[:, 1:] - cumulant
     first = jnp.sum(raised <= tail - jnp.log(copies), axis=1)
-    delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
     last = jnp.maximum(CELLS - jnp.sum(beyond + above <= SPARED * aim * delta / copies, axis=1), 1)
     low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
     # An atom on a point is as narrow as can be.
@@ -348,7 +356,9 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     if len(k) > 1:
         scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
         lengths, spacing = lengths / scale, spacing * scale[:, None]
-    mesh = SPARE * jnp.max(lengths) / (points - MARGIN)
+    # A loss of a single value has a mesh, too.
+    least_mesh = FINE * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
+    mesh = jnp.maximum(SPARE * jnp.max(lengths) / (points - MARGIN), jnp.maximum(least_mesh, 1e-30))
 
     # Chernoff's bounds on where the sum lies.
     shares = jnp.exp(logs + order * losses - cumulant)
@@ -378,7 +388,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     steady = jnp.min(jnp.where(is_beyond, steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
     falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms
-    is_whole = (width <= room * mesh) | ~falls
+    is_whole = (width <= room * mesh) | ~falls | asked.is_whole
     # On a coarser mesh the same distances are fewer of its points.
     coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
     mesh, spacing = mesh * coarser, jnp.maximum(spacing / power_of_two(jnp.floor(jnp.log2(coarser))), 1.0)

@@ -19,20 +19,17 @@ from jaxacct.composition import Parts
 from jaxacct.precision import outside
 from jaxacct.prv.coarse import without_composing
 from jaxacct.prv.diagnostics import Diagnostics
-from jaxacct.prv.kernel import answers
-from jaxacct.question import ForEpsilon, Kind, Question
+from jaxacct.prv.kernel import LEAST, aimed_at, answers
+from jaxacct.question import ForEpsilon, Question
 
-LEAST, MOST = 2**9, 2**17
-"""Points of each loss where a tolerance is given: at first, and at most. Powers of two between are what there is."""
+MOST = 2**17
+"""Most points of each loss where a tolerance is given, from :data:`.kernel.LEAST` on by powers of two."""
 
 GROWTH = 16
 """By how much the number of points grows at most before another look at the gap."""
 
 SAFETY = 1.5
 """By how much the gap foreseen for a lattice must lie below the tolerance for it to be chosen."""
-
-AIMED = 0.1
-"""Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given."""
 
 Answer = tuple[Bounds, Diagnostics]
 
@@ -123,14 +120,9 @@ class _Found:
         return bounds, replace(record, converged=converged)
 
 
-def aimed_at(kind: Kind, points: int) -> float:
-    """Returns the relative gap that lattices of so many points are chosen for: it falls with the square of the mesh."""
-    return AIMED * kind.tolerance * min((LEAST / points) ** 2, 1.0)
-
-
 def at_points(directions: list[Parts], question: Question, points: int) -> Answer:
     """Returns the answer of concrete arguments by lattices of ``points`` points."""
-    found = _Found(directions, question, aimed_at(type(question), points))
+    found = _Found(directions, question, float(aimed_at(type(question), points)[0]))
     found.improve(points)
     found.goal = question.tolerance
     return found.largest()
@@ -138,7 +130,7 @@ def at_points(directions: list[Parts], question: Question, points: int) -> Answe
 
 def traced(directions: list[Parts], question: Question, points: int) -> Answer:
     """Returns the answer inside a trace; directions of one structure share their code."""
-    goal = jnp.asarray(aimed_at(type(question), points)), jnp.zeros(())
+    goal = aimed_at(type(question), points)
     questions = question.at(question.value[None])
 
     def answer(parts: Parts) -> Answer:
