@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ def epsilon(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
+    method: str | None = None,
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -47,6 +49,7 @@ def epsilon(
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
         points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 2048 inside a
             trace.
+        method: has no effect, and goes with the next minor version: there is one composition.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
         arithmetic: as of :func:`jaxacct.epsilon`.
         error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
@@ -70,6 +73,7 @@ def epsilon(
     >>> bool(bounds.lower <= 4.377178 <= bounds.upper), bool(bounds.gap < 1e-3)
     (True, True)
     """
+    check_method(method)
     return answer(
         mechanism, steps, ForEpsilon(delta), relation, tolerance, points, return_diagnostics, arithmetic, error
     )
@@ -83,6 +87,7 @@ def delta(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
+    method: str | None = None,
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -99,9 +104,22 @@ def delta(
     >>> bool(bounds.lower <= 0.12693674 <= bounds.upper), bool(bounds.gap < 1e-2)
     (True, True)
     """
+    check_method(method)
     return answer(
         mechanism, steps, ForDelta(epsilon), relation, tolerance, points, return_diagnostics, arithmetic, error
     )
+
+
+METHODS = ("recursive", "two_stage", "fixed")
+"""What ``method`` could be."""
+
+
+def check_method(method: str | None) -> None:
+    """Warns where a method is asked for, of which there is one; raises where there never was such a one."""
+    if method is not None:
+        validation.check_one_of(method, "method", METHODS)
+        text = f"method = {method!r} has no effect: there is one composition. Leave it out."
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def check_points(points: int) -> None:

@@ -102,10 +102,9 @@ class Losses(NamedTuple):
 class Sum(NamedTuple):
     """The spectrum of the sum on its circle, above and below (2, ...), and what else is known of it."""
 
-    series: Float[Array, "parts sides rates frequencies"]
-    """The spectrum from the window's first point on, times the geometric series of rates t and 1 + t: real and
-    imaginary parts, twice those of frequencies that stand for two, over the circle's length; 0 where what it is counts
-    as slack."""
+    series: Float[Array, "parts sides 2 frequencies"]
+    """The spectrum from the window's first point on, times both of :func:`kernels_of`: real and imaginary parts, twice
+    those of frequencies that stand for two, over the circle's length; 0 where what it is counts as slack."""
     error: Float[Array, " 2"]
     """Bound on what the spectrum's errors change in the sum that is read off, of :mod:`.evaluate`."""
     spectrum: Float[Array, "parts sides frequencies"]
@@ -200,7 +199,10 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
         """From the sketches to the points."""
         edges = state[0][:, 1 : plan.CELLS + 2]
         chosen = plan.choose(edges, cells, known, asked, points)
-        return bounded(losses_of(chosen)), chosen, state[2]
+        # What lies beyond the points that are kept is not told apart.
+        here, first, last = np.arange(points)[None], chosen.kept[:, :1], chosen.kept[:, 1:]
+        kept = jnp.where(here < first, -jnp.inf, jnp.where(here > last, jnp.inf, losses_of(chosen)))
+        return bounded(kept), chosen, state[2]
 
     def raise_(cells: CellMasses, wrong: Array, state: Any) -> Any:
         """From the points to the bins, with the masses above."""
@@ -262,6 +264,7 @@ def _raised(
     after = (positions[:-1] >= center) & (center >= 0)
     edges = jnp.where(before, jnp.where(positions[1:] == center, bulk[0], jnp.minimum(edges, bulk[0])), edges)
     edges = jnp.where(after, jnp.where(positions[:-1] == center, bulk[1], jnp.maximum(edges, bulk[1])), edges)
+    edges = jnp.where(here[:-1] < kept[0], -jnp.inf, jnp.where(here[:-1] >= kept[1], jnp.inf, edges))
     return masses, lost, edges
 
 
@@ -269,7 +272,7 @@ def _lowered(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Arra
     """Returns the masses below of one loss, none but on points that are kept, and by how much losses are relaxed."""
     points, here = len(losses), np.arange(len(losses))
     around = CellMasses(*(leaf[:points] for leaf in cells))
-    relaxed = relaxation(around, jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1])))
+    relaxed = relaxation(around, jnp.max(jnp.abs(losses[kept])))
     return jnp.where((here >= kept[0]) & (here <= kept[1]), lowered(around, losses, relaxed), 0.0), relaxed
 
 
@@ -328,7 +331,7 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
     modulus = jnp.maximum(jnp.hypot(*values), u**2)
     phase = jnp.arctan2(values[1], values[0])
     off = jnp.log1p((error + excess[:, None]) / modulus)
-    largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
+    largest = jnp.maximum(jnp.max(jnp.abs(losses[kept])), jnp.abs(losses[0] + chosen.mesh * origin))
     return Losses(
         log_modulus=jnp.log(modulus), phase=phase, turns=jnp.abs(phase), off=off, kappa=kappa, kappas=jnp.abs(kappa),
         overlaps=overlaps * (1 - 8 * points * u), excess=excess, mean=jnp.sum(weights[0] * about),
@@ -461,12 +464,14 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     slack = of_steps + outside * (1 + 64 * u) + jnp.where(is_whole, 0.0, length * jnp.exp(log_beyond))
     # A step from one point to the next, at most, of what the sum has there that is read off.
     greatest = 1 / (mesh * order * (1 + order)) + 1
-    real, imaginary = over_geometric(2 * math.pi / length * frequencies, mesh * jnp.stack([order, 1 + order]))
-    rounded = (512 + size // 2) * u * modulus * jnp.sum(jnp.hypot(real, imaginary), axis=0)[None]
+    kernel = kernels_of(2 * math.pi / length * frequencies, mesh, order)
+    sizes = jnp.hypot(*kernel)
+    most = -jnp.expm1(-mesh) + jnp.exp(log_peak(order))
+    rounded = (512 + size // 2) * u * modulus * (2 * sizes[0] + most * sizes[1])[None]
     twice = twice[None]
     error = jnp.sum(twice * (off * greatest + rounded), axis=1) * (1 + 1e-9)
-    a, b = (twice * modulus * part for part in (cosine, sine))
-    a, b, real, imaginary = a[:, None], b[:, None], real[None], imaginary[None]
+    a, b = ((twice * modulus * part)[:, None] for part in (cosine, sine))
+    real, imaginary = kernel[:, None]
     series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real])
     shift = all_.shift + 16 * u * (count + 1) * (all_.largest + mesh * jnp.abs(first) + mesh * length)
     return Sum(
@@ -477,9 +482,24 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     )  # fmt: skip
 
 
-def over_geometric(angles: Array, rates: Array) -> tuple[Array, Array]:
-    """Returns 1 / (1 - e^(-rate - i angle)), a sum of e^(-(rate + i angle) n) over n >= 0, in two parts (rates, n)."""
-    (cosine, sine), decay = turned(angles[None]), jnp.exp(-rates)[:, None]
-    real, imaginary = -jnp.expm1(-rates)[:, None] - decay * cosine, decay * sine
+def log_peak(t: Array) -> Array:
+    """Returns log(t^t / (1+t)^(1+t)), of the most of e^(-tx) (1 - e^-x), to a few units of 1 + log(1 + t)."""
+    return -t * jnp.log1p(1 / t) - jnp.log1p(t)
+
+
+def kernels_of(angles: Array, mesh: Array, order: Array) -> Array:
+    """Returns G(t) - G(1 + t) and G(1 + t), where G(r) is 1 / (1 - e^(-r mesh - i angle)), in parts (parts, 2, angles).
+
+    G is the sum of e^(-(r mesh + i angle) n) over n >= 0. The first is e^(-t mesh - i angle) (1 - e^(-mesh)) G(t)
+    G(1 + t): nothing cancels.
+    """
+    cosine, sine = turned(angles)
+    rates = mesh * jnp.stack([order, 1 + order])[:, None]
+    decay = jnp.exp(-rates)
+    real, imaginary = -jnp.expm1(-rates) - decay * cosine[None], decay * sine[None]
     square = real**2 + imaginary**2
-    return real / square, -imaginary / square
+    (a, c), (b, d) = real / square, -imaginary / square
+    factor = decay[0] * -jnp.expm1(-mesh)
+    x, y = a * c - b * d, a * d + b * c
+    x, y = (x + x * cosine + y * sine) * factor, (y + y * cosine - x * sine) * factor
+    return jnp.stack([jnp.stack([x, c]), jnp.stack([y, d])])

@@ -51,6 +51,7 @@ def curve(
     *,
     relation: Relation = "add_or_remove",
     points: int = accountant.DEFAULT_POINTS,
+    method: str | None = None,
 ) -> Curve:
     """Returns certified bounds on delta at many epsilons of a composition.
 
@@ -61,6 +62,7 @@ def curve(
             the arguments must be concrete.
         relation: as of :func:`~jaxacct.prv.epsilon`.
         points: likewise.
+        method: likewise.
 
     Formal guarantee: each entry as of :func:`~jaxacct.prv.delta`.
 
@@ -73,6 +75,7 @@ def curve(
     ['0.3829', '0.1269', '0.0000']
     """
     check(mechanism, steps)
+    accountant.check_method(method)
     accountant.check_points(points)
     if epsilon is None:
         last = accountant.epsilon(mechanism, steps, 1e-12, relation=relation, points=LEAST).upper

@@ -1,7 +1,7 @@
 """Delta and epsilon of a sum, read off its spectrum (:mod:`.compose`) by Parseval, every allowance on the safe side.
 
 With weights v on a circle, delta is the sum over points y above epsilon of v(y) e^(-ty) (1 - e^(epsilon - y)): the sum
-over frequencies of v's spectrum times that of the rest, which is two geometric series. Epsilon by Newton's iteration on
+over frequencies of v's spectrum times that of the rest, which is two geometric series, or one and their difference. Epsilon by Newton's iteration on
 the bound; what it ends at is asked of the bound once more, on its safe side.
 """
 
@@ -21,7 +21,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts
 from jaxacct.dominating_pairs.turns import sine_and_cosine
 from jaxacct.precision import TINY
-from jaxacct.prv.compose import Sum, exact_remainder
+from jaxacct.prv.compose import Sum, exact_remainder, log_peak
 from jaxacct.question import ForEpsilon, Question
 
 MARGINS = np.exp2([-43.0, -36.0, -26.0])
@@ -50,11 +50,6 @@ def reader_of(found: Sum) -> _Reader:
     return _Reader(jnp.moveaxis(found.series, 1, 0), allowance, found.log_mass, sign)
 
 
-def log_peak(t: Array) -> Array:
-    """Returns log(t^t / (1+t)^(1+t)), at most 0, to a few units of 1 + log(1 + t)."""
-    return -t * jnp.log1p(1 / t) - jnp.log1p(t)
-
-
 def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | float = 1.0) -> tuple[Array, Array]:
     """Returns the log of the bound of one side on delta(epsilon), and minus its slope; -inf where there is none.
 
@@ -72,9 +67,13 @@ def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | floa
     real, imaginary = reader.series
     here = real * cosine[None] + imaginary * sine[None]
     sums = jnp.sum(jnp.stack([here, real]), axis=2)
-    falls = jnp.exp(-jnp.stack([over, beyond])[:, None] * jnp.stack([order, 1 + order])[None])
-    tilted, discounted = sums[0] * falls[0] - sums[1] * falls[1]
-    value = tilted - discounted + counted * reader.allowance
+    # With losses x over epsilon from a point on, x0 the first: e^(-tx) (1 - e^-x) as e^(-t x0) times what is
+    # e^(-t (x - x0)) (1 - e^-(x - x0)), and e^-(1 + t)(x - x0) times 1 - e^-x0.
+    from_first = jnp.stack([over, beyond])
+    parts = jnp.exp(-order * from_first) * (sums[:, 0] - jnp.expm1(-from_first) * sums[:, 1])
+    of_ends = jnp.exp(-(1 + order) * from_first) * sums[:, 1]
+    both, discounted = parts[0] - parts[1], of_ends[0] - of_ends[1]
+    value = both + counted * reader.allowance
     log_sum = jnp.log(jnp.maximum(value, 0.0))
     exponent = reader.log_mass - order * epsilon
     rounded = found.rounding + roundoff() * (

@@ -16,21 +16,19 @@ def record(steps=10_000, **options):
     return ja.prv.epsilon(MECHANISM, steps, 1e-5, points=POINTS, return_diagnostics=True, **options)
 
 
-@pytest.mark.parametrize("method", ["recursive", "two_stage", "fixed"])
-def test_stages_are_those_of_the_method(method):
-    bounds, seen = record(method=method, relation="remove")
-    assert (seen.method, seen.points) == (method, POINTS)
-    count = int(seen.stages.count)
-    assert {"recursive": count > 2, "two_stage": count in (1, 2), "fixed": count == 1}[method]
-    done, rest = np.arange(32) < count, np.arange(32) >= count
-    assert np.all(seen.stages.mesh[done] > 0)
-    assert np.all(seen.stages.mesh[rest] == 0)
-    assert np.all(np.diff(seen.stages.mesh[done]) >= 0)
-    assert np.all(np.diff(seen.stages.copies[done]) > 0)
-    assert np.all(np.diff(seen.stages.slack[done]) >= 0)
-    assert seen.stages.mesh[count - 1] == seen.mesh
+def test_what_is_chosen_is_recorded():
+    bounds, seen = record(relation="remove")
+    assert seen.points == POINTS
+    assert seen.mesh > 0
+    assert seen.length >= POINTS
     assert bounds.lower <= 6.1877 + 5e-5
     assert bounds.upper >= 6.1877 - 5e-5
+
+
+def test_a_method_has_no_effect_but_a_warning():
+    with pytest.warns(DeprecationWarning, match="there is one composition"):
+        bounds = ja.prv.epsilon(MECHANISM, 10_000, 1e-5, points=POINTS, method="fixed")
+    assert bounds == ja.prv.epsilon(MECHANISM, 10_000, 1e-5, points=POINTS)
 
 
 def test_allowances_are_small_and_not_negative():
@@ -42,7 +40,7 @@ def test_allowances_are_small_and_not_negative():
     assert seen.infinite_mass == 0
     assert 0 <= seen.lost < 1e-5
     assert seen.start < bounds.lower
-    assert bounds.upper < seen.start + POINTS * seen.mesh
+    assert bounds.upper < seen.start + seen.length * seen.mesh
 
 
 def test_infinite_losses_are_recorded():
@@ -70,7 +68,7 @@ def test_default_tolerance_is_met_without_a_word():
 
 def test_a_tolerance_out_of_reach_is_said_to_be(monkeypatch):
     # Two sizes in place of all: a tolerance is as far out of reach of the second as of the last, and each compiles.
-    monkeypatch.setattr(refine, "SIZES", (2**12, 2**14))
+    monkeypatch.setattr(refine, "MOST", 2**11)
     with pytest.warns(ja.prv.ToleranceWarning, match="valid") as caught:
         bounds, seen = ja.prv.epsilon(ja.Gaussian(10.0), 100, 1e-5, tolerance=1e-9, return_diagnostics=True)
     assert caught[0].filename == __file__

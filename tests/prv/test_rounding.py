@@ -62,7 +62,7 @@ def test_a_trade_off_beyond_the_range_of_exp():
 @pytest.mark.parametrize("steps", cases([2**16], [2**18]))
 def test_one_mesh_for_all_steps(steps):
     mechanism = ja.Gaussian(512.0)
-    bounds = ja.prv.epsilon(mechanism, steps, 1e-5, method="fixed")
+    bounds = ja.prv.epsilon(mechanism, steps, 1e-5)
     assert bounds.gap <= 1e-3
     assert_judged("epsilon", mechanism, steps, 1e-5, bounds)
 

@@ -13,9 +13,9 @@ from thorough import program
 import jaxacct as ja
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
 from jaxacct.float_pairs.transform import TRANSFORM_ERROR
+from jaxacct.prv.compose import log_moments, spectrum_of
 from jaxacct.prv.discretize import _moved
-from jaxacct.prv.lattice import LossLattice, coarsen
-from jaxacct.prv.spectrum import invert, multiply, transform
+from jaxacct.prv.plan import RATES, Plan
 from jaxacct.rounded_sum import RoundedSum, rounding_of_one
 
 PACKAGE = pathlib.Path(ja.__file__).parent
@@ -26,10 +26,9 @@ MODULES = ("renyi_ledger.py", "rounded_sum.py")
 ROUNDING_NAMES = {"UNIT_ROUNDOFF", "FUNCTION", "FLOAT64", "nextafter", "finfo", "ldexp", "frexp"}
 
 ALLOWED = {
-    ("prv/kernel.py", "UNIT_ROUNDOFF"): "the sum of what several losses lost is NumPy's",
-    ("prv/spectrum.py", "FLOAT64"): "TRANSFORM_ERROR is that of the host",
     ("prv/plan.py", "ldexp"): "a table made by NumPy",
-    ("prv/plan.py", "2e-13"): "ROUNDING_PER_STEP, scaled where it is used",
+    ("prv/plan.py", "2e-14"): "ROUNDING, by which a choice is made",
+    ("prv/plan.py", "1e-12"): "goals and meshes, of choices",
     ("prv/curve.py", "1e-12"): "a delta",
     ("calibrate/solve.py", "1e-12"): "a sampling rate",
     ("calibrate/solve.py", "FLOAT64"): "elsewhere a rate leaves as a float32 number, and is one from the start",
@@ -74,33 +73,31 @@ def test_no_traced_module_keeps_the_unit_of_float64():
     assert found == set(ALLOWED)
 
 
-def lattices(points=128):
-    weights = np.random.default_rng(0).uniform(size=points)
-    weights[points // 2 :] = 0
-    number = np.float64
-    return LossLattice(
-        weights=weights / weights.sum(), log_mass=number(0.3), start=number(-1.7), mesh=number(0.03), order=number(2.0),
-        slack=number(0), shift=number(0), log_total=number(0.3), is_upper=np.bool_(True),
-    )  # fmt: skip
+POINTS = 128
 
 
-def certificates(lattice):
-    spectrum = transform(lattice, jnp.asarray(3))
-    summed = invert(multiply(spectrum, spectrum), jnp.asarray(-4.0), jnp.zeros(()))
-    coarse = coarsen(lattice)
-    return {"slack": summed.slack, "shift": summed.shift, "coarse slack": coarse.slack, "one": rounding_of_one()}
+def certificates(weights, about):
+    """Of a step of random weights: what errors of spectra and moments are allowed for."""
+    plan = Plan(*[jnp.ones(())] * 4, *[jnp.asarray(0.01)] * 2, *[jnp.zeros(())] * 5)._replace(length=jnp.asarray(1e6))
+    errors = [spectrum_of(POINTS, weights, about, plan._replace(is_whole=jnp.asarray(w)))[1] for w in (True, False)]
+    kappa = log_moments(weights, about, jnp.asarray(1e-3), jnp.zeros(2))
+    exact = jnp.log1p(jnp.sum(weights[:, None] * jnp.expm1(RATES[None, :, None] * 1e-3 * about), axis=2))
+    return {"whole": errors[0], "low": errors[1], "kappa": kappa[0, 9] - exact[0, 9], "one": rounding_of_one()}
 
 
 def test_certificates_grow_with_the_unit():
-    with jax.enable_x64(True):
-        first = jax.device_get(program(certificates)(lattices()))
+    weights = np.random.default_rng(0).uniform(size=(2, POINTS))
+    weights, about = weights / weights.sum(axis=1, keepdims=True), np.arange(POINTS) - 64.0
+    with jax.numpy_rank_promotion("allow"), jax.enable_x64(True):
+        first = jax.device_get(program(certificates)(weights, about))
         with in_pairs():
-            second = jax.device_get(program(certificates)(lattices()))
+            second = jax.device_get(program(certificates)(weights, about))
     unit = PAIR.roundoff / FLOAT64.roundoff
-    # Most of this slack is the transform's, and pairs have one of their own, with a constant of its own.
-    assert second["slack"] / first["slack"] >= unit * TRANSFORM_ERROR / (12 * PAIR.roundoff)
-    assert second["shift"] / first["shift"] == pytest.approx(unit, rel=1e-9)
-    assert second["coarse slack"] / first["coarse slack"] == pytest.approx(unit, rel=1e-9)
+    # Pairs have a transform of their own, with a constant of its own.
+    assert second["whole"] / first["whole"] >= unit * TRANSFORM_ERROR / (12 * PAIR.roundoff) * 0.99
+    assert second["low"] / first["low"] == pytest.approx(unit, rel=1e-9)
+    assert first["kappa"] > 0
+    assert second["kappa"] / first["kappa"] > unit / 4
     assert second["one"] >= 32 * PAIR.roundoff
 
 

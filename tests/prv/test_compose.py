@@ -1,0 +1,226 @@
+"""The parts of a composition, as inequalities: masses, positions, moments, spectra, what is read off, lattices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from thorough import draws
+
+import jaxacct as ja
+from jaxacct.composition import directed_parts, facts_of
+from jaxacct.precision import scope
+from jaxacct.prv import compose, evaluate, kernel, lattice, plan
+from jaxacct.question import ForDelta, ForEpsilon
+
+POINTS = 512
+RUNS = np.random.default_rng(5).uniform([-0.4, -8.0, 0.0, -16.0], [1.2, -1.5, 15.0, -7.0], (draws(8, 60), 4))
+
+KINDS = {
+    "remove": (ja.PoissonSubsampledGaussian(0.8, 0.01), "remove"),
+    "rare": (ja.PoissonSubsampledGaussian(1.5, 1e-5), "remove"),
+    "add": (ja.PoissonSubsampledGaussian(0.8, 0.3), "add"),
+    "gaussian": (ja.Gaussian(5.0), "remove"),
+    "laplace": (ja.Laplace(3.0), "remove"),
+    "sampled laplace": (ja.PoissonSubsampledLaplace(0.7, 0.05), "remove"),
+    "integers": (ja.DiscreteGaussian(3.0), "remove"),
+    "outcomes": (ja.RandomizedResponse(0.7), "remove"),
+    "without replacement": (ja.GaussianWithoutReplacement(1.3, 0.01), "replace"),
+}
+
+
+def asked_of(parts, value=1e-6, is_epsilon=True):
+    question = ForEpsilon(jnp.asarray(value)) if is_epsilon else ForDelta(jnp.asarray(value))
+    return kernel.asked_of(facts_of(parts), question, kernel.aimed_at(type(question), POINTS))
+
+
+@pytest.mark.parametrize("run", np.exp(RUNS).tolist())
+def test_brackets_hold_the_exact_ones(run):
+    noise, rate, steps, delta = run
+    mechanism, steps = ja.PoissonSubsampledGaussian(noise, rate), int(np.ceil(steps))
+    exact = ja.saddlepoint.epsilon(mechanism, steps, delta, relation="remove")
+    bounds = ja.prv.epsilon(mechanism, steps, delta, relation="remove", points=POINTS)
+    assert bounds.lower <= exact.upper
+    assert bounds.upper >= exact.lower
+
+
+def test_cost_does_not_grow_with_the_steps():
+    mechanism = ja.PoissonSubsampledGaussian(1.0, 0.8e-4)
+    for steps in (10**4, 10**6, 10**8):
+        bounds = ja.prv.epsilon(mechanism, steps, 1e-5, relation="remove", points=POINTS)
+        exact = ja.saddlepoint.epsilon(mechanism, steps, 1e-5, relation="remove")
+        assert bounds.lower <= exact.upper
+        assert bounds.upper >= exact.lower
+        assert bounds.gap < 3e-3
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_masses_lie_above_and_below_the_pair(name):
+    """At every epsilon, negative ones too: delta of the masses is on its side of that of the pair."""
+    mechanism, relation = KINDS[name]
+    with scope():
+        ((pairs, counts),) = directed_parts(mechanism, 3, relation)[0]
+
+        @jax.jit
+        def found(pairs, counts):
+            parts = ((pairs, counts),)
+            chosen, _, masses = compose.masses_of(parts, asked_of(parts), POINTS)
+            return chosen, masses, compose.losses_of(chosen)
+
+        chosen, masses, losses = jax.device_get(found(pairs, counts))
+        pair = jax.tree.map(lambda leaf: leaf[0], pairs)
+        assert np.all(chosen.positions == np.round(chosen.positions))
+        assert np.all(np.diff(chosen.positions[0]) >= 1)
+        upper, lower, y = masses.upper[0], masses.lower[0], losses[0]
+        lost, shift = float(masses.lost[0]), float(masses.wrong[0] + masses.relaxed[0])
+        inside = y[(upper > 0) | (lower > 0)]
+        generator = np.random.default_rng(3)
+        at = np.sort(np.concatenate([generator.choice(inside, 12), generator.uniform(inside[0], inside[-1], 12)]))
+
+        def true(e):
+            cells = pair.cell_masses(jnp.stack([e, jnp.full_like(e, jnp.inf)]))
+            return cells.p[0] - jnp.exp(e) * cells.q[0]
+
+        truth = np.asarray(jax.jit(jax.vmap(true))(jnp.asarray(at)))
+
+    def delta(masses, e, moved):
+        over = y + moved - e
+        return np.sum(np.where(over > 0, masses * -np.expm1(-np.maximum(over, 0)), 0.0))
+
+    for e, t in zip(at, truth, strict=True):
+        rounding = 1e-13 * (1 + np.exp(e))
+        assert delta(upper, e, shift) + lost + rounding >= t
+        assert delta(lower, e, -shift) - rounding <= t
+    # And near it: what a step's masses are for.
+    near = [delta(upper, e, 0) + lost - delta(lower, e, 0) for e in at]
+    assert np.max(near) < 0.02
+
+
+def test_a_table_of_powers_is_exact():
+    with scope():
+        found = np.asarray(plan.power_of_two(jnp.arange(-1022.0, 1024.0)))
+    assert np.all(found == np.ldexp(1.0, np.arange(-1022, 1024)))
+
+
+def random_step(generator, points=256):
+    spacing = 2.0 ** generator.integers(0, 5, points)
+    positions = np.concatenate([[0.0], np.cumsum(spacing)[:-1]])
+    return positions - positions[points // 2], generator.dirichlet(np.full(points, 0.3), 2)
+
+
+def test_spectra_fall_as_the_overlaps_say():
+    """|phi(w)| <= sum of the weights - (1 - cos mw) H_m, at any w and for any weights."""
+    generator = np.random.default_rng(3)
+    positions, weights = random_step(generator)
+    with scope():
+        overlaps = np.asarray(jax.jit(compose.overlaps_of)(weights, positions))
+    angles = generator.uniform(0, np.pi, 200)
+    moduli = np.abs(np.exp(1j * angles[:, None] * positions) @ weights.T)
+    falls = (1 - np.cos(angles[:, None] * compose.RUNGS))[..., None] * overlaps.T
+    assert np.all(moduli <= 1 - np.max(falls, axis=1) + 1e-12)
+    assert np.max(overlaps) > 0.01
+    # Between the ends of intervals of frequencies one of the distances gains 3/2 everywhere.
+    least = np.min(np.max(np.where(compose.ENDS[:, None] * compose.RUNGS < 2 * np.pi, np.minimum(
+        1 - np.cos(compose.ENDS[:, None] * compose.RUNGS),
+        1 - np.cos(np.append(compose.ENDS[1:], 0.0)[:, None] * compose.RUNGS)), 0.0), axis=1)[:-1])  # fmt: skip
+    assert least > 1.4
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_errors_of_spectra_hold(is_whole):
+    generator = np.random.default_rng(7)
+    positions, weights = random_step(generator)
+    length = compose.CIRCLE * 256 if is_whole else 123_457.0
+    numbers = [jnp.zeros(())] * 11
+    with scope():
+        chosen = plan.Plan(*numbers)._replace(is_whole=jnp.asarray(is_whole), length=jnp.asarray(length))
+        (real, imaginary), error, _ = jax.device_get(
+            jax.jit(lambda w, p: compose.spectrum_of(256, w, p, chosen))(weights, positions)
+        )
+    known = real.shape[1] if is_whole else plan.frequencies_for(256)
+    turns = (np.arange(known)[:, None] * positions[None]) % length / np.longdouble(length)
+    exact = np.exp(2j * np.pi * turns.astype(np.clongdouble)) @ weights.T.astype(np.clongdouble)
+    off = np.abs((real + 1j * imaginary)[:, :known] - exact.T)
+    assert np.max(off) <= error
+    assert np.max(off) > 1e-19
+
+
+def test_moments_are_bounds():
+    generator = np.random.default_rng(9)
+    positions, weights = random_step(generator)
+    weights[:, :40] = 0
+    weights /= weights.sum(axis=1, keepdims=True)
+    for rate in (1e-5, 1e-3):
+        with scope():
+            found = np.asarray(jax.jit(compose.log_moments)(weights, positions, rate, np.zeros(2)))
+        rates = np.concatenate([plan.RATES, -plan.RATES]) * rate
+        exponents = rates[None, :, None].astype(np.longdouble) * positions
+        exact = np.log(np.sum(weights[:, None].astype(np.longdouble) * np.exp(exponents), axis=2))
+        assert np.all(found >= exact - 1e-18)
+        assert np.all(found <= exact + 1e-9 * (1 + np.abs(exact)))
+
+
+def lattice_of(mechanism, steps, epsilon, order):
+    with scope(by_programs=True):
+        (parts,) = directed_parts(mechanism, steps, "remove")
+        return jax.device_get(lattice.lattice(POINTS, parts, ForDelta(np.float64(epsilon)), np.float64(order)))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 40])
+def test_what_is_read_off_is_that_of_the_lattice(steps):
+    """Parseval's sums and sums over the lattice, each with its own allowances, on either side."""
+    mechanism, epsilon = ja.PoissonSubsampledGaussian(0.9, 0.1), 1.0
+    found = lattice_of(mechanism, steps, epsilon, 3.0)
+    y = found.start + found.mesh * np.arange(found.weights.shape[1])
+    with scope():
+        (parts,) = directed_parts(mechanism, steps, "remove")
+
+        @jax.jit
+        def read(parts, at):
+            asked = asked_of(parts, epsilon, is_epsilon=False)
+            asked = asked._replace(relative=jnp.asarray(lattice.NARROW), order=jnp.asarray(3.0), is_whole=True)
+            sum_ = compose.composed(parts, asked, POINTS)
+            return jax.lax.map(lambda e: evaluate.bounds_on_delta(sum_, jnp.zeros(2), e), at)
+
+        at = np.array([0.3, 1.0, 1.7])
+        bounds = np.asarray(read(parts, at))
+    for e, (upper, lower) in zip(at, bounds, strict=True):
+        over = y - e
+        terms = np.where(over > 0, found.weights * np.exp(found.log_mass[:, None] - 3.0 * y) * -np.expm1(-over), 0.0)
+        sums = np.sum(terms, axis=1)
+        assert upper >= sums[0] * (1 - 1e-9)
+        assert lower <= sums[1] * (1 + 1e-9)
+        assert (upper - lower) / upper < 0.1
+
+
+def test_a_lattice_holds_the_composition():
+    """Its masses, with slack and shift, lie on either side of delta of many epsilons."""
+    mechanism, order = ja.PoissonSubsampledGaussian(1.1, 0.05), 5.0
+    found = lattice_of(mechanism, 30, 1.0, order)
+    y = found.start + found.mesh * np.arange(found.weights.shape[1])
+    peak = np.exp(order * np.log(order) - (1 + order) * np.log1p(order))
+    for e in (0.2, 0.9, 1.6):
+        exact = ja.saddlepoint.delta(mechanism, 30, e, relation="remove")
+        allowed = found.slack * np.exp(found.log_mass - order * e) * peak
+        moved = y[None] + np.array([[1.0], [-1.0]]) * found.shift[:, None] - e
+        masses = found.weights * np.exp(found.log_mass[:, None] - order * y)
+        sums = np.sum(np.where(moved > 0, masses * -np.expm1(-moved), 0.0), axis=1)
+        assert sums[0] + allowed[0] + found.infinite[0] >= exact.lower
+        assert sums[1] - allowed[1] <= exact.upper
+        assert (sums[0] - sums[1]) / sums[0] < 0.05
+
+
+SEQUENCES = np.random.default_rng(6).uniform([-0.3, -7.0, 2.0], [2.0, -1.5, 8.0], (5, 3, 3))
+
+
+def test_different_mechanisms_are_composed_together():
+    """The third is run once, with a window as wide as that of all the others together, or few times."""
+    for index, rows in enumerate(np.exp(SEQUENCES).tolist()):
+        noise, rate, steps = map(np.array, zip(*rows, strict=True))
+        steps = np.floor(steps)
+        noise[2], rate[2], steps[2] = [(1.5, 1.0, 1), (40.0, 1.0, 3), (noise[2], rate[2], 20)][index % 3]
+        mechanism = ja.PoissonSubsampledGaussian(noise, rate)
+        bounds = ja.prv.epsilon(mechanism, steps, 1e-5, tolerance=1e-2, relation="remove")
+        exact = ja.saddlepoint.epsilon(mechanism, steps, 1e-5, relation="remove")
+        assert bounds.lower <= exact.upper
+        assert bounds.upper >= exact.lower
+        assert bounds.converged
