@@ -16,6 +16,7 @@ from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.law import Law, Nodes, moments
 from jaxacct.dominating_pairs.moments import reflected
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
+from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY, as_real, first_index
 from jaxacct.pytrees import register_dataclass
 
@@ -117,6 +118,20 @@ class FinitePair(DominatingPair):
 
     def boundary_error(self, largest: Array) -> Array:
         return LOSS_UNITS * roundoff() * jnp.abs(largest)
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns bounds on the sum over finite outcomes of (p - e^epsilon q)+, each known to its own rounding."""
+        p, q, _, finite = self._atoms()
+        value, rounding = surplus(p, q, epsilon)
+        u, shared = roundoff(), finite & (p > 0)
+        rounding = rounding + as_real(self.rounding) * (p + jnp.exp(epsilon) * q) * (1 + 16 * u)
+        # Where e^eps q is 0 times infinity nothing is known of what Q takes off.
+        known = ~jnp.isnan(value + rounding)
+        most = jnp.where(known, value + rounding * (1 + 4 * u), p)
+        least = jnp.where(known, value - rounding * (1 + 4 * u), 0.0)
+        lower, upper = jnp.sum(jnp.where(shared[None], jnp.maximum(jnp.stack([least, most]), 0.0), 0.0), axis=1)
+        summed = 2 * u * p.shape[-1]
+        return lower * (1 - summed), jnp.minimum(upper * (1 + summed), 1.0)
 
     def infinite_mass(self) -> Array:
         return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)

@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs.law import Law
+from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY
 
 
@@ -120,9 +121,10 @@ class DominatingPair(ABC):
         q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
         scale, u = jnp.exp(epsilon), roundoff()
         near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
-        # The exponential, the products and the differences, each right to a few units of what it is made of.
-        rounding = p_error + scale * q_error + 16 * u * (p + scale * q)
-        found = p - scale * q
+        # Sums round where both terms count; errors are raised by more than their sums and products round.
+        summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
+        found, rounding = surplus(p, q, epsilon)
+        rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
         upper = found + rounding + near
         # Where e^eps overflows nothing is known of what Q takes off.
         upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
