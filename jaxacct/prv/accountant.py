@@ -47,8 +47,8 @@ def epsilon(
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
-        points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 2048 inside a
-            trace.
+        points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 2048 inside
+            a trace.
         method: has no effect, and goes with the next minor version: there is one composition.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
         arithmetic: as of :func:`jaxacct.epsilon`.
@@ -187,9 +187,7 @@ def answer(
         check_options(tolerance, points, concrete=False)
         if error is not None:
             check_error(error, question, concrete=False)
-        run = functools.partial(
-            answer, relation=relation, points=points, return_diagnostics=return_diagnostics
-        )
+        run = functools.partial(answer, relation=relation, points=points, return_diagnostics=return_diagnostics)
         return outside(by_pairs(run, mechanism, steps, question))
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)

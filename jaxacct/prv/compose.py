@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import by_work
 from jaxacct.arithmetic import PAIR, arithmetic, roundoff
@@ -172,7 +172,9 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
         of_pair = pair.central_loss(), infimum, supremum, jnp.stack(pair.anchors()), jnp.stack(wrong)
         return tuple(map(jnp.asarray, of_pair))
 
-    known = Known(*_joined([of_each(told)(pairs) for pairs, _ in parts]), _joined(counts))
+    of_pairs: Any = _joined([of_each(told)(pairs) for pairs, _ in parts])
+    center, infimum, supremum, anchors, wrong = of_pairs
+    known = Known(center, infimum, supremum, anchors, wrong, _joined(counts))
     total, m = jnp.sum(known.steps), len(known.steps)
     size = max(points, plan.CELLS + 1, 2 * len(plan.FAR) + 1) + 2
     ends = np.cumsum([0, *map(len, counts)])
@@ -246,7 +248,7 @@ def _raised(
 
     What lies below the first point kept is moved up to it.
 
-    The bin of an atom at the end of the losses has nothing else in it: for what it lacks beyond there is nothing to pay.
+    The bin of an atom at the end of the losses has nothing else in it: nothing beyond could pay for what it lacks.
     """
     points, widths = len(losses), mesh * (positions[1:] - positions[:-1])
     here = np.arange(points)
@@ -277,7 +279,7 @@ def _lowered(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Arra
 
 
 def composed(parts: Parts, asked: Asked, points: int) -> Sum:
-    """Returns the sum of all losses, on lattices of ``points`` points for each; the tilt is chosen for what is asked."""
+    """Returns the sum of all losses, of ``points`` points each; the tilt is chosen for what is asked."""
     chosen, steps, masses = masses_of(parts, asked, points)
 
     rows = masses, losses_of(chosen), chosen.positions, chosen.kept
@@ -335,8 +337,9 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
     return Losses(
         log_modulus=jnp.log(modulus), phase=phase, turns=jnp.abs(phase), off=off, kappa=kappa, kappas=jnp.abs(kappa),
         overlaps=overlaps * (1 - 8 * points * u), excess=excess, mean=jnp.sum(weights[0] * about),
-        place=losses[0] + chosen.mesh * origin, largest=largest, log_mass=log_mass, log_masses=jnp.abs(log_mass), slack=slack,
-        apart=jnp.maximum(apart, 0.0), shift=masses.wrong + jnp.array([0.0, 1.0]) * masses.relaxed + 4 * u * largest,
+        place=losses[0] + chosen.mesh * origin, largest=largest, log_mass=log_mass, log_masses=jnp.abs(log_mass),
+        slack=slack, apart=jnp.maximum(apart, 0.0),
+        shift=masses.wrong + jnp.array([0.0, 1.0]) * masses.relaxed + 4 * u * largest,
         lost=masses.lost,
     )  # fmt: skip
 
@@ -344,8 +347,8 @@ def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: A
 def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Array:
     """Returns upper bounds on the logs of the means of e^(sY), (2, rates), Y in mesh points, s :data:`.plan.RATES`.
 
-    The rates are ``rate`` times those, of either sign; each is twice the one before. If an exponent is at most X in size,
-    e = e^x - 1 has a relative error of at most 8 units (:data:`jaxacct.elementary.ASSUMED`) and 2 (1 + X) for the
+    The rates are ``rate`` times those, of either sign; each is twice the one before. If exponents are at most X in
+    size, e = e^x - 1 has a relative error of at most 8 units (:data:`jaxacct.elementary.ASSUMED`) and 2 (1 + X) for the
     exponent's; e (e + 2), which follows it, twice that of e and three units more.
     """
     exponents = jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate * about)[None]
@@ -396,12 +399,12 @@ def spectrum_of(points: int, weights: Array, about: Array, chosen: Plan) -> tupl
     return (real, imaginary), error, overlaps
 
 
-def exact_remainder(numbers: Array, length: Array) -> Array:
+def exact_remainder(numbers: ArrayLike, length: Array) -> Array:
     """Returns what whole numbers below 2^47 leave beyond multiples of a whole number, at most half of it in size.
 
     Exact: the quotient's nearest whole number may be one off, but products and differences do not round.
     """
-    return numbers - length * jnp.round(numbers / length)
+    return jnp.asarray(numbers - length * jnp.round(numbers / length))
 
 
 def overlaps_of(weights: Array, positions: Array) -> Array:
@@ -410,7 +413,7 @@ def overlaps_of(weights: Array, positions: Array) -> Array:
     padded = jnp.concatenate([weights, jnp.zeros_like(weights)], axis=1)
     places = jnp.concatenate([positions, jnp.full(points, jnp.inf)])
     # Points that are so many apart in their order may be any of the distances.
-    lags = jnp.asarray(RUNGS[RUNGS <= points / 4], jnp.int32)
+    lags = jnp.asarray(RUNGS[points / 4 >= RUNGS], jnp.int32)
 
     def add(i: Array, found: Array) -> Array:
         other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lags[i]), (2, points))
@@ -446,7 +449,7 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     falls = jnp.sin(jnp.stack([starts, jnp.asarray(ENDS)])[:, :, None] * (RUNGS / 2)[None, None]) ** 2
     falls = jnp.where(ENDS[:, None] * RUNGS[None] < 1.99 * np.pi, 2 * jnp.min(falls, axis=0) * (1 - 64 * u), 0.0)
     above = all_.excess[:, None] - jnp.max(falls[None] * all_.overlaps[:, None, :], axis=2)
-    log_beyond = jnp.max(jnp.where((ENDS > beyond)[None], above, -jnp.inf), axis=1)
+    log_beyond = jnp.max(jnp.where((beyond < ENDS)[None], above, -jnp.inf), axis=1)
 
     frequencies = np.arange(size // 2 + 1)
     is_known = is_whole | (frequencies < number)
@@ -477,8 +480,9 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     return Sum(
         series=series, spectrum=modulus[None] * jnp.stack([cosine, sine]), off=off + 64 * u * modulus,
         error=jnp.where(known, error, jnp.inf), slack=jnp.where(known, slack, jnp.inf),
-        log_mass=all_.log_mass, log_total=all_.log_mass + all_.apart, rounding=16 * (count + 4) * u * jnp.max(all_.log_masses),
-        shift=shift, start=all_.place + mesh * first, length=length, mesh=mesh, order=order, lost=all_.lost * many,
+        log_mass=all_.log_mass, log_total=all_.log_mass + all_.apart,
+        rounding=16 * (count + 4) * u * jnp.max(all_.log_masses), shift=shift, start=all_.place + mesh * first, length=length, mesh=mesh, order=order,
+        lost=all_.lost * many,
     )  # fmt: skip
 
 

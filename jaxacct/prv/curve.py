@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import validation
 from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, check, directed_parts, facts_of, says_nothing

@@ -1,15 +1,15 @@
 """Delta and epsilon of a sum, read off its spectrum (:mod:`.compose`) by Parseval, every allowance on the safe side.
 
 With weights v on a circle, delta is the sum over points y above epsilon of v(y) e^(-ty) (1 - e^(epsilon - y)): the sum
-over frequencies of v's spectrum times that of the rest, which is two geometric series, or one and their difference. Epsilon by Newton's iteration on
-the bound; what it ends at is asked of the bound once more, on its safe side.
+over frequencies of v's spectrum times that of the rest, which is a geometric series and the difference of two. Epsilon
+by Newton's iteration on the bound; what it ends at is asked of the bound once more, on its safe side.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ MARGINS = np.exp2([-43.0, -36.0, -26.0])
 """How far from where Newton's iteration ends epsilon is asked for, relative to it. Any are sound."""
 
 NEWTON, PATIENCE = 120, 12
-"""Steps after which it ends wherever it is, and steps after which every second one is a bisection. Tightness and speed only."""
+"""Steps after which it ends wherever it is, and after which every second one is a bisection. Any are sound."""
 
 
 class _Reader(NamedTuple):
@@ -99,7 +99,7 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
     room = 8 * roundoff() * (1 + jnp.abs(wanted))
 
     def step(state: _Search) -> _Search:
-        epsilon, root, low, high, counted, margin, _, count = state
+        epsilon, root, low, high, counted, margin, _, steps = state
         value, slope = log_delta(reader, found, epsilon, counted)
         excess = value - wanted
         holds = (margin >= 0) & jnp.where(is_upper, excess + room <= 0, excess - room >= 0)
@@ -107,9 +107,9 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
         following = epsilon + excess / slope
         inside = (following >= low) & (following <= high)
         # Between atoms the slope says little of what is beyond them: after a while every second step halves.
-        halves = (count >= PATIENCE) & (count % 2 == 1) & (reader.sign * counted > 0)
+        halves = (steps >= PATIENCE) & (steps % 2 == 1) & (reader.sign * counted > 0)
         following = jnp.where(inside & ~halves, following, low + (high - low) / 2)
-        is_found = ~(jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon) | (count >= NEWTON)
+        is_found = ~(jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon) | (steps >= NEWTON)
         begins = is_found & (counted < 0)
         low, high = jnp.where(begins, least, low), jnp.where(begins, top, high)
         root = jnp.where(margin < 0, following, root)
@@ -117,7 +117,7 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
         away = jnp.asarray(MARGINS)[jnp.clip(margin, 0, len(MARGINS) - 1)] * jnp.maximum(root, found.mesh)
         tried = jnp.clip(root + reader.sign * away, least, top)
         following = jnp.where(holds, epsilon, jnp.where(margin >= 0, tried, following))
-        return _Search(following, root, low, high, jnp.where(begins, 1.0, counted), margin, holds, count + 1)
+        return _Search(following, root, low, high, jnp.where(begins, 1.0, counted), margin, holds, steps + 1)
 
     def goes_on(state: _Search) -> Array:
         return ~state.holds & (state.margin < len(MARGINS))
@@ -144,7 +144,7 @@ class _Search(NamedTuple):
     """Which of :data:`MARGINS` is tried; below 0 while the root is looked for."""
     holds: Array
     """Whether the bound holds at ``epsilon``."""
-    count: Array
+    steps: Array
 
 
 def infinite_share(facts: Facts, lost: Array) -> Array:

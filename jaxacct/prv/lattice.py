@@ -24,7 +24,6 @@ from jaxacct.prv.kernel import aimed_at, asked_of
 from jaxacct.pytrees import register_dataclass
 from jaxacct.question import ForDelta, Question
 
-
 NARROW = 1e-9
 """The relative error that windows are chosen for: what they leave out comes back elsewhere, and is seen. Tightness."""
 

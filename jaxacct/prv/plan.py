@@ -1,4 +1,4 @@
-"""Choices made before anything is composed: the tilt, the windows, where each loss's points lie. No bound depends on them.
+"""Choices made before anything is composed: the tilt, windows, where each loss's points lie. No bound depends on them.
 
 A loss is looked at twice. On a grid of half octaves about its centre it is seen how far it reaches; on a second one,
 narrow about the bulk and wide far out, its masses and mean losses are a sketch of it, of which sums, tilts and
@@ -305,7 +305,10 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         weights = logs[:, None, :] + orders[None, :, None] * losses[:, None, :]
         top = jnp.max(weights, axis=2, keepdims=True)
         weights = jnp.exp(weights - top)
-        total, mean = jnp.sum(weights, axis=2, keepdims=True), jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True)
+        total, mean = (
+            jnp.sum(weights, axis=2, keepdims=True),
+            jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True),
+        )
         squares = jnp.sum(weights * (losses[:, None, :] - mean / total) ** 2, axis=2)
         cumulants = (top + jnp.log(total))[:, :, 0]
         exponent = of_sum(cumulants) + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
@@ -327,7 +330,9 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     least = jnp.maximum(jnp.min(loss), -710.0)
     delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
     of_epsilon = (asked.relative * epsilon + asked.absolute) * best
-    aim = jnp.clip(jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0)
+    aim = jnp.clip(
+        jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0
+    )
 
     # The narrowest sum, where rounding does not tell.
     # A tilt that is given suits a sum that this is a part of.
@@ -336,7 +341,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     is_noisy = (excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)) & (np.arange(len(orders)) > 0)
     width = jnp.where(is_noisy, jnp.inf, -tails * variances)
     chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
-    chosen = chosen if asked.order is None else 0
+    chosen = chosen if asked.order is None else jnp.zeros_like(chosen)
     order, tail, deviation = orders[chosen], tails[chosen], jnp.sqrt(variances[chosen])
     cumulant = cumulants[:, chosen][:, None]
     # What lies below the window is moved up to it; what lies above counts as infinite.
@@ -373,7 +378,11 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     above_mean, below_mean = jnp.min(ends, axis=1) * WIDER
     width = above_mean + below_mean + 8 * mesh
     room = 1.0 * CIRCLE * points - 16
-    turns = np.array([0.7, 0.85, 1.0])[None, :, None] * (2 * np.pi * frequencies_for(points) / 4 / width) * apart[:, None, :]
+    turns = (
+        np.array([0.7, 0.85, 1.0])[None, :, None]
+        * (2 * np.pi * frequencies_for(points) / 4 / width)
+        * apart[:, None, :]
+    )
     cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
     # What bounds frequencies beyond those that are known, up to pi over a distance, gains with each step whose points
@@ -396,8 +405,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
 
 
 def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array, ...]:
-    """Returns the edge of the median, the width of half of the losses (m, 1), how far apart points are to be (m, cells),
-    what it costs and how many they are.
+    """Returns the edge of the median, the width of half of the losses (m, 1), how far apart points are to be (m,
+    cells), what it costs and how many they are.
 
     ``shares`` (m, cells): of the tilted mass. In units of the least distance between points: powers of two.
     """
@@ -481,13 +490,13 @@ def _laid(
     count = (point - start) / unit
     count = jnp.where(is_even, jnp.ceil(count) + 1, jnp.round(count))
     start = point - unit * count
-    ends = jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(1, jnp.inf)])
-    bulk = jnp.stack([ends[lowest + 1], ends[highest + 1]])
+    around = jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(1, jnp.inf)])
+    bulk = jnp.stack([around[lowest + 1], around[highest + 1]])
     block = np.arange(BLOCKS)
     begins = size * jnp.sum(jnp.where(block[:, None] > block[None], spacing[None], 0.0), axis=1)
     positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
     # One point more: an atom at the end may have been rounded to the other side of it.
-    ends = jnp.stack([jnp.floor((low - start) / mesh), jnp.ceil((high - start) / mesh) + 1])
-    kept = jnp.sum(positions[None] < ends[:, None], axis=1) - np.array([1, 0])
+    window = jnp.stack([jnp.floor((low - start) / mesh), jnp.ceil((high - start) / mesh) + 1])
+    kept = jnp.sum(positions[None] < window[:, None], axis=1) - np.array([1, 0])
     kept = jnp.clip(kept, 0, points - 1).astype(jnp.int32)
     return start, positions, kept, bulk, jnp.where(is_bulk, count, -1.0)

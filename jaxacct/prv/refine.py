@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 

@@ -12,8 +12,8 @@ import jaxacct as ja
 from jaxacct import verify
 from jaxacct.menus.game import solve
 from jaxacct.menus.losses import blocks_of, losses_on, window_for
-from jaxacct.prv import lattice
 from jaxacct.precision import outside, scope
+from jaxacct.prv import lattice
 
 POINTS, ITEMS, RING, LEVELS, NEVER = 2048, 3, 8, 16, 2**30
 ROUNDING = 1e-11
