@@ -27,18 +27,17 @@ CASES = (
 
 def main() -> None:
     parser = report.arguments_of(__doc__)
-    parser.add_argument("--points", type=int, nargs="+", default=[2**12, 2**14, 2**16])
-    parser.add_argument("--method", default="recursive")
+    parser.add_argument("--points", type=int, nargs="+", default=[2**9, 2**11, 2**13])
     arguments = parser.parse_args()
     columns = ("mechanism", "steps", "delta", "points", "lower", "upper", "gap", "first call", "warm")
-    table = Table(*columns, "stages", "slack", "shift", title=f"method {arguments.method}")
+    table = Table(*columns, "circle", "slack", "shift")
     rows = []
     for mechanism, steps, delta in CASES:
         for size in arguments.points:
-            options = {"points": size, "method": arguments.method, "return_diagnostics": True}
+            options = {"points": size, "return_diagnostics": True}
             timing = measure(lambda m=mechanism, k=steps, d=delta, o=options: ja.prv.epsilon(m, k, d, **o), repeats=3)
             bounds, record = timing.result
-            stages = int(record.stages.count)
+            circle = int(record.length)
             slack, shift = float(record.slack_delta[0]) / delta, float(record.shift[0])
             fields = ", ".join(f"{value:g}" for value in vars(mechanism).values())
             name = f"{type(mechanism).__name__}({fields})"
@@ -46,14 +45,14 @@ def main() -> None:
                 name, f"{steps:,}", f"{delta:g}", f"{size}",
                 f"{bounds.lower:.6g}", f"{bounds.upper:.6g}", f"{float(bounds.gap):.1e}",
                 report.seconds(timing.first), report.seconds(timing.warm),
-                f"{stages}", f"{slack:.0e}", f"{shift:.0e}",
+                f"{circle:,}", f"{slack:.0e}", f"{shift:.0e}",
             )  # fmt: skip
             setting = {"mechanism": name, "steps": steps, "delta": delta, "points": size}
             times = {"first": timing.first, "seconds": timing.warm}
-            numbers = {"lower": bounds.lower, "upper": bounds.upper, "stages": stages, "slack": slack, "shift": shift}
+            numbers = {"lower": bounds.lower, "upper": bounds.upper, "circle": circle, "slack": slack, "shift": shift}
             rows.append(setting | numbers | times)
     Console(width=170).print(table)
-    report.write(arguments.json, {"method": arguments.method, "rows": rows})
+    report.write(arguments.json, {"rows": rows})
 
 
 if __name__ == "__main__":

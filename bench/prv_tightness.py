@@ -23,8 +23,10 @@ from rich.table import Table
 import jaxacct as ja
 from bench import report
 from jaxacct.prv import ToleranceWarning
-from jaxacct.prv.refine import SIZES, USUAL
+from jaxacct.prv.kernel import LEAST
+from jaxacct.prv.refine import MOST
 
+SIZES = [2**i for i in range(LEAST.bit_length() - 1, MOST.bit_length())]
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 SMALLEST = 0.01
 
@@ -78,7 +80,7 @@ def main() -> None:
         while len(rows) < arguments.count:
             setting = draw(generator)
             noise, rate, steps, delta = setting
-            rough = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=4 * USUAL)
+            rough = ja.prv.epsilon(ja.PoissonSubsampledGaussian(noise, rate), steps, delta, points=4 * LEAST)
             if rough.upper < SMALLEST:
                 skipped += 1
                 continue

@@ -481,7 +481,8 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
         series=series, spectrum=modulus[None] * jnp.stack([cosine, sine]), off=off + 64 * u * modulus,
         error=jnp.where(known, error, jnp.inf), slack=jnp.where(known, slack, jnp.inf),
         log_mass=all_.log_mass, log_total=all_.log_mass + all_.apart,
-        rounding=16 * (count + 4) * u * jnp.max(all_.log_masses), shift=shift, start=all_.place + mesh * first, length=length, mesh=mesh, order=order,
+        rounding=16 * (count + 4) * u * jnp.max(all_.log_masses), shift=shift, start=all_.place + mesh * first,
+        length=length, mesh=mesh, order=order,
         lost=all_.lost * many,
     )  # fmt: skip
 
