@@ -393,7 +393,10 @@ def spectrum_of(points: int, weights: Array, about: Array, chosen: Plan) -> tupl
         cc, cs, sc, ss = (both.reshape(2, 2, -1, 2, step)[:, i, :, j] for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)))
         beyond = ((0, 0), (0, size // 2 + 1 - count))
         real, imaginary = (jnp.pad(part.reshape(2, -1), beyond) for part in (cc - ss, cs + sc))
-        return real, imaginary, jnp.asarray((points + 64) * roundoff()), overlaps_of(weights, about)
+        # Each part is a sum of so many products, whose sizes sum to 1 at most (Cauchy and Schwarz).
+        error = jnp.asarray((1.5 * points + 64) * roundoff())
+        is_exact = jnp.max(jnp.where(weights > 0, jnp.abs(about)[None], 0.0)) < LARGEST
+        return real, imaginary, jnp.where(is_exact, error, jnp.inf), overlaps_of(weights, about)
 
     real, imaginary, error, overlaps = jax.lax.cond(chosen.is_whole, whole, low)
     return (real, imaginary), error, overlaps
