@@ -1,4 +1,4 @@
-"""The certified accountant: privacy random variables on an evolving mesh.
+"""The certified accountant: privacy random variables on a mesh that is dense for a step and wide for their sum.
 
 Everything rests on one order. For positive measures on losses write ``mu <= nu`` if ``E_mu[(1 - e^(eps-Y))+] <=
 E_nu[(1 - e^(eps-Y))+]`` for every real eps. As a function of v = e^-Y the integrand is convex and falls, so mu rises
@@ -7,6 +7,10 @@ and the mean of e^-Y stay (Jensen). The reverse moves make it fall. Convolution 
 fix one summand, and eps shifts. So a composition of raised measures is an upper bound on delta, and one of lowered
 measures a lower bound, by construction. Floating-point errors are measures too, and are carried as one number
 (``slack``).
+
+Ghazi, Kamath, Kumar and Manurangsi (2022) let the mesh evolve: it doubles as squaring by squaring the window grows, so
+that a constant number of points does for any number of steps. Here it grows in one move, in the frequencies: of the sum
+as many are known as of a step, on a circle as long as the sum (:mod:`.compose`), and nothing is coarsened on the way.
 """
 
 from jaxacct.prv.accountant import delta, epsilon

@@ -99,7 +99,7 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
     room = 8 * roundoff() * (1 + jnp.abs(wanted))
 
     def step(state: _Search) -> _Search:
-        epsilon, root, low, high, counted, margin, _, steps = state
+        epsilon, root, low, high, reach, counted, margin, _, steps = state
         value, slope = log_delta(reader, found, epsilon, counted)
         excess = value - wanted
         holds = (margin >= 0) & jnp.where(is_upper, excess + room <= 0, excess - room >= 0)
@@ -109,6 +109,10 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
         # Between atoms the slope says little of what is beyond them: after a while every second step halves.
         halves = (steps >= PATIENCE) & (steps % 2 == 1) & (reader.sign * counted > 0)
         following = jnp.where(inside & ~halves, following, low + (high - low) / 2)
+        # From below nothing is seen of it yet: farther down, twice as far each time.
+        is_hidden = (reader.sign * counted < 0) & (value == -jnp.inf) & (low <= least)
+        following = jnp.where(is_hidden, jnp.maximum(epsilon - reach, least), following)
+        reach = jnp.where(is_hidden, 2 * reach, MARGINS[0] * jnp.maximum(epsilon, found.mesh))
         is_found = ~(jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon) | (steps >= NEWTON)
         begins = is_found & (counted < 0)
         low, high = jnp.where(begins, least, low), jnp.where(begins, top, high)
@@ -117,7 +121,7 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
         away = jnp.asarray(MARGINS)[jnp.clip(margin, 0, len(MARGINS) - 1)] * jnp.maximum(root, found.mesh)
         tried = jnp.clip(root + reader.sign * away, least, top)
         following = jnp.where(holds, epsilon, jnp.where(margin >= 0, tried, following))
-        return _Search(following, root, low, high, jnp.where(begins, 1.0, counted), margin, holds, steps + 1)
+        return _Search(following, root, low, high, reach, jnp.where(begins, 1.0, counted), margin, holds, steps + 1)
 
     def goes_on(state: _Search) -> Array:
         return ~state.holds & (state.margin < len(MARGINS))
@@ -125,7 +129,7 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
     # Chernoff's bound lies above, and log delta is mostly concave: from there Newton's iteration falls.
     begin = jnp.clip((reader.log_mass + log_peak(order) - wanted) / order, 0.0, top)
     begin = jnp.where(jnp.isnan(begin), top, begin)
-    state = _Search(begin, begin, least, top, reader.sign, jnp.int32(-1), top < 0, jnp.int32(0))
+    state = _Search(begin, begin, least, top, 0 * begin, reader.sign, jnp.int32(-1), top < 0, jnp.int32(0))
     end = jax.lax.while_loop(goes_on, step, state)
     return jnp.where(end.holds & (delta >= TINY), end.epsilon, jnp.where(is_upper, jnp.inf, 0.0))
 
@@ -138,6 +142,8 @@ class _Search(NamedTuple):
     root: Array
     low: Array
     high: Array
+    reach: Array
+    """How far down the next step goes where nothing is seen."""
     counted: Array
     """How often allowances are counted: see :func:`log_delta`."""
     margin: Array

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
@@ -19,7 +21,7 @@ from jaxacct.question import ForEpsilon, Kind, Question
 FARTHEST = 1e9
 """Largest epsilon, of either sign, that a mesh is chosen for. Tightness only."""
 
-Goal = tuple[Array, Array]
+Goal = tuple[Any, Any]
 """The gap that a mesh is chosen for: relative to the answer, and beside it."""
 
 LEAST = 2**9
@@ -31,7 +33,7 @@ AIMED = 0.1
 
 def aimed_at(kind: Kind, points: int) -> Goal:
     """Returns the gap that lattices of so many points are chosen for: it falls with the square of the mesh."""
-    return jnp.asarray(AIMED * kind.tolerance * min((LEAST / points) ** 2, 1.0)), jnp.zeros(())
+    return np.float64(AIMED * kind.tolerance * min((LEAST / points) ** 2, 1.0)), np.float64(0.0)
 
 
 def asked_of(facts: Facts, question: Question, goal: Goal) -> Asked:

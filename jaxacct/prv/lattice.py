@@ -62,7 +62,7 @@ class LossLattice:
 def lattice(points: int, parts: Parts, question: Question, order: Array) -> LossLattice:
     """Returns a composition, tilted by ``order``, as it suits ``question``; losses have ``points`` points each."""
     facts = facts_of(parts)
-    goal = jnp.asarray(NARROW), jnp.zeros(())
+    goal = np.float64(NARROW), np.float64(0.0)
     asked = asked_of(facts, question, goal)._replace(order=order, is_whole=True)
     found = composed(parts, asked, points)
     real, imaginary = found.spectrum

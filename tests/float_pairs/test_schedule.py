@@ -12,11 +12,12 @@ import pytest
 from thorough import cases
 
 import jaxacct as ja
+from jaxacct import programs
 from jaxacct.arithmetic import PAIR, roughly
 from jaxacct.dominating_pairs.normal import lower_tail
 from jaxacct.float_pairs import interpret, schedule
 from jaxacct.float_pairs.interpret import as_pairs
-from jaxacct.prv import kernel
+from jaxacct.prv import plan
 
 
 @pytest.fixture(autouse=True)
@@ -100,25 +101,33 @@ def test_guesses_at_the_ends_of_the_range_go_on_as_such():
         np.testing.assert_allclose(found, exact, rtol=2e-4)
 
 
-FIELDS = "order", "log_tail", "high", "low", "mesh"
-ABSURD = [(np.nan, field) for field in FIELDS] + [(np.inf, "order"), (0.0, "mesh"), (1e300, "low")]
+FIELDS = "order", "mesh", "length", "below", "rate", "start"
+ABSURD = [(np.nan, field) for field in FIELDS] + [(np.inf, "order"), (0.0, "mesh"), (1e300, "start")]
 
 
+@pytest.fixture
+def nothing_kept():
+    """What is compiled with one plan is not to be met with another."""
+    programs.forget()
+    yield
+    programs.forget()
+
+
+@pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize(
     ("absurd", "field"),
     cases(ABSURD, sorted({*itertools.product([np.inf, 0.0, -1.0, 1e300], FIELDS)} - {*ABSURD})),
 )
 def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field):
-    planned = kernel._planned
+    choose = plan.choose
 
     def wrong(*args):
-        chosen, facts = planned(*args)
-        value = getattr(chosen, field)
-        return chosen._replace(**{field: np.full_like(np.asarray(value), absurd)}), facts
+        chosen = choose(*args)
+        return chosen._replace(**{field: jnp.full_like(getattr(chosen, field), absurd)})
 
     run = ja.PoissonSubsampledGaussian(1.0, 0.1), 100, 1e-5
     truth = ja.saddlepoint.epsilon(*run, relation="remove")
-    with mock.patch.object(kernel, "_planned", wrong):
+    with mock.patch.object(plan, "choose", wrong):
         bounds = ja.prv.epsilon(*run, relation="remove", points=256)
     assert bounds.lower <= truth.upper
     assert bounds.upper >= truth.lower

@@ -93,7 +93,7 @@ def test_certificates_grow_with_the_unit():
         with in_pairs():
             second = jax.device_get(program(certificates)(weights, about))
     unit = PAIR.roundoff / FLOAT64.roundoff
-    # Pairs have a transform of their own, with a constant of its own.
+    # Pairs have a transform of their own, with a constant of its own; to neither eight units are added.
     assert second["whole"] / first["whole"] >= unit * TRANSFORM_ERROR / (12 * PAIR.roundoff) * 0.99
     assert second["low"] / first["low"] == pytest.approx(unit, rel=1e-9)
     assert first["kappa"] > 0
