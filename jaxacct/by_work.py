@@ -138,6 +138,11 @@ def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callab
     return single
 
 
+def in_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
+    """Returns a function of arrays whose batches are :func:`in_blocks`, traced in the scope that it was made in."""
+    return _in_lanes(function, functools.partial(in_blocks, function))
+
+
 def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
     """Returns ``function(*args)`` of each of so many lanes: at most LANES of them side by side, so memory is bounded.
 

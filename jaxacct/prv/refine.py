@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxacct import by_work
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Parts
@@ -128,7 +129,11 @@ def at_points(directions: list[Parts], question: Question, points: int) -> Answe
 
 
 def traced(directions: list[Parts], question: Question, points: int) -> Answer:
-    """Returns the answer inside a trace; directions of one structure share their code."""
+    """Returns the answer inside a trace; directions of one structure share their code, and lanes of a batch a block."""
+    return by_work.in_lanes(functools.partial(_traced, points=points))(directions, question)
+
+
+def _traced(directions: list[Parts], question: Question, points: int) -> Answer:
     goal = aimed_at(type(question), points)
     questions = question.at(question.value[None])
 
