@@ -159,3 +159,12 @@ def test_bad_input_is_named_with_a_remedy(call, words):
 def test_text_is_no_number():
     with pytest.raises(TypeError, match=r"noise_multiplier.*'1.0'"):
         ja.Gaussian("1.0")
+
+
+def test_a_batch_of_a_jitted_function_is_traced_in_the_scope():
+    """The batch is made when the function's own scope has been left."""
+    jitted = jax.jit(lambda noise: ja.prv.epsilon(ja.Gaussian(noise), 4, 1e-5, points=128))
+    bounds = jax.vmap(jitted)(np.array([1.0, 2.0], np.float32))
+    assert bounds.upper.dtype == jnp.float64
+    for noise, upper in zip([1.0, 2.0], np.asarray(bounds.upper), strict=True):
+        assert upper >= gaussian_epsilon(2 / noise, 1e-5)
