@@ -20,7 +20,7 @@ from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, o
 from jaxacct.prv import refine
 from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
 
-DEFAULT_POINTS = 2**11
+DEFAULT_POINTS = 2**12
 """Points of each loss inside a trace, where no gap can be looked at."""
 
 
@@ -47,7 +47,7 @@ def epsilon(
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
-        points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 2048 inside
+        points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 4096 inside
             a trace.
         method: has no effect, and goes with the next minor version: there is one composition.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
