@@ -118,6 +118,12 @@ def test_spectra_fall_as_the_overlaps_say():
     falls = (1 - np.cos(angles[:, None] * compose.RUNGS))[..., None] * overlaps.T
     assert np.all(moduli <= 1 - np.max(falls, axis=1) + 1e-12)
     assert np.max(overlaps) > 0.01
+    # No more than all pairs of points that are so far apart have.
+    a, b = weights[:, :, None], weights[:, None, :]
+    pairs, apart = a * b / (a + b) / 2, positions[None, :] - positions[:, None]
+    every = np.stack([np.sum(pairs * (apart == m), axis=(1, 2)) for m in compose.RUNGS], axis=1)
+    assert np.all(overlaps <= every * (1 + 1e-9))
+    assert np.all(overlaps[:, :3] >= 0.2 * every[:, :3])
     # Between the ends of intervals of frequencies one of the distances gains 3/2 everywhere.
     least = np.min(np.max(np.where(compose.ENDS[:, None] * compose.RUNGS < 2 * np.pi, np.minimum(
         1 - np.cos(compose.ENDS[:, None] * compose.RUNGS),
@@ -190,6 +196,26 @@ def test_what_is_read_off_is_that_of_the_lattice(steps):
         assert upper >= sums[0] * (1 - 1e-9)
         assert lower <= sums[1] * (1 + 1e-9)
         assert (upper - lower) / upper < 0.1
+
+
+def test_slack_and_errors_widen_what_is_read_off():
+    """A measure of so much tilted mass, and an error of the sum, count in full on either side."""
+    with scope():
+        (parts,) = directed_parts(ja.Gaussian(4.0), 3, "remove")
+
+        @jax.jit
+        def read(parts, slack, error):
+            sum_ = compose.composed(parts, asked_of(parts, 1.0, is_epsilon=False), POINTS)
+            sum_ = sum_._replace(slack=sum_.slack + slack, error=sum_.error + error)
+            effect = evaluate.slack_effect(sum_._replace(slack=jnp.full(2, slack)), jnp.asarray(1.0))
+            scale = jnp.exp(sum_.log_mass - sum_.order)
+            return evaluate.bounds_on_delta(sum_, jnp.zeros(2), jnp.asarray(1.0)), effect, scale * error
+
+        plain, *_ = jax.device_get(read(parts, 0.0, 0.0))
+        for slack, error in ((1e-3, 0.0), (0.0, 1e-4)):
+            wide, effect, of_error = jax.device_get(read(parts, slack, error))
+            moved = (effect + of_error) * np.array([1.0, -1.0])
+            np.testing.assert_allclose(wide - plain, moved, rtol=1e-6)
 
 
 def test_a_lattice_holds_the_composition():
