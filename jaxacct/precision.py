@@ -292,6 +292,14 @@ def log_complement(probability: jax.Array) -> jax.Array:
     return jnp.where(probability < 0.25, jnp.log1p(-jnp.minimum(probability, 0.25)), jnp.log(1 - probability))
 
 
+def log_peak(order: jax.Array) -> jax.Array:
+    """Returns log(t^t / (1+t)^(1+t)), t the order, to a few units of 1 + log(1 + t).
+
+    It is the log of the most of e^(-tx) (1 - e^-x) over x > 0, met at x = log(1 + 1/t).
+    """
+    return -order * jnp.log1p(1 / order) - jnp.log1p(order)
+
+
 def first_index(condition: jax.Array) -> jax.Array:
     """Returns the first index where a vector of booleans holds, its length where none does.
 

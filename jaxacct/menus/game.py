@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Int
 
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF
+from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, log_peak
 from jaxacct.programs import compiled
 from jaxacct.prv.compose import transform_error
 
@@ -152,7 +152,7 @@ def solve(
     higher = jnp.where(is_upper, decay * -jnp.expm1(-beyond) * up + flushed, 0.0)
     higher_by = jnp.where(is_upper, decay * jnp.exp(-beyond) * up, 0.0)
     steeper = jnp.where(is_upper, jnp.exp(t * (low - at)) * up, 0.0)
-    log_peak = -t * jnp.log1p(1 / t) - jnp.log1p(t)
+    peak = log_peak(t)
 
     def stopped_at(epsilon: Array) -> Array:
         return jnp.maximum(-jnp.expm1(epsilon - at), 0.0) * decay * safe
@@ -162,7 +162,7 @@ def solve(
         epsilon, index, can = epsilons[r], jnp.maximum(r - costs, 0), (costs <= r)[None, :]
         is_same = (r > 0) & (epsilon == epsilons[jnp.maximum(r - 1, 0)])
         stopped = jax.lax.cond(is_same, lambda: state.stopped, lambda: stopped_at(epsilon))
-        bound = jnp.exp(log_peak - t * epsilon) * (1 + FUNCTION * (8 + t * jnp.abs(epsilon))) + flushed
+        bound = jnp.exp(peak - t * epsilon) * (1 + FUNCTION * (8 + t * jnp.abs(epsilon))) + flushed
         bounds = losses.total * past.bounds[:, index] * (1 + 4 * u)
         bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0), axis=1, keepdims=True))
         infinite = jnp.max(jnp.where(can, past.infinite[:, index] + losses.infinite, 0.0), axis=1) * (1 + 4 * u)

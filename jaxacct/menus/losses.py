@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.composition import directed_parts, length_class
@@ -73,29 +73,19 @@ class Guarantee(NamedTuple):
     relation: Relation
 
 
-class Block(NamedTuple):
-    """A block's loss in one direction."""
-
-    lattice: LossLattice
-
-    @property
-    def infinite(self) -> Float[Array, " 2"]:
-        """Its infinite mass, at most and at least."""
-        return self.lattice.infinite
-
-    def masses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the losses and the masses above, (points,), for choices that no bound depends on."""
-        found: Any = self.lattice
-        losses = found.start + found.mesh * np.arange(found.weights.shape[1])
-        weights = found.weights[0]
-        with np.errstate(all="ignore"):
-            masses = weights * np.exp(found.log_mass[0] - found.order * losses)
-        return losses, np.where(weights > ROUNDING * np.max(weights), np.minimum(masses, 1.0), 0.0)
+def masses_of(block: LossLattice) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a block's losses and the masses above, (points,), for choices that no bound depends on."""
+    found: Any = block
+    losses = found.start + found.mesh * np.arange(found.weights.shape[1])
+    weights = found.weights[0]
+    with np.errstate(all="ignore"):
+        masses = weights * np.exp(found.log_mass[0] - found.order * losses)
+    return losses, np.where(weights > ROUNDING * np.max(weights), np.minimum(masses, 1.0), 0.0)
 
 
 def blocks_of(
     items: Sequence[tuple[Mechanism, int]], shares: Sequence[float], relation: Relation, epsilon: float
-) -> list[list[Block]]:
+) -> list[list[LossLattice]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
     Tilted alike in a direction, as suits a run in which each occurs as often as ``shares`` say. In the scope of
@@ -106,7 +96,7 @@ def blocks_of(
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        rows.append([Block(outside(found)) for found in lattices_apart(of_items, shares, epsilon, POINTS)])
+        rows.append([outside(found) for found in lattices_apart(of_items, shares, epsilon, POINTS)])
     return rows
 
 
@@ -133,7 +123,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
 
 
 def window_for(
-    rows: Sequence[Sequence[Block]], plays: Sequence[float], epsilon: float, delta: float
+    rows: Sequence[Sequence[LossLattice]], plays: Sequence[float], epsilon: float, delta: float
 ) -> tuple[Window, int]:
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
@@ -144,7 +134,7 @@ def window_for(
     deviations, lows, highs, orders, atoms = [], [], [], [], []
     for row in rows:
         for block, times in zip(row, plays, strict=True):
-            losses, masses = block.masses()
+            losses, masses = masses_of(block)
             mean = np.sum(losses * masses)
             deviations.append(math.sqrt(np.sum((losses - mean) ** 2 * masses)))
             lows.append(losses[min(int(np.searchsorted(np.cumsum(masses), NEGLIGIBLE / number)), losses.size - 1)])
@@ -171,7 +161,7 @@ def window_for(
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
     points = length_class(math.ceil(top / mesh) + most - start + 1)
-    tilts: Any = np.asarray([row[0].lattice.order for row in rows])
+    tilts: Any = np.asarray([row[0].order for row in rows])
     numbers: list[Any] = [np.float64(mesh), np.int32(start), np.int32(-least), np.int32(points - 1 - most), tilts]
     return Window(*numbers), points
 
@@ -195,18 +185,13 @@ def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: f
     return float(orders[np.argmin(times * cumulants - orders * epsilon + peaks)])
 
 
-def losses_on(rows: Sequence[Sequence[Block]], window: Window, points: int, side: int) -> Losses:
+def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int, side: int) -> Losses:
     """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
     least, most = -window.first, np.int32(points - 1 - window.last)
     found = [
-        [
-            gridded(
-                points, not side, block.lattice, block.infinite[side], window.mesh, least, most, order,
-            )
-            for block in row
-        ]
+        [gridded(points, not side, block, window.mesh, least, most, order) for block in row]
         for row, order in zip(rows, window.order, strict=True)
-    ]  # fmt: skip
+    ]
     arrays: list[Any] = [np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(4)]
     return Losses(*arrays)
 
@@ -216,7 +201,6 @@ def gridded(
     points: int,
     is_upper: bool,
     lattice: LossLattice,
-    infinite: Array,
     mesh: Array,
     least: Array,
     most: Array,
@@ -230,6 +214,7 @@ def gridded(
     """
     u, h, side = UNIT_ROUNDOFF, mesh, int(not is_upper)
     own, log_mass, log_total = lattice.weights[side], lattice.log_mass[side], lattice.log_total[side]
+    infinite = lattice.infinite[side]
     n = len(own)
     at = lattice.start + lattice.mesh * jnp.arange(n)
     largest = jnp.maximum(jnp.abs(at[0]), jnp.abs(at[-1]))

@@ -14,9 +14,10 @@ from jaxacct.elementary import By
 from jaxacct.mechanisms.mechanism import Mechanism
 from jaxacct.menus.dominance import costlier
 from jaxacct.menus.game import Losses, Solved, Window, solve
-from jaxacct.menus.losses import MOST_TILT, Block, Guarantee, blocks_of, losses_on, window_for
+from jaxacct.menus.losses import MOST_TILT, Guarantee, blocks_of, losses_on, masses_of, window_for
 from jaxacct.precision import outside
 from jaxacct.programs import Program
+from jaxacct.prv.lattice import LossLattice
 
 RING, WIDE, LEVELS = 64, 2**14, 4096
 """Least sizes of the compiled program, so that few are compiled: levels kept, for up to so many points, and values."""
@@ -45,7 +46,7 @@ class Game:
     """Blocks' losses, and the lattice that they are played on."""
 
     guarantee: Guarantee
-    rows: list[list[Block]]
+    rows: list[list[LossLattice]]
     window: Window
     points: int
 
@@ -101,7 +102,7 @@ class Game:
     def _costs_too_much(self, index: int) -> bool:
         """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
         for row in self.rows:
-            losses, masses = row[index].masses()
+            losses, masses = masses_of(row[index])
             over = np.maximum(-np.expm1(np.minimum(self.guarantee.epsilon - losses, 0.0)), 0.0)
             if not np.sum(masses * over) + row[index].infinite[1] <= self.guarantee.delta:
                 return True

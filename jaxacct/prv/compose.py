@@ -41,7 +41,7 @@ from jaxacct.composition import Parts
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
 from jaxacct.float_pairs import transform as of_pairs
-from jaxacct.precision import TINY, log_complement
+from jaxacct.precision import TINY, log_complement, log_peak
 from jaxacct.prv import plan
 from jaxacct.prv.discretize import balanced_edges, lowered, raised, relaxation
 from jaxacct.prv.plan import CIRCLE, RATES, Asked, Known, Plan, frequencies_for
@@ -102,7 +102,7 @@ class Losses(NamedTuple):
 class Sum(NamedTuple):
     """The spectrum of the sum on its circle, above and below (2, ...), and what else is known of it."""
 
-    series: Float[Array, "parts sides 2 frequencies"]
+    series: Float[Array, "sides parts 2 frequencies"]
     """The spectrum from the window's first point on, times both of :func:`kernels_of`: real and imaginary parts, twice
     those of frequencies that stand for two, over the circle's length; 0 where what it is counts as slack."""
     error: Float[Array, " 2"]
@@ -194,7 +194,7 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
 
     def reach(cells: CellMasses, _: Array, state: Any) -> Any:
         """From the first grid to the sketches."""
-        edges = jax.vmap(lambda p, row: plan.second_edges(p, row, total, asked, points))(cells.p, known)
+        edges = jax.vmap(lambda p, row: plan.second_edges(p, row, total, asked))(cells.p, known)
         return bounded(edges), *state[1:]
 
     def place(cells: CellMasses, _: Array, state: Any) -> Any:
@@ -478,7 +478,7 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     error = jnp.sum(twice * (off * greatest + rounded), axis=1) * (1 + 1e-9)
     a, b = ((twice * modulus * part)[:, None] for part in (cosine, sine))
     real, imaginary = kernel[:, None]
-    series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real])
+    series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real], axis=1)
     shift = all_.shift + 16 * u * (count + 1) * (all_.largest + mesh * jnp.abs(first) + mesh * length)
     return Sum(
         series=series, spectrum=modulus[None] * jnp.stack([cosine, sine]), off=off + 64 * u * modulus,
@@ -488,11 +488,6 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
         length=length, mesh=mesh, order=order,
         lost=all_.lost * many,
     )  # fmt: skip
-
-
-def log_peak(t: Array) -> Array:
-    """Returns log(t^t / (1+t)^(1+t)), of the most of e^(-tx) (1 - e^-x), to a few units of 1 + log(1 + t)."""
-    return -t * jnp.log1p(1 / t) - jnp.log1p(t)
 
 
 def kernels_of(angles: Array, mesh: Array, order: Array) -> Array:

@@ -16,7 +16,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, check, directed_parts, facts_of, says_nothing
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.platforms import OUTWARD, outward
-from jaxacct.precision import as_float64, in_float64, is_concrete, outside
+from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.programs import compiled
 from jaxacct.prv import accountant
 from jaxacct.prv.compose import composed
@@ -89,26 +89,18 @@ def curve(
         # Nothing is known of them on any mesh.
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
-    found = [_profile(parts, at, points) for parts in directions]
+    found = [_profile(points, parts, at) for parts in directions]
     return outside(Curve(epsilon=at, delta=_largest(found, at)))
 
 
-Range = tuple[Array, Array]
-"""Lower and upper bounds on delta, (n,) each."""
-
-
-def _profile(parts: Parts, epsilons: Any, points: int) -> tuple[list[Range], Facts]:
-    """Returns bounds on delta at ``epsilons``, all of which hold: of compositions tilted for several of them."""
-    places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
-
-    references = np.sort(epsilons)[places] if is_concrete(epsilons) else jnp.sort(epsilons)[places]
-    lower, upper = _deltas(points, parts, references, epsilons)
-    return [(lower, upper)], facts_of(parts)
+Profile = tuple[Array, Array, Facts]
+"""Lower and upper bounds on delta, (n,) each, of one direction, and what is known of it without a mesh."""
 
 
 @compiled(static=("points",))
-def _deltas(points: int, parts: Parts, references: Array, epsilons: Array) -> Range:
-    """Returns the best bounds of compositions tilted for each of the references."""
+def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
+    """Returns bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
+    places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
     facts, goal = facts_of(parts), aimed_at(ForDelta, points)
 
     def bounded(reference: Array) -> Array:
@@ -117,19 +109,17 @@ def _deltas(points: int, parts: Parts, references: Array, epsilons: Array) -> Ra
         # One epsilon after the other: each is a sum over all frequencies.
         return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)
 
-    every = jax.lax.map(bounded, references)
-    return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0)
+    every = jax.lax.map(bounded, jnp.sort(epsilons)[places])
+    return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0), facts
 
 
 @compiled
-def _largest(directions: list[tuple[list[Range], Facts]], epsilons: Array) -> Bounds:
-    """Returns the bounds on the largest delta of the directions, of each the best that are known."""
+def _largest(directions: list[Profile], epsilons: Array) -> Bounds:
+    """Returns the bounds on the largest delta of the directions."""
     # No loss at all: delta is 1 - e^epsilon below 0.
     nothing = jnp.maximum(-jnp.expm1(epsilons), 0.0)
 
-    def of_one(ranges: list[Range], facts: Facts) -> Range:
-        lower = functools.reduce(jnp.maximum, [lower for lower, _ in ranges])
-        upper = functools.reduce(jnp.minimum, [upper for _, upper in ranges])
+    def of_one(lower: Array, upper: Array, facts: Facts) -> tuple[Array, Array]:
         upper = jnp.where(facts.is_valid & ~jnp.isnan(upper), upper, 1.0)
         lower = jnp.where(facts.is_valid, lower, 0.0)
         closed = ForDelta(jnp.maximum(epsilons, 0.0)).close(Bounds(lower, upper, upper), facts)

@@ -20,8 +20,8 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts
 from jaxacct.dominating_pairs.turns import sine_and_cosine
-from jaxacct.precision import TINY
-from jaxacct.prv.compose import Sum, exact_remainder, log_peak
+from jaxacct.precision import TINY, log_peak
+from jaxacct.prv.compose import Sum, exact_remainder
 from jaxacct.question import ForEpsilon, Question
 
 MARGINS = np.exp2([-43.0, -36.0, -26.0])
@@ -35,7 +35,7 @@ class _Reader(NamedTuple):
     """What delta is read off: of one side, or of both with a leading axis."""
 
     series: Array
-    """As of :class:`.Sum`, (parts, rates, J)."""
+    """As of :class:`.Sum`, (parts, rates, J) of one side."""
     allowance: Array
     """What is added to the sum, above, or taken off it."""
     log_mass: Array
@@ -47,7 +47,7 @@ def reader_of(found: Sum) -> _Reader:
     sign = jnp.array([1.0, -1.0])
     # The most of e^(-tx) (1 - e^-x): of slack as of what is on the circle.
     allowance = sign * (found.error + found.slack * jnp.exp(log_peak(found.order))) * (1 + 16 * roundoff())
-    return _Reader(jnp.moveaxis(found.series, 1, 0), allowance, found.log_mass, sign)
+    return _Reader(found.series, allowance, found.log_mass, sign)
 
 
 def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | float = 1.0) -> tuple[Array, Array]:

@@ -210,7 +210,7 @@ def first_edges(center: Array) -> Array:
     return center + jnp.asarray(np.concatenate([-FAR[::-1], [0.0], FAR]))
 
 
-def second_edges(p: Array, known: Known, copies: Array, asked: Asked, points: int) -> Array:
+def second_edges(p: Array, known: Known, copies: Array, asked: Asked) -> Array:
     """Returns the edges of a sketch, up to where what lies beyond may count as infinite, by masses of the first grid.
 
     All of one loss.
@@ -305,10 +305,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         weights = logs[:, None, :] + orders[None, :, None] * losses[:, None, :]
         top = jnp.max(weights, axis=2, keepdims=True)
         weights = jnp.exp(weights - top)
-        total, mean = (
-            jnp.sum(weights, axis=2, keepdims=True),
-            jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True),
-        )
+        total = jnp.sum(weights, axis=2, keepdims=True)
+        mean = jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True)
         squares = jnp.sum(weights * (losses[:, None, :] - mean / total) ** 2, axis=2)
         cumulants = (top + jnp.log(total))[:, :, 0]
         exponent = of_sum(cumulants) + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
@@ -334,8 +332,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0
     )
 
-    # The narrowest sum, where rounding does not tell.
-    # A tilt that is given suits a sum that this is a part of.
+    # The narrowest sum is chosen of those where rounding does not tell. A tilt that is given suits a sum that this is
+    # a part of.
     excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + LOOSENESS
     tails = jnp.log(SPARED * aim) - excess
     is_noisy = (excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)) & (np.arange(len(orders)) > 0)
@@ -362,8 +360,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
         lengths, spacing = lengths / scale, spacing * scale[:, None]
     # A loss of a single value has a mesh, too.
-    least_mesh = FINE * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
-    mesh = jnp.maximum(SPARE * jnp.max(lengths) / (points - MARGIN), jnp.maximum(least_mesh, 1e-30))
+    finest = FINE * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
+    mesh = jnp.maximum(SPARE * jnp.max(lengths) / (points - MARGIN), jnp.maximum(finest, 1e-30))
 
     # Chernoff's bounds on where the sum lies.
     shares = jnp.exp(logs + order * losses - cumulant)
@@ -387,13 +385,13 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
     # What bounds frequencies beyond those that are known, up to pi over a distance, gains with each step whose points
     # are as near to one another as that by what its law, if normal, has in common with itself so far off.
-    apart = mesh * _DISTANCES
-    least = mesh * jnp.min(spacing, axis=1, keepdims=True)
-    overlap = jnp.exp(-0.23 * (apart[None] / half) ** 2)
-    steady = of_sum(jnp.where(least <= apart[None], STEADY * overlap, 0.0))
+    distances = mesh * _DISTANCES
+    nearest = mesh * jnp.min(spacing, axis=1, keepdims=True)
+    overlap = jnp.exp(-0.23 * (distances[None] / half) ** 2)
+    steady = of_sum(jnp.where(nearest <= distances[None], STEADY * overlap, 0.0))
     # At pi over a distance the best of what nearer ones say.
     steady = jnp.max(GAINS * steady[None], axis=1)
-    is_beyond = (apart < width / (2 * frequencies_for(points))) | (_DISTANCES == 1)
+    is_beyond = (distances < width / (2 * frequencies_for(points))) | (_DISTANCES == 1)
     steady = jnp.min(jnp.where(is_beyond, steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
     falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms

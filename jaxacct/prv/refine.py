@@ -17,6 +17,7 @@ from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Parts
 from jaxacct.precision import outside
+from jaxacct.prv import kernel
 from jaxacct.prv.coarse import without_composing
 from jaxacct.prv.diagnostics import Diagnostics
 from jaxacct.prv.kernel import LEAST, aimed_at, answers
@@ -44,8 +45,8 @@ class ToleranceWarning(UserWarning):
 class _Found:
     """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
 
-    def __init__(self, directions: list[Parts], question: Question, goal: Goal):
-        self.directions, self.question, self.goal = directions, question, goal
+    def __init__(self, directions: list[Parts], question: Question, goal: Goal, aim: kernel.Goal):
+        self.directions, self.question, self.goal, self.aim = directions, question, goal, aim
         self.answers: dict[int, Answer] = {}
         self.beside: dict[int, list[Bounds]] = {}
 
@@ -62,11 +63,7 @@ class _Found:
     def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
         """Returns the brackets that answer all questions of a direction, and the record of the first."""
         values = self.question.at(np.asarray(self.values(), np.float64))
-        goal = self.goal if isinstance(self.goal, tuple) else (self.goal, 0.0)
-        if isinstance(self.goal, tuple):
-            goal = 0.0, goal[not isinstance(self.question, ForEpsilon)]
-        wanted: Any = tuple(map(np.float64, goal))
-        bounds, record = outside(answers(points, self.directions[which], values, wanted))
+        bounds, record = outside(answers(points, self.directions[which], values, self.aim))
         ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
         return [Bounds(*row) for row in zip(*ends, strict=True)], record
 
@@ -122,9 +119,8 @@ class _Found:
 
 def at_points(directions: list[Parts], question: Question, points: int) -> Answer:
     """Returns the answer of concrete arguments by lattices of ``points`` points."""
-    found = _Found(directions, question, float(aimed_at(type(question), points)[0]))
+    found = _Found(directions, question, question.tolerance, aimed_at(type(question), points))
     found.improve(points)
-    found.goal = question.tolerance
     return found.largest()
 
 
@@ -169,7 +165,8 @@ def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
     The first ones tell how far the gap has to fall; it falls with the square of the mesh as long as rounding and
     truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
     """
-    found, points = _Found(directions, question, goal), LEAST
+    aim = (0.0, goal[not isinstance(question, ForEpsilon)]) if isinstance(goal, tuple) else (goal, 0.0)
+    found, points = _Found(directions, question, goal, (np.float64(aim[0]), np.float64(aim[1]))), LEAST
     previous, stalls, is_narrowed = float("inf"), 0, False
     while True:
         found.improve(points)

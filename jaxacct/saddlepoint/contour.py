@@ -24,7 +24,7 @@ from jaxacct.arithmetic import PAIR, arithmetic, roughly
 from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import law_of
 from jaxacct.dominating_pairs.turns import turned
-from jaxacct.precision import first_index
+from jaxacct.precision import first_index, log_peak
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.characteristic import (
     BLOCK,
@@ -38,7 +38,7 @@ from jaxacct.saddlepoint.characteristic import (
 )
 from jaxacct.saddlepoint.rare import Rare, with_rare
 from jaxacct.saddlepoint.search import HERE, HIGHER, Aim
-from jaxacct.saddlepoint.sums import above_at, log_factor, summed, total_and_error
+from jaxacct.saddlepoint.sums import above_at, summed, total_and_error
 
 PENALTY = 6.0
 """Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
@@ -113,7 +113,7 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     one of the bounds on either side is e^-cut of delta will do; delta <= 1 is one more, from below.
     """
     cut = arithmetic().cut
-    ratios = log_moments - orders * epsilon + log_factor(orders) - log_delta + cut
+    ratios = log_moments - orders * epsilon + log_peak(orders) - log_delta + cut
     lines = orders[:-HIGHER]
     apart = orders[None, :] - lines[:, None]
     needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(apart)
@@ -171,7 +171,7 @@ def line_at(
     tiles, log_tail = far_enough(parts, windows, order, spacing, start, log_sum - cut)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(orders[:1])
-    beside, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_factor(orders), none])
+    beside, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_peak(orders), none])
     fall = -jnp.abs(order - beside) * length
     return Line(
         order=order,
@@ -191,7 +191,7 @@ def line_at(
 def chernoff(order: Array, value: Array, error: Array, epsilon: Array) -> Array:
     """Returns Chernoff's bound on log delta(eps), K(order) - order eps + log c(order), with its rounding."""
     rounding = 8 * arithmetic().roundoff * (jnp.abs(value) + order * jnp.abs(epsilon) + 8)
-    return value + error - order * epsilon + log_factor(order) + rounding
+    return value + error - order * epsilon + log_peak(order) + rounding
 
 
 def far_enough(

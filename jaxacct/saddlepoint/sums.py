@@ -115,8 +115,3 @@ def largest_order(parts: Parts) -> Array:
         return largest[0]
     run = [jnp.min(jnp.where(k > 0, most, jnp.inf)) for (_, k), most in zip(parts, largest, strict=True)]
     return jnp.min(jnp.stack(run))
-
-
-def log_factor(order: Array) -> Array:
-    """Returns log c(a) = a log a - (1 + a) log(1 + a)."""
-    return -order * jnp.log1p(1 / order) - jnp.log1p(order)
