@@ -468,14 +468,13 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     lower_slack = all_.slack * jnp.exp(all_.apart + all_.excess)
     of_steps = jnp.where(jnp.array([True, False]), jnp.expm1(mean_slack), lower_slack) * many * (1 + 64 * u)
     slack = of_steps + outside * (1 + 64 * u) + jnp.where(is_whole, 0.0, length * jnp.exp(log_beyond))
-    # A step from one point to the next, at most, of what the sum has there that is read off.
-    greatest = 1 / (mesh * order * (1 + order)) + 1
+    # What is read off is, from a point less than a mesh above epsilon and from the window's end, e^(-tx) times the
+    # first kernel and e^(-tx) (1 - e^-x) times the second: of each frequency at most this.
     kernel = kernels_of(2 * math.pi / length * frequencies, mesh, order)
     sizes = jnp.hypot(*kernel)
-    most = -jnp.expm1(-mesh) + jnp.exp(log_peak(order))
-    rounded = (512 + size // 2) * u * modulus * (2 * sizes[0] + most * sizes[1])[None]
+    most = 2 * sizes[0] + (-jnp.expm1(-mesh) + jnp.exp(log_peak(order))) * sizes[1]
     twice = twice[None]
-    error = jnp.sum(twice * (off * greatest + rounded), axis=1) * (1 + 1e-9)
+    error = jnp.sum(twice * (off + (512 + size // 2) * u * modulus) * most[None], axis=1) * (1 + 1e-9)
     a, b = ((twice * modulus * part)[:, None] for part in (cosine, sine))
     real, imaginary = kernel[:, None]
     series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real], axis=1)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxacct.arithmetic import roughly
 from jaxacct.dominating_pairs import CellMasses
-from jaxacct.precision import TINY, first_index
+from jaxacct.precision import TINY, first_index, log_peak
 
 FAR = np.exp2(np.arange(-70.0, 57.5, 0.5))
 """Distances from the centre of the edges of the first grid. Any are sound."""
@@ -57,9 +57,12 @@ CIRCLE = 4
 BEYOND = 1e-10
 """Probability that a sketch leaves out on either side, over delta and over the steps. Tightness only."""
 
-LOOKS = np.exp2([np.linspace(-8.0, 24.0, 21), np.linspace(-1.6, 1.6, 21), np.linspace(0.0, -4.0, 21)])
-"""The orders that are looked at first; those about the best of them, over it; and those below that, likewise, for
-smaller windows."""
+LOOKS = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)], np.linspace(0.0, -6.0, 21)])
+"""The orders that are looked at first; those about the best of them, over it, while epsilon settles; and those below
+that, likewise, for smaller windows."""
+
+ENOUGH = 0.5
+"""Nats by which an estimate of delta may be above the least of all orders' for its order to do. Tightness only."""
 
 STEEPEST = 10.0
 """Largest order over one over the error aimed at. Tightness only."""
@@ -72,6 +75,9 @@ SPARED = 3e-3
 
 ROUNDING = 2e-14
 """About what a step's spectrum errs by, relative to its tilted mass, in float64. Tightness only."""
+
+NOISE = 2.0
+"""Nats by which rounding may be larger than at the order where it is least, where it tells at all. Tightness only."""
 
 RATES = 2.0 ** np.arange(10)
 """Rates s of Chernoff's bounds on where the sum lies, over the least. Any are sound."""
@@ -88,6 +94,9 @@ FURTHER = 3
 STEEP = np.exp2(np.minimum(3.0 * np.abs(np.subtract.outer(np.arange(BLOCKS), np.arange(BLOCKS))), 60))
 """How many times as far apart points may be in a block as in another: 8 from one to the next, for what a narrow bin
 leaves to a wide one beside it falls far."""
+
+BULK = 0.05
+"""Least mass of a bin for the mesh to be laid such that it balances. Tightness only."""
 
 AWAY = 12
 """Least distance from the bulk over that between points there."""
@@ -259,7 +268,8 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
     the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least
     loses least by them; a smaller t has smaller windows where large losses are rare. A mesh h costs delta about k h^2
     t (1 + t) / 12 of itself. Points are apart like the cube root of one over the tilted density: of all meshes of as
-    many points that costs least.
+    many points that costs least. Where large losses are rare delta is made of single ones beyond epsilon, which a
+    tilted density overrates, the more the larger they are: its weights end where they meet what they are a bound of.
 
     The circle is as long as the sum's window where that is found to have few frequencies, and the spectrum is taken
     whole where it fits :data:`CIRCLE` times the points, or has to.
@@ -292,51 +302,69 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     ratio, middles = logs - jnp.log(q), (edges[:, 1:] + edges[:, :-1]) / 2
     losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:, :-1], edges[:, 1:])
 
-    def of_sum(rows: Array) -> Array:
+    def of_sum(rows: Array, times: Array = k) -> Array:
         """Returns the sum over all runs of values (m, n)."""
-        return jnp.sum(jnp.where(runs[:, None], k[:, None] * rows, 0.0), axis=0)
+        return jnp.sum(jnp.where(runs[:, None], times[:, None] * rows, 0.0), axis=0)
+
+    def weighed(orders: Array, epsilon: Array) -> Array:
+        """Returns logs of the weights by which a single loss counts for delta, (m, n, cells), tilted by the orders.
+
+        They are e^(ty), as in Chernoff's bound, up to where that meets what it is a bound of, and from there on that.
+        Where large losses are rare the bound's best order would see nothing but losses far above epsilon.
+        """
+        t, y = orders[None, :, None], losses[:, None, :]
+        met = jnp.log(-jnp.expm1(epsilon - y)) + t * epsilon - log_peak(t)
+        return logs[:, None, :] + jnp.where(y > epsilon + jnp.log1p(1 / t), met, t * y)
 
     def look(i: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Returns the order whose bound on delta is the least, the epsilon at which it is looked at, and more.
+        """Returns the order whose estimate of delta is the least, the epsilon at which it is looked at, and more.
 
-        Namely, of all orders (n,), the exponents of the bounds, cumulants (m, n), and the sum's variances.
+        Namely, of all orders (n,), the logs of the estimates, those of Chernoff's bounds, cumulants (m, n), and the
+        sum's variances.
         """
         orders = found[0] * jnp.asarray(LOOKS)[i]
-        weights = logs[:, None, :] + orders[None, :, None] * losses[:, None, :]
-        top = jnp.max(weights, axis=2, keepdims=True)
+        weights = jnp.stack([weighed(orders, found[1]), logs[:, None, :] + orders[None, :, None] * losses[:, None, :]])
+        top = jnp.max(weights, axis=3, keepdims=True)
         weights = jnp.exp(weights - top)
-        total = jnp.sum(weights, axis=2, keepdims=True)
-        mean = jnp.sum(weights * losses[:, None, :], axis=2, keepdims=True)
-        squares = jnp.sum(weights * (losses[:, None, :] - mean / total) ** 2, axis=2)
-        cumulants = (top + jnp.log(total))[:, :, 0]
-        exponent = of_sum(cumulants) + orders * jnp.log(orders) - (1 + orders) * jnp.log1p(orders)
-        exponent = jnp.where(jnp.isfinite(exponent), exponent, jnp.inf)
-        least = jnp.min((exponent - jnp.log(asked.value)) / orders)
+        total = jnp.sum(weights, axis=3, keepdims=True)
+        mean = jnp.sum(weights[1] * losses[:, None, :], axis=2, keepdims=True) / total[1]
+        squares = jnp.sum(weights[1] * (losses[:, None, :] - mean) ** 2, axis=2) / total[1, :, :, 0]
+        cumulants = (top + jnp.log(total))[:, :, :, 0]
+        # Of a share of a run, as a menu may have, no root is taken.
+        sums = jnp.stack([of_sum(cumulants[0], jnp.maximum(k, 1.0)), of_sum(cumulants[1])])
+        exponents = sums + log_peak(orders)[None]
+        exponents = jnp.where(jnp.isfinite(exponents), exponents, jnp.inf)
+        least = jnp.min((exponents[0] - jnp.log(asked.value)) / orders)
         epsilon = jnp.where(asked.is_epsilon, jnp.maximum(least, 0.0), asked.value)
-        loss = exponent - orders * epsilon
-        # Where delta is below what float64 can tell from 0 no more is to be won, and extreme orders see nothing.
-        best = orders[jnp.minimum(first_index(loss <= jnp.maximum(jnp.min(loss), -710.0)), len(orders) - 1)]
+        estimates, loss = exponents - orders[None] * epsilon
+        # The lowest order that will do: a single run's estimates fall with the order up to infinity. Where delta is
+        # below what float64 can tell from 0 no more is to be won, and extreme orders see nothing.
+        is_good = estimates <= jnp.maximum(jnp.min(estimates) + ENOUGH, -710.0)
+        best = orders[jnp.minimum(first_index(is_good), len(orders) - 1)]
         # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
         most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
         best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best) if asked.order is None else asked.order
-        return best, epsilon, orders, loss, cumulants, of_sum(squares / total[:, :, 0])
+        return best, epsilon, orders, estimates, loss, cumulants[1], of_sum(squares)
 
     nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
-    begin = jnp.ones_like(asked.value), asked.value, nothing, nothing, nothing[None] + jnp.zeros_like(p[:, :1]), nothing
-    _, epsilon, orders, loss, cumulants, variances = jax.lax.fori_loop(0, len(LOOKS), look, begin)
+    begin = (
+        jnp.ones_like(asked.value), jnp.where(asked.is_epsilon, jnp.inf, asked.value), nothing, nothing, nothing,
+        nothing[None] + jnp.zeros_like(p[:, :1]), nothing,
+    )  # fmt: skip
+    _, epsilon, orders, estimates, loss, cumulants, variances = jax.lax.fori_loop(0, len(LOOKS), look, begin)
     best = orders[0]
-    least = jnp.maximum(jnp.min(loss), -710.0)
+    least = jnp.maximum(jnp.min(estimates), -710.0)
     delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
     of_epsilon = (asked.relative * epsilon + asked.absolute) * best
     aim = jnp.clip(
         jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0
     )
 
-    # The narrowest sum is chosen of those where rounding does not tell. A tilt that is given suits a sum that this is
-    # a part of.
+    # The narrowest sum is chosen of those where rounding does not tell, if there are some. A tilt that is given suits a
+    # sum that this is a part of.
     excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + LOOSENESS
     tails = jnp.log(SPARED * aim) - excess
-    is_noisy = (excess + jnp.log(ROUNDING * copies) > jnp.log(0.1 * aim)) & (np.arange(len(orders)) > 0)
+    is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(ROUNDING * copies), jnp.min(excess) + NOISE)
     width = jnp.where(is_noisy, jnp.inf, -tails * variances)
     chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
     chosen = chosen if asked.order is None else jnp.zeros_like(chosen)
@@ -350,7 +378,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     # An atom on a point is as narrow as can be.
     atom = known.anchors[:, :1]
     holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
-    smooth = jnp.where(holds_atom, 0.0, jnp.exp(logs + best * losses - cumulants[:, :1]))
+    smooth = weighed(orders[:1], epsilon)[:, 0]
+    smooth = jnp.where(holds_atom, 0.0, jnp.exp(smooth - jnp.max(smooth, axis=1, keepdims=True)))
     smooth = smooth / jnp.maximum(jnp.sum(smooth, axis=1, keepdims=True), TINY)
     middle, half, spacing, costs, lengths = _apart(edges, smooth, low, high)
     is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
@@ -475,14 +504,18 @@ def _laid(
     ahead = jnp.where(np.arange(BLOCKS) < before, spacing, 0.0)
     start = jnp.where(is_even, low, center - mesh * size * jnp.sum(ahead))
 
-    # The bin about the bulk: from one edge of the sketch to another.
-    lowest = jnp.where(center - known.infimum < mesh, -1, jnp.sum(edges <= center - mesh / 2) - 1)
-    highest = jnp.where(known.supremum - center < mesh, CELLS + 1, jnp.sum(edges < center + mesh / 2))
-    index = np.arange(p.shape[0])
-    within = (index > lowest) & ((index <= highest) | (highest > CELLS))
-    mass, of_q = jnp.sum(jnp.where(within[None], jnp.stack([p, q]), 0.0), axis=1)
+    # The bin about the bulk, or that at one end of the losses, if it has more: from one edge of the sketch to another.
+    places = jnp.stack([center, known.infimum + mesh / 2, known.supremum - mesh / 2])
+    lows = jnp.where(places - known.infimum < mesh, -1, jnp.sum(edges[None] <= places[:, None] - mesh / 2, axis=1) - 1)
+    highs = jnp.sum(edges[None] < places[:, None] + mesh / 2, axis=1)
+    highs = jnp.where(known.supremum - places < mesh, CELLS + 1, highs)
+    index = np.arange(p.shape[0])[None]
+    within = (index > lows[:, None]) & ((index <= highs[:, None]) | (highs > CELLS)[:, None])
+    masses = jnp.sum(jnp.where((within & jnp.isfinite(places)[:, None])[None], jnp.stack([p, q])[:, None], 0.0), axis=2)
+    most = jnp.minimum(first_index(masses[0] >= jnp.max(masses[0])), 2)
+    (mass, of_q), lowest, highest = masses[:, most], lows[most], highs[most]
     balance = jnp.log(mass) - jnp.log(of_q)
-    is_bulk = (mass > 0.5) & jnp.isfinite(balance) & jnp.isnan(anchor)
+    is_bulk = (mass > BULK) & jnp.isfinite(balance) & jnp.isnan(anchor)
     point = jnp.where(is_bulk, balance, jnp.where(jnp.isfinite(anchor), anchor, center))
     unit = mesh * jnp.where(is_even, spacing[0], 1.0)
     count = (point - start) / unit
