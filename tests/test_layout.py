@@ -136,13 +136,13 @@ def test_nothing_but_the_border_asks_which_arithmetic_it_is():
         if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in BORDER:
             continue
         tree = ast.parse(path.read_text())
-        units = {
-            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "roundoff"
-        }
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(tree))
+        units = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "roundoff"}
+        for node in nodes:
             is_one = isinstance(node, ast.Name) and node.id in ("FLOAT64", "PAIR", "FLOAT32") and id(node) not in units
             is_name = isinstance(node, ast.Attribute) and ast.unparse(node) == "arithmetic().name"
-            asks += [f"{path.relative_to(ROOT)}:{node.lineno}"] * (is_one or is_name)
+            if is_one or is_name:
+                asks.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
     assert not asks
 
 
