@@ -13,7 +13,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,13 @@ class Arithmetic:
         cut: log of what a truncation may leave out, relative to what is there.
         reach: standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare.
         largest_exponent: exponentials beyond are kept as their exponents.
+        of_close: units of roundoff by which a difference errs of numbers within a factor of two of one another: none
+            by IEEE 754 (Sterbenz). A bound that takes 0 for another number is none.
+        of_level: units of roundoff by which each of the log2(n) levels of a Fourier transform errs, relative to the sum
+            of magnitudes (:func:`jaxacct.prv.compose.transform_error`). Too few would break a bound.
+        is_certified: whether functions are known to be as right as is said, so that there are bounds and not estimates.
+        leaves_out_rare: whether an integral leaves out rare losses, which makes programs twice as long. No bound
+            depends on it.
     """
 
     name: Name
@@ -50,6 +57,10 @@ class Arithmetic:
     cut: float
     reach: float
     largest_exponent: float
+    of_close: float = 0.0
+    of_level: float = 12.0
+    is_certified: bool = True
+    leaves_out_rare: bool = False
 
     @property
     def function(self) -> float:
@@ -67,13 +78,13 @@ class Arithmetic:
         return 1 + count / 256 if self.name == "pair" else count
 
 
-FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0)
+FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0, leaves_out_rare=True)
 """IEEE 754's double, and functions as :mod:`jaxacct.elementary` asks for them: four units in the last place."""
 
-PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0)
+PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5)
 """Sums of two float32 numbers with an exponent of their own beside them, so with a wider range than float64's."""
 
-FLOAT32 = Arithmetic("float32", 2.0**-24, 16.0, 6.5, 80.0)
+FLOAT32 = Arithmetic("float32", 2.0**-24, 16.0, 6.5, 80.0, is_certified=False)
 """For estimates only."""
 
 _traced_for: Any = jax.make_user_context(default_value=None)
@@ -117,14 +128,35 @@ def is_decided() -> bool:
     return _traced_for.value is not None
 
 
-def with_pair_form(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function`` of arrays such that pairs know it by its name: they have a form of their own for it.
+@overload
+def with_pair_form(
+    function: Callable[..., Result], *, traced: Callable[..., Any] | None = None
+) -> Callable[..., Result]: ...
 
-    For float64 it is traced into what calls it, as if nothing were said. A derivative has another form, and no name: of
-    a jitted function JAX would give it the same. The form for pairs is told shapes of what goes in alone: so an axis of
-    a batch has to come out where it goes in, which it does unless arrays without it, as ``jnp.zeros_like`` makes, meet
-    it first.
+
+@overload
+def with_pair_form(
+    function: None = None, *, traced: Callable[..., Any]
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]: ...
+
+
+def with_pair_form(function: Any = None, *, traced: Callable[..., Any] | None = None) -> Any:
+    """Returns ``function``, of which pairs have a form of their own. For float64 it is as if nothing were said.
+
+    By default it is of arrays, and pairs know it by its name (:mod:`jaxacct.float_pairs.kernel_functions`). A
+    derivative has another form, and no name: of a jitted function JAX would give it the same. The form for pairs is
+    told shapes of what goes in alone: so an axis of a batch has to come out where it goes in, which it does unless
+    arrays without it, as ``jnp.zeros_like`` makes, meet it first.
+
+    Args:
+        function: any.
+        traced: the form for pairs, of the same arguments, where it is traced as everything else is: not numbers have
+            another form, but what is done with them.
     """
+    if function is None:
+        return functools.partial(with_pair_form, traced=traced)
+    if traced is not None:
+        return _where_pairs(traced, function)
     named: Any = jax.custom_jvp(jax.jit(function))
 
     @named.defjvp
@@ -148,7 +180,7 @@ def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _where_pairs(named: Callable[..., Result], function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function``, which is called by the name that pairs know it by where a program is traced for them."""
+    """Returns ``function``, in whose place ``named`` is called where a program is traced for pairs."""
 
     @functools.wraps(function)
     def called(*args: Any) -> Result:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, platform
+from jaxacct.arithmetic import platform, with_pair_form
 from jaxacct.by_work import in_blocks
 from jaxacct.elementary import By
 from jaxacct.platforms import by_platform
@@ -65,9 +65,7 @@ def one_by_one(
             is then not traced for nothing.
     """
     call = functools.partial(function, *static)
-    if arithmetic() == PAIR:  # traced for one already
-        return call
-    wide = arithmetic() == FLOAT64  # where a batch may be traced later, and not here
+    wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64  # here, and where a batch is traced later
 
     def alone(*args: Any) -> Any:
         with jax.enable_x64(wide):
@@ -87,7 +85,8 @@ def one_by_one(
                 found = (_by_platform if concrete else _side_by_side)(function, static, which, args)
         return found, jax.tree.map(lambda _: True, found)
 
-    return single
+    # What is traced for pairs is part of one of these programs already.
+    return with_pair_form(single, traced=call)
 
 
 def _side_by_side(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:

@@ -283,6 +283,11 @@ def representable(value: jax.Array) -> jax.Array:
     return value if arithmetic() == FLOAT64 else jax.lax.reduce_precision(value, 8, 23)
 
 
+def representable_below(value: jax.Array) -> jax.Array:
+    """Returns such numbers that are not above the positive ones given."""
+    return value if arithmetic() == FLOAT64 else representable(value * (1 - 2.0**-23))
+
+
 def log_complement(probability: jax.Array) -> jax.Array:
     """Returns log(1 - p), right to a few units of roundoff for every p in [0, 1].
 

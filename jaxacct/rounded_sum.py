@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Float32
 
-from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.arithmetic import arithmetic, roundoff, with_pair_form
 from jaxacct.precision import as_float64, exact_float64, kept_positive
 from jaxacct.pytrees import register_dataclass
 from jaxacct.validation import MOST_COUNT
@@ -36,9 +36,9 @@ LEAST_COST = 2.0**-960
 def rounding() -> float:
     """Returns a relative rounding that covers the at most three of ``old + steps * cost``, all terms >= 0.
 
-    Where float64 is made of pairs it covers the reading of that sum, and of the budget it is compared with, as well.
+    It covers the reading of that sum, and of the budget it is compared with, as well: in float64 that is exact.
     """
-    return (4 if arithmetic().name == "float64" else 8) * roundoff()
+    return 8 * roundoff()
 
 
 def rounding_of_one() -> float:
@@ -108,14 +108,13 @@ class RoundedSum:
         return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))
 
 
-def _whole_bits(rest: Array, high: Array) -> Array:
-    """Returns ``rest`` raised to a multiple of 2^-52 of the power of two in ``high``, numbers of float32.
+@with_pair_form
+def missing_above(value: Float[Array, " ..."], high: Float[Array, " ..."]) -> Float[Array, " ..."]:
+    """Returns at least what ``high``, that number in float32, lacks of ``value``; 0 where it is infinite.
 
-    Quotients by powers of two and products with them are exact, and so is what :func:`jax.numpy.ceil` returns.
+    In float64 the difference is exact.
     """
-    bits = jax.lax.bitcast_convert_type(high.astype(jnp.float32), jnp.int32) & 0x7F800000
-    power = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float32).astype(jnp.float64), SMALLEST)
-    return jnp.where(rest == 0, 0.0, jnp.ceil(rest / (power * 2.0**-52)) * (power * 2.0**-52))
+    return jnp.where(jnp.isinf(high), 0.0, value - high)
 
 
 def precise(curve: ArrayLike) -> Array:
@@ -163,9 +162,7 @@ def runs_within(
 def _above(value: Float[Array, " ..."]) -> tuple[Array, Array]:
     """Returns the two parts of the least sum that is at least ``value``, by one program."""
     high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
-    rest = jnp.where(jnp.isinf(high), 0.0, value - high)
-    if arithmetic().name != "float64":
-        rest = _whole_bits(rest + 4 * roundoff() * jnp.abs(rest), high)
+    rest = missing_above(value, high)
     low = jax.lax.reduce_precision(rest, 8, 23)
     rounded = jnp.where(low < rest, jnp.nextafter(low.astype(jnp.float32), jnp.float32(jnp.inf)), low)
     low32 = jnp.where(jnp.abs(rest) < SMALLEST, jnp.where(rest > 0, SMALLEST, 0.0), rounded)

@@ -125,6 +125,27 @@ def test_only_what_draws_imports_the_plots():
     assert users - {"plot", "__init__.py"} == {"cli"}
 
 
+BORDER = ("arithmetic", "platforms", "precision", "float_pairs")
+"""Rooms that decide which arithmetic a program is made of, or are one."""
+
+
+def test_nothing_but_the_border_asks_which_arithmetic_it_is():
+    """Others know units and what an arithmetic says of itself, and name functions of which pairs have another form."""
+    asks = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in BORDER:
+            continue
+        tree = ast.parse(path.read_text())
+        nodes = list(ast.walk(tree))
+        units = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "roundoff"}
+        for node in nodes:
+            is_one = isinstance(node, ast.Name) and node.id in ("FLOAT64", "PAIR", "FLOAT32") and id(node) not in units
+            is_name = isinstance(node, ast.Attribute) and ast.unparse(node) == "arithmetic().name"
+            if is_one or is_name:
+                asks.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
+    assert not asks
+
+
 def test_files_are_small():
     files = [path for folder in ("jaxacct", "bench", "tests") for path in (ROOT / folder).rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import MOST_STEPS, Aim, Found, search
@@ -22,7 +22,7 @@ from jaxacct.composition import directed_parts
 from jaxacct.dominating_pairs.gaussian_profile import mu_bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import TINY, as_float64, in_float64, log_complement, representable
+from jaxacct.precision import TINY, as_float64, in_float64, log_complement, representable_below
 from jaxacct.programs import compiled
 from jaxacct.pytrees import of_each
 from jaxacct.question import ForEpsilon, Kind, Question
@@ -194,7 +194,7 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
         value, valid, at_best = jnp.zeros(()), in_range & (k >= 0), Status.NOT_BINDING
     elif config.unknown == "sampling_rate":
         least = -jnp.expm1(uncovered * (1 - 32 * off) / k)
-        least = representable(least * (1 - (0.0 if arithmetic() == FLOAT64 else 2.0**-23)))
+        least = representable_below(least)
         value, valid, at_best = jnp.where(k > 0, least, 1.0), in_range & (k >= 0) & (s >= 0), Status.CONVERGED
         q = value
     else:

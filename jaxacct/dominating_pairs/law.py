@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import FLOAT32, PAIR, arithmetic, scaled
+from jaxacct.arithmetic import arithmetic, scaled, with_pair_form
 from jaxacct.dominating_pairs.moments import exp_remainder
+from jaxacct.float_pairs import few_digits
 
 RULE = 256
 """Nodes of a trapezoid rule: of the scan, and of each piece for complex orders."""
@@ -37,9 +38,9 @@ def modulus_rounding() -> float:
     """Returns what the rounding of a bound on the modulus of a characteristic function may come to.
 
     In float64 1e-13: sums of some hundred terms, below one together, each right to some 200 units. To the power of very
-    many steps that counts. Float32 proves nothing, and is not held up by it.
+    many steps that counts. What proves nothing is not held up by it.
     """
-    return 0.0 if arithmetic() == FLOAT32 else scaled(1e-13)
+    return scaled(1e-13) if arithmetic().is_certified else 0.0
 
 
 class Nodes(NamedTuple):
@@ -288,7 +289,7 @@ def law_of(pair: HasLaw) -> Law:
 
 def in_float64_only(law: Law) -> Law | None:
     """Returns the law within the float64 scope, and None outside: for those that are written for it alone."""
-    return None if arithmetic() == FLOAT32 else law
+    return law if arithmetic().is_certified else None
 
 
 def moments(nodes: Nodes, orders: Array) -> Moments:
@@ -304,12 +305,7 @@ def moments(nodes: Nodes, orders: Array) -> Moments:
 def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | None, Array | None]:
     """Returns the moments, and bounds on what rounding does to value and slope; inf where they are taken directly.
 
-    None but in pairs, which have few digits: else a share of the value will do.
-
-    The other form adds terms of one sign. Each is a mass times phi(x), or times Y (e^x - 1), x being t Y or -Y: they
-    err relatively by what x does, times at most |x| + 2. With logs, orders times losses and losses off by LOG_UNITS of
-    themselves a term is by that many times |log p| + |t Y| + |Y| + 3, and by 64 of its own: e^x by four units, which
-    e^x - 1 - x makes 45 from x = 1/2 on, and what moves the places of nodes.
+    None where a share of the value will do, for digits are many.
     """
     if jnp.ndim(orders) == 0:
         return _moments(nodes, orders)
@@ -343,18 +339,13 @@ def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | Non
     slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y) / total)
     curvature = jnp.sum(weights * (y - slope) ** 2) / total
     found = Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
-    if arithmetic() != PAIR:
-        return found, None, None
+    return found, *_rounding_of_moments((of_value, of_slope), nodes, t, slope, near, LOG_UNITS)
 
-    def error(terms: Array, atoms: Array) -> Array:
-        """Of a sum, over a moment that is above 0.77."""
-        sizes = 3 + jnp.abs(log_p) + jnp.abs(power) + jnp.abs(y)
-        units = arithmetic().of_sum(y.shape[0]) + 64 + LOG_UNITS * sizes
-        off = jnp.sum(jnp.where(terms > 0, units * terms, 0.0)) + 8 * atoms
-        return jnp.where(near, 1.3 * arithmetic().roundoff * off, jnp.inf)
 
-    value_error = error(of_value, (t + 1) * (missing + infinite))
-    return found, value_error, error(of_slope, missing + infinite) + 1.3 * jnp.abs(slope) * value_error
+@with_pair_form(traced=few_digits.rounding_of_moments)
+def _rounding_of_moments(*_: Any) -> tuple[Array | None, Array | None]:
+    """Returns that nothing is said of value and slope."""
+    return None, None
 
 
 class Rungs(NamedTuple):

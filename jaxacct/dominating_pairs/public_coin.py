@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff, scaled
+from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
 from jaxacct.precision import as_float64, first_index
 from jaxacct.pytrees import register_dataclass
@@ -24,7 +24,7 @@ class PublicCoinPair(DominatingPair):
 
     Attributes:
         pairs: of one class, every leaf with the leading axis (m,); without infinite losses.
-        weights (m,): their probabilities. Each is right to four roundings in float64, to fourteen otherwise.
+        weights (m,): their probabilities, each right to fourteen roundings.
     """
 
     pairs: DominatingPair
@@ -35,7 +35,7 @@ class PublicCoinPair(DominatingPair):
 
     def _rounding(self) -> float:
         """Returns a bound on the relative error of a weighted sum: the weights', one for each product, the sum's."""
-        return ((6 if arithmetic() == FLOAT64 else 16) + len(self._weights())) * roundoff()
+        return (16 + len(self._weights())) * roundoff()
 
     def is_valid(self) -> Array:
         w = self._weights()

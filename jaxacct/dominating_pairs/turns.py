@@ -7,7 +7,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, with_pair_form
+from jaxacct.arithmetic import with_pair_form
 
 TURN = (6.28318530693650245666, 2.43084020252158637e-10, 8.08906498518380252e-21)
 """2 pi in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact."""
@@ -25,6 +25,7 @@ QUARTERS = (
 of the coefficients counted (compared at 1,500 points in 50 digits)."""
 
 
+@with_pair_form
 def turned(angle: Array) -> tuple[Array, Array]:
     """Returns cos - 1 and sin, the first without cancellation, of angles below 2^52: XLA's take a CPU ten times longer.
 
@@ -33,9 +34,6 @@ def turned(angle: Array) -> tuple[Array, Array]:
     1 - 2 s^2, and so once more: nothing cancels, for |h| <= pi/4. Where the products of turns round, as they do beyond
     6 10^6, they move the angle by two units of itself, and the differences by three at most.
     """
-    if arithmetic() != FLOAT64:
-        sine, cosine = sine_and_cosine(angle / 2)
-        return -2 * sine**2, 2 * sine * cosine
     turns = jnp.round(angle * (0.5 / math.pi))
     h = (((angle - turns * TURN[0]) - turns * TURN[1]) - turns * TURN[2]) * 0.25
     square = h * h

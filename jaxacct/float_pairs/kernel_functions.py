@@ -79,9 +79,46 @@ def lower_tail(z: Wide) -> list[Wide]:
     return [wide.by_power(normal.erfc(x), np.int32(-1))]
 
 
+def turned(angle: Wide) -> list[Wide]:
+    """Returns cos - 1 and sin, of sine and cosine of the half.
+
+    These are within 40 u^2 each, and so both together within 90 u^2 of the angle.
+    """
+    sine, cosine = trigonometric.sine_and_cosine(wide.by_power(angle, np.int32(-1)))
+    once = np.int32(1)
+    less = wide.negative(wide.by_power(wide.square(sine), once))
+    return [less, wide.multiply(wide.by_power(sine, once), cosine)]
+
+
+def remaining_weight(least: Wide, slack: Wide) -> list[Wide]:
+    """Returns 1 - least - slack, or less.
+
+    With 1 - least rounded down by five units of roundoff at most it is not above the truth. Where slack is at least
+    half of 1 - least it is below it by ten units of slack at most, and else right to fourteen of itself.
+    """
+    rest = wide.subtract(wide.filled(1.0, least.shape), least)
+    return [wide.subtract(wide.multiply(rest, wide.constant(1 - 3 * pair.ROUNDING)), slack)]
+
+
+def missing_above(value: Wide, high: Wide) -> list[Wide]:
+    """Returns what ``high``, a float32 number, lacks of ``value``, raised to a multiple of 2^-52 of its power of two.
+
+    The difference is right to a unit of roundoff of itself and is raised by four, of which the sum takes one. What
+    follows is exact, below 2^-126 as if ``high`` were that.
+    """
+    rest = wide.subtract(value, high)
+    rest = wide.add(rest, wide.by_power(wide.absolute(rest), np.int32(-42)))
+    power = jnp.clip(high.exponent, -126, 127) - 52
+    whole = wide.by_power(wide.ceiling(wide.by_power(rest, -power)), power)
+    return [wide.select(jnp.isinf(high.high), wide.filled(0.0, value.shape), whole)]
+
+
 WHOLE: dict[str, Callable[..., list[Wide]]] = {
     "exp_remainder": exp_remainder,
     "lower_tail": lower_tail,
+    "missing_above": missing_above,
+    "remaining_weight": remaining_weight,
     "sine_and_cosine": trigonometric.sine_and_cosine,
+    "turned": turned,
     "turned_sums": tiles.turned_sums,
 }

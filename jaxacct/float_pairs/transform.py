@@ -45,12 +45,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Complex128
 
+from jaxacct.arithmetic import PAIR
 from jaxacct.float_pairs import pair, wide
 from jaxacct.float_pairs.pair import Pair
 from jaxacct.float_pairs.wide import Wide
 
-TRANSFORM_ERROR = 2.5 * pair.ROUNDING
-"""Error of one of log2(n) levels: of each result relative to the sum of the magnitudes, of all in L2 to the norm."""
+TRANSFORM_ERROR = PAIR.of_level * PAIR.roundoff
+"""Error of one of log2(n) levels, 40 u^2: of each result relative to the sum of the magnitudes, of all in L2 to the
+norm."""
 
 SHORTEST, LONGEST = 128, 2**19
 """Numbers of points for which the above was counted."""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
+from jaxacct.arithmetic import with_pair_form
 from jaxacct.binomial import binomial_tail
 from jaxacct.dominating_pairs import DominatingPair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.public_coin import PublicCoinPair
@@ -142,7 +142,7 @@ class TruncatedPoissonGaussian(Mechanism):
         """Returns the mixed pairs of (mixture, base) for "remove" and of (base, mixture) for "add"."""
         s, q, most, least, r, slack = (as_float64(v) for v in jax.tree.leaves(self))
         slack = jnp.minimum(slack, most - least)
-        rest = jnp.where(most <= 1, jnp.maximum(_rest(least, slack), 0.0), jnp.nan)
+        rest = jnp.where(most <= 1, jnp.maximum(remaining_weight(least, slack), 0.0), jnp.nan)
         noises, rates = jnp.stack([s, s / 2, s / 2]), jnp.stack([q, r, q])
         weights = jnp.stack([rest, least, slack])
 
@@ -152,14 +152,12 @@ class TruncatedPoissonGaussian(Mechanism):
         return tuple(pair(direction == "remove") for direction in directions(self, relation))
 
 
-def _rest(least: Array, slack: Array) -> Array:
+@with_pair_form
+def remaining_weight(least: Array, slack: Array) -> Array:
     """Returns 1 - least - slack: in float64 right to a few roundings however near to 0 it is.
 
-    Elsewhere it is right to so many, or at least of slack to within as many: with 1 - least rounded down by five units
-    at most it is not above the truth, and the pair in which slack takes what is missing is the larger one. Where slack
-    is at least half of 1 - least that is ten units of it, and else the rest is right to fourteen.
+    Elsewhere to fourteen, or not above the truth by any, and below it by ten of slack at most: the pair in which slack
+    takes what is missing is the larger one.
     """
     rest = 1 - least
-    if arithmetic() == FLOAT64:
-        return (rest - slack) + ((1 - rest) - least)
-    return rest * (1 - 3 * roundoff()) - slack
+    return (rest - slack) + ((1 - rest) - least)

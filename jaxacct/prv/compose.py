@@ -36,11 +36,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import by_work
-from jaxacct.arithmetic import PAIR, arithmetic, roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.composition import Parts
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
-from jaxacct.float_pairs import transform as of_pairs
 from jaxacct.precision import TINY, log_complement, log_peak
 from jaxacct.prv import plan
 from jaxacct.prv.discretize import balanced_edges, lowered, raised, relaxation
@@ -136,9 +135,9 @@ def transform_error(points: int) -> float:
     holds entry by entry: every output reaches every input by one path). 12u in place of 7u covers the packing of a real
     transform and twiddle factors wrong by one unit. A level of three, of 3 2^k points, multiplies likewise and then
     errs by five more roundings of parts that sum to 1.37 times the input: 13u, and it counts as log2(3) levels.
-    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.transform`).
+    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.transform`): units are the arithmetic's.
     """
-    return math.log2(points) * (of_pairs.TRANSFORM_ERROR if arithmetic() == PAIR else 12 * roundoff())
+    return math.log2(points) * (arithmetic().of_level * roundoff())
 
 
 def side_by_side(function: Callable[..., Tree], steps: Array, rows: Any) -> Tree:

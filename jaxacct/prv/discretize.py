@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import CellMasses
 from jaxacct.dominating_pairs.surplus import surplus
 from jaxacct.precision import TINY
@@ -107,15 +107,11 @@ def _moved(mass: Array, error: Array, side: float) -> Array:
     """Returns a mass moved to ``side`` by its error and by what was flushed to zero, where they are any part of it.
 
     Elsewhere it stays as it is: a sum with next to nothing is rounded, and to nearest only in float64. Where what is
-    flushed counts the rounding, at most four times as much, is added to it for other arithmetics.
+    flushed counts the rounding, at most four times as much, is added to it, with some to spare.
     """
     moved = jnp.where(error > roundoff() / 4 * mass, mass + side * _outward(mass, error), mass)
     flushed = 4 * TINY
-    return jnp.where(
-        flushed > roundoff() / 4 * moved,
-        moved + side * (flushed if arithmetic().name == "float64" else 8 * flushed),
-        moved,
-    )
+    return jnp.where(flushed > roundoff() / 4 * moved, moved + side * (8 * flushed), moved)
 
 
 def balanced_edges(p: Array, losses: Array, h: Array) -> Array:

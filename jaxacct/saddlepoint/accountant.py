@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
-from jaxacct.arithmetic import CHOICES, FLOAT32, FLOAT64, PAIR, Chosen, arithmetic
+from jaxacct.arithmetic import CHOICES, Chosen, scaled
 from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
 from jaxacct.composition import Once, Parts, directed_parts, once, runs_nothing, says_nothing
@@ -25,8 +26,11 @@ from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknow
 from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 
-DIFFERENCE = {FLOAT64: 3e-5, PAIR: 2.4e-4, FLOAT32: 1e-2}
-"""Relative steps of central differences: about the cube root of delta's relative error."""
+DIFFERENCE = 3e-5
+"""Relative steps of central differences in float64: about the cube root of delta's relative error."""
+
+WIDEST = 1e-2
+"""The largest, in any arithmetic."""
 
 SHARE_OF_ROOM = 1 / 256
 """Steps of differences over what is left up to the largest loss: of a logarithm they err by a third of their square,
@@ -341,6 +345,11 @@ def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: A
     return [(np if concrete else jnp).where(is_bound, 0.0, slope) for slope in slopes]
 
 
+def _difference() -> float:
+    """Returns the relative step of differences, for the arithmetic that is traced for."""
+    return min(DIFFERENCE * math.cbrt(scaled(1.0)), WIDEST)
+
+
 @compiled(static=("asked",))
 def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, list[Array], Array]:
     """Returns the answer, and the derivatives of log delta there in each leaf of mechanism and steps, and in epsilon.
@@ -350,7 +359,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     does all, row by row: the answer first, and then log delta at it, as things stand and as each number that it
     depends on is moved up and down.
     """
-    step = DIFFERENCE[arithmetic()]
+    step = _difference()
     *_, question = asked.arguments(leaves)
     reals = list(leaves[:-1])
     sizes = [leaf.size for leaf in reals]
@@ -415,7 +424,7 @@ def _log_slopes(
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in closed(reals)]
     room = 1 - epsilon / _chosen(decides, *largest) if largest else jnp.ones_like(epsilon)
-    step = jnp.minimum(DIFFERENCE[arithmetic()], SHARE_OF_ROOM * room)
+    step = jnp.minimum(_difference(), SHARE_OF_ROOM * room)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         runs = closed(reals)

@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import PAIR, arithmetic, roughly, with_pair_form
+from jaxacct.arithmetic import roughly, roundoff, with_pair_form
 from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import HasLaw, Moments, Nodes, law_of
 from jaxacct.dominating_pairs.turns import turned
+from jaxacct.float_pairs import few_digits
 from jaxacct.saddlepoint.sums import is_alone
 
 FREQUENCIES = 2048
@@ -29,7 +30,7 @@ TILE = 8
 """Frequencies that share one turn of all nodes."""
 
 TILES_OF_STEP = 16
-"""Tiles for which nodes are made at a time in pairs, where lanes are side by side."""
+"""Tiles for which nodes are made at a time where lanes are side by side."""
 
 BLOCK = 64
 """Frequencies that are worked on at a time."""
@@ -40,20 +41,6 @@ NODE_ROUNDING = 150.0
 Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, 130 in
 all; angles, of which two are put together, the one of a few products, err by up to eight units of themselves
 (tests/saddlepoint/test_tiles.py).
-"""
-
-IN_PAIRS = 12.0
-"""Units more in pairs: all but the weights is right to 19 there (:mod:`jaxacct.float_pairs.tiles`), not to 8."""
-
-CENTRED = 24.0
-"""Units by which the same errs in pairs where its linear part is taken out: 19, and 5 for that part and the difference.
-
-With exact weights w and the loss X less its mean, E_t[e^(iwX) - 1] = sum of w g(wX), g(a) = e^(ia) - 1 - ia, of modulus
-at most a^2/2 and 2|a|, and of slope at most |a| and 2. Weights that err by 130 units, and angles that err by two of
-themselves and six of the loss's, move this sum by 150 of min(a^2/2, 2|a|), a tenth of the loss counted in: in the
-second order. What the linear part iw X comes to with weights as computed is subtracted as it is; its true value is w
-times the error of the mean, a sum of terms of one sign. Without this the errors of weights count as a shift of the mean
-of all steps, by a share of the steps' spreads.
 """
 
 Sums = tuple[Array, ...]
@@ -112,34 +99,30 @@ def transforms(
 
 def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
     """Returns the sums of one loss."""
-    pair, scan, window, (known, slope_error), steps = run
+    pair, scan, window, known, steps = run
+    moments, _ = known
     law = law_of(pair)
     end = spacing * TILE * tiles
     # What so many pieces miss is bounded below.
     pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
     # What is not run takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
-    given = pair, window, pieces, (known.value, known.slope), order, spacing, tiles
-    sums, spread = (_group_by_group if arithmetic() == PAIR else _piece_by_piece)(given, taken)
+    given = pair, window, pieces, (moments.value, moments.slope), order, spacing, tiles
+    sums, spread = _all_pieces(given, taken)
     # What is not run has no errors either.
     missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
-    if arithmetic() == PAIR:
-        apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
-        doubt = slope_error + 2 * law.slope_error(order, scan, known.value, apart)
-        # Each piece after the first is added to the sums, and to the mean.
-        added = 2 * arithmetic().roundoff * (pieces - 1) * spread[0]
-        spread = jnp.append(spread, doubt + added)
+    spread = _with_doubt(spread, law, order, scan, window, pieces, known)
     return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
 
 
-def _piece_by_piece(given: Any, taken: Array) -> Sums:
-    """Returns the sums of so many pieces, and their spread."""
-    *_, tiles = given
-    return _pieces_added((*given[:-1], jnp.int32(0), tiles, taken), FREQUENCIES, _sums, longest_first=tiles)
+@with_pair_form(traced=few_digits.with_doubt)
+def _with_doubt(spread: Array, *_: Any) -> Array:
+    """Returns spreads, with what else they are to be taken with."""
+    return spread
 
 
 def _group_by_group(given: Any, taken: Array) -> Sums:
-    """Returns the same in pairs: some tiles at a time, those of all lanes in one list; lanes have few or hundreds."""
+    """Returns :func:`_all_pieces` some tiles at a time, those of all lanes in one list; lanes have few or hundreds."""
     *_, tiles = given
     alone = by_work.as_lanes(turned_sums)
 
@@ -156,8 +139,15 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
     return jnp.swapaxes(sums, 0, 1).reshape(2, -1), spread[0]
 
 
+@with_pair_form(traced=_group_by_group)
+def _all_pieces(given: Any, taken: Array) -> Sums:
+    """Returns the sums of so many pieces, and their spreads: of a lane by itself."""
+    *_, tiles = given
+    return _pieces_added((*given[:-1], jnp.int32(0), tiles, taken), FREQUENCIES, _sums, longest_first=tiles)
+
+
 def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how: Any) -> Sums:
-    """Returns what ``add`` makes of the pieces at so many frequencies, (2, frequencies), and their spread."""
+    """Returns what ``add`` makes of the pieces at so many frequencies, (2, frequencies), and their spreads."""
     *_, order, _, _, _, taken = given
 
     def piece(state: Sums, given: Any) -> Sums:
@@ -165,26 +155,27 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how
         weights, angles, more = _of_piece(i, *rest)
         return i + 1, add(weights, angles, first, tiles, sums), spread + more
 
-    none = jnp.zeros(3 if arithmetic() == PAIR else 1, order.dtype)
+    one = jax.ShapeDtypeStruct((1,), order.dtype)
+    none = jnp.zeros(jax.eval_shape(_spreads, one, one, one, one).shape, order.dtype)
     start: Sums = (jnp.zeros_like(taken), jnp.zeros((2, frequencies), order.dtype), none)
     return by_work.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
 
 
 def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, spacing: Array) -> Sums:
-    """Returns the weights of one piece of the nodes, their angles at the first frequency, and what they err by.
-
-    That is their spread, in pairs also the spread's square and the mean of the angles.
-    """
+    """Returns the weights of one piece of the nodes, their angles at the first frequency, and their spreads."""
     nodes = law_of(pair).piece(window, i, pieces)
     value, slope = known
     weights = jnp.exp(nodes.log_p + order * nodes.losses - value)
     deviations = nodes.losses - slope
     angles = spacing * deviations
     sizes = jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)
-    errors = [jnp.sum(weights * sizes)]
-    if arithmetic() == PAIR:
-        errors += [jnp.sum(weights * sizes * jnp.abs(deviations)), jnp.sum(weights * angles)]
-    return weights, angles, jnp.stack(errors)
+    return weights, angles, _spreads(weights, sizes, deviations, angles)
+
+
+@with_pair_form(traced=few_digits.spreads)
+def _spreads(weights: Array, sizes: Array, deviations: Array, angles: Array) -> Array:
+    """Returns the spread of nodes (n,), by which what is made of their weights errs."""
+    return jnp.stack([jnp.sum(weights * sizes)])
 
 
 def log_characteristic(rows: Transforms, w: Array, spacing: Array) -> Sums:
@@ -201,15 +192,8 @@ def log_characteristic(rows: Transforms, w: Array, spacing: Array) -> Sums:
 
 def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
-    ((x, y), spread, missed, steps), u = row, arithmetic().roundoff
-    if arithmetic() == PAIR:
-        spread, square, mean, doubt = spread
-        off = (NODE_ROUNDING + IN_PAIRS) * u * w * spread
-        centred = w * (u * (CENTRED * spread + NODE_ROUNDING * jnp.minimum(2 * spread, w * square / 2)) + doubt)
-        y = jnp.where(centred < off, y - w / spacing * mean, y)
-        off = jnp.fmin(off, centred)
-    else:
-        off = w * (NODE_ROUNDING * u * spread[0])
+    ((x, y), spread, missed, steps), u = row, roundoff()
+    y, off = _imaginary_and_error(y, w, spacing, spread, NODE_ROUNDING)
     # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
     real = 1 + x
     excess, square = x * (1 + real) + y * y, jnp.maximum(real * real + y * y, u**2)
@@ -217,6 +201,12 @@ def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
     # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
     error = jnp.log1p((off + missed) * jnp.exp(-log_modulus))
     return steps * log_modulus, steps * jnp.arctan2(y, real), steps * error
+
+
+@with_pair_form(traced=few_digits.imaginary_and_error)
+def _imaginary_and_error(y: Array, w: Array, _: Array, spread: Array, units: float) -> tuple[Array, Array]:
+    """Returns imaginary parts of E_t[e^(iwX) - 1], and the errors of these sums, as complex numbers."""
+    return y, w * (units * roundoff() * spread[0])
 
 
 _turned = jax.jit(turned)

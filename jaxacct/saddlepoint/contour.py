@@ -20,10 +20,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import PAIR, arithmetic, roughly
+from jaxacct.arithmetic import arithmetic, roughly, with_pair_form
 from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import law_of
 from jaxacct.dominating_pairs.turns import turned
+from jaxacct.float_pairs import few_digits
 from jaxacct.precision import first_index, log_peak
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.characteristic import (
@@ -42,9 +43,6 @@ from jaxacct.saddlepoint.sums import above_at, summed, total_and_error
 
 PENALTY = 6.0
 """Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
-
-LONGER = 4.0
-"""In pairs, by how much a line that loses fewer digits may be longer than the shortest."""
 
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound says that it is far enough."""
@@ -122,14 +120,15 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:-HIGHER]
     penalty = heights - jnp.min(heights)
-    if arithmetic() == PAIR:
-        # Digits are few: the most that so many times the nodes can buy.
-        shortest = jnp.min(jnp.where(penalty < PENALTY, lengths, jnp.inf))
-        cost = jnp.where(lengths <= LONGER * shortest, penalty, jnp.inf)
-    else:
-        cost = jnp.where(penalty < PENALTY, lengths * (1 + penalty / PENALTY), jnp.inf)
+    cost = _costs(lengths, penalty, PENALTY)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
     return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
+
+
+@with_pair_form(traced=few_digits.costs)
+def _costs(lengths: Array, penalty: Array, most: float) -> Array:
+    """Returns what lines cost: mostly nodes, for digits are many."""
+    return jnp.where(penalty < most, lengths * (1 + penalty / most), jnp.inf)
 
 
 def line_at(

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.composition import Part, Parts
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.law import Law, Marked, Nodes, law_of
@@ -93,12 +93,12 @@ class Kept:
 
 
 def may_be_rare(parts: Parts) -> bool:
-    """Returns whether there are losses among them that can be marked: in float64, for pairs' programs would double."""
+    """Returns whether there are losses among them that can be marked, and programs that may be so long."""
     return any(map(_has_marks, parts))
 
 
 def _has_marks(part: Part) -> bool:
-    return arithmetic() == FLOAT64 and law_of(part[0]).has_marks
+    return arithmetic().leaves_out_rare and law_of(part[0]).has_marks
 
 
 Marks = tuple[Marked | None, ...]

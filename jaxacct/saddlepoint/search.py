@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import PAIR, arithmetic, roughly
+from jaxacct.arithmetic import roughly, with_pair_form
 from jaxacct.composition import Parts
 from jaxacct.dominating_pairs.law import Marked, Nodes, law_of, log_left_out, tilted
+from jaxacct.float_pairs import few_digits
 from jaxacct.pytrees import each
 from jaxacct.saddlepoint.rare import (
     Ends,
@@ -38,10 +39,6 @@ from jaxacct.saddlepoint.sums import largest_order, rungs_of, scanned
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 """Orders that are looked at, over the saddle point: those of the lines to choose from, and of Chernoff's bounds on what
 the rule adds."""
-
-FINER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
-"""The same in pairs. Where large losses are rare the lower a line is the more digits it loses, and pairs have few: the
-highest that nodes suffice for is wanted, and is met more closely."""
 
 HERE, HIGHER = -4, 3
 """Where in them the saddle point's own order stands. The last so many of them, beyond the saddle point, are for bounds
@@ -118,9 +115,10 @@ class Aim(NamedTuple):
     """Log of what is asked for of the rest."""
 
 
+@with_pair_form(traced=few_digits.ladder)
 def ladder() -> np.ndarray:
     """Returns the orders that are looked at, over the one that is sought."""
-    return FINER if arithmetic() == PAIR else LADDER
+    return LADDER
 
 
 def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:

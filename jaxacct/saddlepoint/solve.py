@@ -8,7 +8,6 @@ integral's nodes are laid through it or near it. Then it is read: what it says o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import FLOAT32, FLOAT64, PAIR, arithmetic
+from jaxacct.arithmetic import arithmetic, scaled
 from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, Parts, facts_of
@@ -29,15 +28,18 @@ from jaxacct.saddlepoint.contour import Line, Read, line_at, log_above, read_at
 from jaxacct.saddlepoint.rare import kept
 from jaxacct.saddlepoint.search import Wanted, aimed
 
-CONVERGED = {FLOAT64: 1e-9, PAIR: 5.12e-7, FLOAT32: 1e-3}
-"""Relative error, by its bound, up to which a result counts as converged, for each arithmetic.
+CONVERGED = 1e-9
+"""Relative error, by its bound, up to which a result counts as converged, scaled to the arithmetic's unit.
 
 Of delta; or of epsilon, where that is what was asked for and steep in delta.
 """
 
-SINGLE_SHARE = 1 / 24
-"""Share of the bounds on rounding that float32 results are judged by: they are worst cases, and the errors of hundreds
-of nodes do not conspire. Chosen by tests/saddlepoint/test_precision.py. No bracket is made of it."""
+FEWEST_DIGITS = 1e-3
+"""The largest error up to which one does, in any arithmetic."""
+
+ESTIMATED = 1 / 24
+"""Share of the bounds on rounding that estimates are judged by: they are worst cases, and the errors of hundreds of
+nodes do not conspire. Chosen by tests/saddlepoint/test_precision.py. No bracket is made of it."""
 
 NEWTON = 8
 """Most of Newton's steps for eps on a line. Three are usual, for near it each doubles the digits; from far
@@ -96,12 +98,13 @@ class _Told(NamedTuple):
     """What the line says where it was read first, or last where eps was sought."""
 
 
-def _is_certified() -> bool:
-    return arithmetic() != FLOAT32
+def _limit() -> float:
+    """Returns the error, by its bound, up to which a result counts as converged."""
+    return min(scaled(CONVERGED), FEWEST_DIGITS)
 
 
 def _share() -> float:
-    return 1.0 if _is_certified() else SINGLE_SHARE
+    return 1.0 if arithmetic().is_certified else ESTIMATED
 
 
 def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
@@ -198,7 +201,7 @@ def _read(on: Opened, question: Question, state: State, point: Point | None = No
     first, no = _first(question), jnp.asarray(False)
     at = (bounds.lower, question.delta) if isinstance(question, ForEpsilon) else (question.epsilon, bounds.lower)
     another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
-    can_be_below = is_done & bounds.converged & (on.line.order > 0) & _is_certified()
+    can_be_below = is_done & bounds.converged & (on.line.order > 0) & arithmetic().is_certified
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
         return jnp.where(again, another, jnp.where(can_be_below, rough, first))
@@ -232,7 +235,7 @@ def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
 
 def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     line, (least, most), epsilon = on.line, on.facts.infinite, question.epsilon
-    u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
+    u, limit = arithmetic().roundoff, _limit()
     read = read_at(line, epsilon)
     log_finite, _, below, above = read
     finite = jnp.exp(log_finite)
@@ -240,28 +243,24 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
     good = on.known & (_share() * below < limit) & shown
     estimate, is_below = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan), jnp.asarray(False)
-    if _is_certified():
+    if arithmetic().is_certified:
         sound = on.known & (below < 1) & jnp.isfinite(log_finite)
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
         at_most = jnp.exp(log_above(line, epsilon, read)) + most
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
+        bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     else:
-        lower, upper = jnp.zeros_like(estimate), jnp.ones_like(estimate)
-    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
-    if _is_certified():
-        bounds = question.close(bounds, on.facts)
-    else:
-        bounds = _unproved(bounds, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
+        bounds = _unproved(estimate, good, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
-def _unproved(bounds: Bounds, facts: Facts, valid: Array, worst: float) -> Bounds:
-    """Returns what float32 says: an estimate, 0 where nothing is run, the worst where arguments are wrong."""
-    estimate = jnp.where(valid, jnp.where(facts.is_idle, 0.0, bounds.estimate), worst)
-    upper = jnp.where(facts.is_idle & valid, 0.0, worst)
-    return replace(bounds, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | bounds.converged))
+def _unproved(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:
+    """Returns what is said without proof: an estimate, 0 where nothing is run, the worst where arguments are wrong."""
+    lower, upper = jnp.zeros_like(estimate), jnp.where(facts.is_idle & valid, jnp.zeros_like(estimate), worst)
+    estimate = jnp.where(valid, jnp.where(facts.is_idle, 0.0, estimate), worst)
+    return Bounds(lower=lower, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | good))
 
 
 class _Looks(NamedTuple):
@@ -283,12 +282,12 @@ class _Looks(NamedTuple):
 
 def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Point | None) -> _Told:
     line, (least, most), known, delta = on.line, on.facts.infinite, on.known, question.delta
-    u, limit = arithmetic().roundoff, CONVERGED[arithmetic()]
+    u, limit = arithmetic().roundoff, _limit()
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = _target(least, most, delta)
-    enough = 3 if _is_certified() else 1
+    enough = 3 if arithmetic().is_certified else 1
 
     def look(looks: _Looks) -> _Looks:
         """The same for all of them, and compiled once."""
@@ -326,7 +325,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     again = ~is_good & known & jnp.isfinite(epsilon) & has_moved
     good = is_good & (room > 0)
     estimate, is_ruled_out = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan), jnp.asarray(False)
-    if _is_certified():
+    if arithmetic().is_certified:
         # Eps moved to either side, and whether delta there is proven to be on its side of the target.
         moved, values, _, too_high, too_low = looks.seen[1:].T
         sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
@@ -341,12 +340,8 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
         is_ruled_out = (strict > 0) & (log_above(line, epsilon, Read(value, slope, below, above)) < log_targets[0])
-    else:
-        lower, upper = jnp.zeros_like(estimate), jnp.full_like(estimate, jnp.inf)
-    bounds = Bounds(lower=lower, estimate=estimate, upper=upper, converged=good)
-    if _is_certified():
-        bounds = question.close(bounds, on.facts)
+        bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     else:
         valid = on.facts.is_valid & (delta > 0) & (delta < 1)
-        bounds = _unproved(bounds, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
+        bounds = _unproved(estimate, good, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
     return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon, Read(value, slope, below, above))

@@ -12,9 +12,11 @@ import jaxacct as ja
 from jaxacct.arithmetic import in_pairs
 from jaxacct.dominating_pairs.moments import exp_remainder
 from jaxacct.dominating_pairs.normal import lower_tail
-from jaxacct.dominating_pairs.turns import sine_and_cosine
+from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
 from jaxacct.float_pairs import kernel_functions, wide
 from jaxacct.float_pairs.interpret import as_pairs
+from jaxacct.mechanisms.truncated import remaining_weight
+from jaxacct.rounded_sum import RoundedSum, missing_above
 
 U = 2.0**-24
 
@@ -27,7 +29,8 @@ def exact(number: wide.Wide, i: int) -> mpmath.mpf:
 @pytest.mark.parametrize("name", [name for name in kernel_functions.WHOLE if name != "turned_sums"])
 def test_pairs_know_what_is_traced(name):
     function, count = {
-        "exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1), "lower_tail": (lower_tail, 1)
+        "exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1), "lower_tail": (lower_tail, 1),
+        "turned": (turned, 1), "missing_above": (missing_above, 2), "remaining_weight": (remaining_weight, 2),
     }[name]  # fmt: skip
     with jax.enable_x64(True):
         args = (np.full(64, 0.1),) * count
@@ -70,6 +73,64 @@ def test_sine_and_cosine_are_right_to_four_units():
             at = exact(x, i)
             for found, truth in ((sine, mpmath.sin(at)), (cosine, mpmath.cos(at))):
                 assert abs(exact(found, i) - truth) <= 4 * 16 * U**2 * abs(truth), float(at)
+
+
+def test_turns_are_right_to_six_units_of_the_angle():
+    rng = np.random.default_rng(3)
+    x = wide.constant(
+        np.concatenate([rng.uniform(-9e5, 9e5, 99), rng.uniform(-7, 7, 99), 10.0 ** rng.uniform(-30, 0, 60)])
+    )
+    less, sine = jax.jit(kernel_functions.WHOLE["turned"])(x)
+    with mpmath.workprec(300):
+        for i in range(x.shape[0]):
+            at = exact(x, i)
+            off = mpmath.mpc(exact(less, i) - (mpmath.cos(at) - 1), exact(sine, i) - mpmath.sin(at))
+            assert abs(off) <= 90 * U**2 * abs(at), float(at)
+
+
+def test_what_is_missing_of_a_number_is_raised_to_whole_bits_and_no_farther():
+    rng = np.random.default_rng(4)
+    values = np.concatenate(
+        [10.0 ** rng.uniform(-20, 20, 200), 1 + 2.0**-44 * rng.integers(-9, 9, 50), [0.0, 1.0, 2.0**-140]]
+    )
+    high = np.where(values < 2.0**-126, 0, values).astype(np.float32).astype(np.float64)
+    given, parts = wide.constant(values), wide.constant(high)
+    (found,) = jax.jit(kernel_functions.missing_above)(given, parts)
+    with mpmath.workprec(400):
+        for i in range(values.size):
+            bit = mpmath.mpf(2) ** (int(np.frexp(max(high[i], 2.0**-126))[1]) - 1 - 52)
+            missing, told = exact(given, i) - exact(parts, i), exact(found, i)
+            assert 0 <= told - missing <= bit + 6 * 16 * U**2 * abs(missing)
+            assert told / bit == mpmath.nint(told / bit)
+    with np.errstate(over="ignore"):
+        (beyond,) = kernel_functions.missing_above(wide.constant(np.array([np.inf])), wide.constant(np.array([np.inf])))
+    assert float(beyond.high[0]) == 0
+
+
+def test_a_rounded_sum_made_in_pairs_is_not_below_and_near():
+    values = 10.0 ** np.random.default_rng(5).uniform(-25, 25, 300)
+    with jax.enable_x64(True):
+        found = jax.jit(as_pairs(RoundedSum.above))(values)
+    high, low = (np.asarray(part, np.float64) for part in (found.high, found.low))
+    total = high + low
+    assert np.all(low == total - high)  # both have 53 bits together, so that any device reads them
+    assert np.all(total >= values * (1 - 2.0**-49))  # as which pairs know them
+    assert np.all(total <= values * (1 + 2.0**-46))
+
+
+def test_a_remaining_weight_is_right_to_its_bounds():
+    rng = np.random.default_rng(6)
+    least = np.concatenate([rng.uniform(0, 1, 200), 1 - 10.0 ** rng.uniform(-12, 0, 200)])
+    slack = (1 - least) * np.where(
+        rng.integers(2, size=400), rng.uniform(0, 1, 400), 1 - 10.0 ** rng.uniform(-9, 0, 400)
+    )
+    a, b = wide.constant(least), wide.constant(slack)
+    (found,) = jax.jit(kernel_functions.remaining_weight)(a, b)
+    with mpmath.workprec(200):
+        for i in range(400):
+            truth, unit = 1 - exact(a, i) - exact(b, i), 16 * U**2
+            off = exact(found, i) - truth
+            assert abs(off) <= 14 * unit * abs(truth) or -10 * unit * exact(b, i) <= off <= 0
 
 
 def test_tails_are_right_to_their_bound():

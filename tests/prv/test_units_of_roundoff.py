@@ -31,7 +31,6 @@ ALLOWED = {
     ("prv/plan.py", "1e-12"): "goals and meshes, of choices",
     ("prv/curve.py", "1e-12"): "a delta",
     ("calibrate/solve.py", "1e-12"): "a sampling rate",
-    ("calibrate/solve.py", "FLOAT64"): "elsewhere a rate leaves as a float32 number, and is one from the start",
     ("filters/renyi.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
     ("convert/bounded_range.py", "4e-14"): "Python's own floats",
     ("convert/bounded_range.py", "1e-12"): "likewise",
@@ -39,7 +38,6 @@ ALLOWED = {
     ("rounded_sum.py", "finfo"): "of a narrower type, in which a curve came in",
     ("rounded_sum.py", "nextafter"): "of float32, which every device has",
     ("rounded_sum.py", "2.0**-47"): "what two float32 numbers hold",
-    ("rounded_sum.py", "2.0**-52"): "bits of float64, by which any device reads them",
 }
 """Each with its reason. Numbers: those of the size of a rounding, outside ``scaled``."""
 
