@@ -7,6 +7,7 @@ from oracle import gaussian_epsilon
 from thorough import cases
 
 import jaxacct as ja
+from jaxacct import verify
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,27 @@ def test_error_falls_with_the_square_of_the_mesh():
 def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
     bounds = ja.prv.epsilon(ja.PoissonSubsampledGaussian(1.8, 1.5e-4), 94_275, 3.6e-5, points=2**12)
     assert bounds.gap <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta"),
+    [
+        (0.457, 2.38e-5, 10, 8.3e-9),
+        (0.357, 3.84e-5, 5, 9.4e-7),
+        (0.345, 1.96e-4, 42, 2.8e-6),
+        (0.685, 1.17e-4, 1, 3.6e-9),
+    ],
+)
+def test_where_single_rare_losses_decide(noise, rate, steps, delta):
+    """Points lie where such losses exceed epsilon; more of them are no worse."""
+    mechanism = ja.PoissonSubsampledGaussian(noise, rate)
+    bounds = [ja.prv.epsilon(mechanism, steps, delta, relation="remove", points=2**n) for n in (12, 14)]
+    assert bounds[0].gap <= 3e-4
+    assert bounds[1].gap <= 1.1 * bounds[0].gap
+    upper = min(one.upper for one in bounds)
+    verdict = verify.epsilon(mechanism, steps, delta, (0.0, upper), relation="remove")
+    assert verdict.status == "PROVED"
+    assert max(one.lower for one in bounds) <= verdict.truth[1] <= upper
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,48 @@ def test_slack_and_errors_widen_what_is_read_off():
             np.testing.assert_allclose(wide - plain, moved, rtol=1e-6)
 
 
+@pytest.mark.parametrize("run", [(0.8, 0.01, 500), (0.5, 3e-5, 10), (3.0, 0.5, 20)])
+def test_errors_of_the_spectrum_count_in_full(run):
+    """Of all spectra within the errors, the one that changes most what is read off at an epsilon is found by linearity.
+
+    No epsilon's change exceeds what is allowed for, and some come near.
+    """
+    noise, rate, steps = run
+    with scope():
+        (parts,) = directed_parts(ja.PoissonSubsampledGaussian(noise, rate), steps, "remove")
+
+        @jax.jit
+        def worst(parts, share):
+            sum_ = compose.composed(parts, asked_of(parts), POINTS)
+            number = sum_.spectrum.shape[2]
+            kernel_ = compose.kernels_of(2 * np.pi / sum_.length * np.arange(number), sum_.mesh, sum_.order)
+            half = (np.arange(number) > 0) & ((np.arange(number) < number - 1) | (sum_.length > 4 * POINTS))
+            twice = (1.0 + half) / sum_.length
+
+            def sum_at(spectrum, epsilon):
+                """The sum that is read off of the upper side, without allowances, of this spectrum."""
+                (a, b), (real, imaginary) = (twice * spectrum)[:, None], kernel_
+                series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real])
+                reader = jax.tree.map(lambda leaf: leaf[0], evaluate.reader_of(sum_))._replace(series=series)
+                value, _ = evaluate.log_delta(reader, sum_, epsilon, 0.0)
+                return jnp.exp(value - reader.log_mass + sum_.order * epsilon)
+
+            def change(share):
+                epsilon = sum_.start + share * sum_.length * sum_.mesh
+                slopes = jax.grad(sum_at)(sum_.spectrum[:, 0], epsilon)
+                return jnp.sum(jnp.hypot(*slopes) * sum_.off[0])
+
+            return jax.lax.map(change, share), sum_.error[0]
+
+        shares = np.concatenate([np.linspace(0.0, 0.99, 40), [1e-9, 0.3000001]])
+        with jax.numpy_rank_promotion("allow"):
+            changes, allowed = jax.device_get(worst(parts, shares))
+    known = np.isfinite(changes)  # where something is read off
+    assert np.mean(known) > 0.5
+    assert np.all(changes[known] <= allowed)
+    assert np.max(changes[known]) > 0.03 * allowed
+
+
 def test_a_lattice_holds_the_composition():
     """Its masses, with slack and shift, lie on either side of delta of many epsilons."""
     mechanism, order = ja.PoissonSubsampledGaussian(1.1, 0.05), 5.0
