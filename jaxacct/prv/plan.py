@@ -70,7 +70,7 @@ STEEPEST = 10.0
 LOOSENESS = 2.0
 """Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
 
-SPARED = 3e-3
+SPARED = 0.01
 """Share of the error aimed at that truncation may make. Tightness only."""
 
 ROUNDING = 2e-14

@@ -66,11 +66,10 @@ def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
     ],
 )
 def test_where_single_rare_losses_decide(noise, rate, steps, delta):
-    """Points lie where such losses exceed epsilon; more of them are no worse."""
+    """Points lie where such losses exceed epsilon, however many they are."""
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
     bounds = [ja.prv.epsilon(mechanism, steps, delta, relation="remove", points=2**n) for n in (12, 14)]
-    assert bounds[0].gap <= 3e-4
-    assert bounds[1].gap <= 1.1 * bounds[0].gap
+    assert max(one.gap for one in bounds) <= 3e-4
     upper = min(one.upper for one in bounds)
     verdict = verify.epsilon(mechanism, steps, delta, (0.0, upper), relation="remove")
     assert verdict.status == "PROVED"
