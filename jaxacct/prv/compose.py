@@ -420,9 +420,12 @@ def overlaps_of(weights: Array, positions: Array) -> Array:
     def add(i: Array, found: Array) -> Array:
         other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lags[i]), (2, points))
         distance = jax.lax.dynamic_slice(places, (lags[i],), (points,)) - positions
-        is_rung = distance[:, None] == RUNGS[None, :]
-        pairs = weights * other / (weights + other + TINY)
-        return found + jnp.matmul(pairs, is_rung.astype(weights.dtype), precision="highest") / 2
+        # Powers of two and, between them, three times one: where this is another rung, or none, nothing is added.
+        octave = jnp.floor(jnp.log2(jnp.minimum(distance, RUNGS[-1])) + 1e-9)
+        rung = 2 * octave - 1 + (distance >= 1.5 * plan.power_of_two(octave))
+        rung = jnp.clip(rung, 0, len(RUNGS) - 1).astype(jnp.int32)
+        pairs = weights * other / (weights + other + TINY) / 2
+        return found.at[:, rung].add(jnp.where(jnp.asarray(RUNGS)[rung] == distance, pairs, 0.0))
 
     return jax.lax.fori_loop(0, len(lags), add, jnp.zeros((2, len(RUNGS))))
 
