@@ -257,7 +257,9 @@ def _raised(
     below, lost = jnp.sum(ends, axis=1) * (1 + 2 * points * roundoff())
     masses = jnp.where(here == kept[0], below, jnp.where((here > kept[0]) & (here <= kept[1]), masses, 0.0))
     edges = balanced_edges(between.p[1:-1], losses, widths)
-    least, most = (jnp.where(jnp.isfinite(known.anchors[1]), end, jnp.nan) for end in (known.infimum, known.supremum))
+    # Both ends at one point have one bin, whatever lies between them.
+    is_told = jnp.isfinite(known.anchors[1]) & (known.supremum - known.infimum > mesh / 2)
+    least, most = (jnp.where(is_told, end, jnp.nan) for end in (known.infimum, known.supremum))
     edges = jnp.where(jnp.abs(losses[:-1] - least) < mesh / 4, least + 4 * wrong, edges)
     edges = jnp.where(jnp.abs(losses[1:] - most) < mesh / 4, most - 4 * wrong, edges)
     # The bin about the bulk, if there is one; none of the others' edges lie in it.
@@ -266,7 +268,8 @@ def _raised(
     edges = jnp.where(before, jnp.where(positions[1:] == center, bulk[0], jnp.minimum(edges, bulk[0])), edges)
     edges = jnp.where(after, jnp.where(positions[:-1] == center, bulk[1], jnp.maximum(edges, bulk[1])), edges)
     edges = jnp.where(here[:-1] < kept[0], -jnp.inf, jnp.where(here[:-1] >= kept[1], jnp.inf, edges))
-    return masses, lost, edges
+    # Bins that overlap would count masses twice: were there any, all would be one.
+    return masses, lost, jnp.where(jnp.all(edges[1:] >= edges[:-1]), edges, jnp.inf)
 
 
 def _lowered(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Array]:

@@ -188,8 +188,9 @@ def bracket_of(found: Sum, question: Question, facts: Facts) -> Bounds:
         results = bounds_on_epsilon(found, infinite, question.delta)
     else:
         results = bounds_on_delta(found, infinite, question.epsilon)
-    upper, lower = jnp.where(jnp.isnan(results), jnp.array([question.worst, 0.0]), results)
-    lower = jnp.minimum(lower, upper)
+    # Of a contradiction nothing would be known.
+    is_known = ~jnp.isnan(results) & (results[0] >= results[1])
+    upper, lower = jnp.where(is_known, results, jnp.array([question.worst, 0.0]))
     bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
     bounds = question.close(bounds, facts)
     return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))

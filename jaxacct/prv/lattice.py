@@ -72,11 +72,13 @@ def lattice(points: int, parts: Parts, question: Question, order: Array) -> Loss
     # The inverse's own error is relative to the norm of what it should give: that of what it gives but for the error.
     levels = transform_error(size)
     inverse = math.sqrt(size) * levels / (1 - levels) * jnp.sqrt(jnp.sum(weights**2, axis=1))
+    allowed = off + inverse
     return LossLattice(
-        # The truth is not negative, so this only takes the error down.
-        weights=jnp.maximum(weights, 0.0),
+        # Weights that an error may be anywhere are left to what is allowed for, which counts twice: far below they
+        # would be all the mass there is. The truth is not negative.
+        weights=jnp.where(weights > (allowed / size)[:, None], weights, 0.0),
         log_mass=found.log_mass,
-        slack=found.slack + (off + inverse) * (1 + 4 * size * roundoff()),
+        slack=found.slack + 2 * allowed * (1 + 4 * size * roundoff()),
         log_total=found.log_total,
         shift=found.shift,
         infinite=infinite_share(facts, found.lost),

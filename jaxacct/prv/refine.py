@@ -182,7 +182,7 @@ def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
         if bounds.converged or stalls == 2 or points == MOST:
             break
         # From afar the gap says little of where it will fall.
-        finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5
+        finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5 if np.isfinite(gap) else MOST
         least = min(max(finer, points + 1), GROWTH * points, MOST)
         points, previous = 1 << (int(np.ceil(least)) - 1).bit_length(), gap
     if not bounds.converged:

@@ -115,6 +115,19 @@ def test_a_block_that_is_far_too_large_is_never_granted(delta):
     assert certified.delta(menu.items[1].mechanism, most, 1.0).lower <= delta
 
 
-def test_a_budget_that_pays_for_no_block_is_none():
-    with pytest.raises(ValueError, match="costs more than"):  # what is certified does, at this delta
-        certify(1.0, 1e-24, [ja.PureDP(0.1), ja.PureDP(0.03)])
+def test_pure_items_are_paid_for_at_any_delta():
+    menu = certify(1.0, 1e-24, [ja.PureDP(0.1), ja.PureDP(0.03)])
+    budget = MenuFilter.of(menu)
+    assert budget.remaining(0) <= 10
+    assert budget.remaining(1) == 33  # which lose 0.99
+    assert menu.value <= 1e-24
+
+
+def test_pure_items_are_paid_for_as_often_as_they_may_be():
+    """However far above their losses epsilon is: eight of one add up to less, and two of the other."""
+    first = 0.09183723356345333
+    items = [(ja.RandomizedResponse(first), 1), (ja.RandomizedResponse(3 * first), 1)]
+    budget = MenuFilter.of(certify(0.78106043939745, 2.832209034925761e-06, items))
+    assert (budget.remaining(0), budget.remaining(1)) == (8, 2)
+    budget = MenuFilter.of(certify(0.75, 1e-6, [(ja.RandomizedResponse(0.3), 1), (ja.Gaussian(30.0), 1)]))
+    assert budget.remaining(0) == 2

@@ -4,7 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta
+from oracle import gaussian_delta, gaussian_epsilon
 from thorough import cases
 
 import jaxacct as ja
@@ -94,3 +94,19 @@ def test_shapes_that_do_not_match_are_refused():
         ja.prv.epsilon((ja.Gaussian(1.0), ja.Laplace(1.0)), 3, 1e-5)
     with pytest.raises(ValueError, match="holds nothing"):
         ja.prv.epsilon((), (), 1e-5)
+
+
+@pytest.mark.parametrize("noises", [(204.8767460539229, 0.11483426534075307), (12.67188647118679, 0.07598548710109)])
+@pytest.mark.parametrize("points", [128, 512])
+def test_a_loss_whose_ends_share_a_point(noises, points):
+    """Beside a wide loss the mesh is wider than a narrow one's whole range: its atoms lie in one bin, counted once."""
+    mechanisms = tuple(map(ja.Laplace, noises))
+    for epsilon in (0.25, 0.5, 1.0, 4.0):
+        bounds = ja.prv.delta(mechanisms, (1, 1), epsilon, points=points)
+        assert_judged("delta", mechanisms, (1, 1), epsilon, bounds, refutes=False)
+
+
+def test_what_no_mesh_bounds_is_as_wide_as_that():
+    with pytest.warns(ja.prv.ToleranceWarning):
+        bounds = ja.prv.epsilon(ja.Gaussian(1594.4142848202869), 10**9, 0.9)
+    assert bounds.lower <= gaussian_epsilon(np.sqrt(1e9) / 1594.4142848202869, 0.9) <= bounds.upper
