@@ -204,7 +204,7 @@ class Plan(NamedTuple):
     kept: Array
     """Indices of the first and of the last point that is kept, (m, 2): the loss is cut there."""
     bulk: Float[Array, "m 2"]
-    """Ends of the bin about the bulk, where that is as narrow as a cell: it balances at the point ``center``."""
+    """Ends of the bin about the bulk, or at an end of the losses, if it has :data:`BULK`: it balances at ``center``."""
     center: Float[Array, " m"]
     """That point, in mesh points from the first; below 0 where there is no such bin."""
 
@@ -479,9 +479,9 @@ def _laid(
     it has the smaller one. So the outermost may fall short of the window, and some more follow, each twice as wide as
     the last. Losses in arithmetic progression have points that are equally far apart.
 
-    With a small sampling rate nearly all mass may lie within a cell. The lattice is laid such that the bin about it
-    balances by itself: a point is at log P/Q of that bin, and the mass is represented without first-order loss, from
-    above as from below. Every other bin is balanced by flows.
+    With a small sampling rate much of the mass may lie within a cell, or next to an end. The lattice is laid such that
+    the bin about it balances by itself: a point is at log P/Q of that bin, and the mass is represented without
+    first-order loss, from above as from below. Every other bin is balanced by flows.
     """
     size, center = points // BLOCKS, edges[middle]
     inside = jnp.clip(edges, low, high)
