@@ -53,6 +53,8 @@ def invert(
         newton = start - miss / steep + jnp.where(from_below, beyond, -beyond)
         halves = (step % 9 == 8) | ~((newton > below[0]) & (newton < above[0]))
         following = jnp.where(halves, below[0] + (above[0] - below[0]) / 2, newton)
+        # Both ends come first: values next to an end's are found from there.
+        following = jnp.where(step == 0, high, following)
         # A lane that is done stays as it is while others go on.
         following = jnp.where(is_open((step, x, below, above)), following, below[0])
         return step + 1, following, below, above
@@ -60,7 +62,7 @@ def invert(
     like = jnp.zeros_like(values)
     start = (
         jnp.int32(0),
-        low + span / 2 + like,
+        low + like,
         (low + like, like - jnp.inf, like),
         (high + like, like + jnp.inf, like),
     )

@@ -358,10 +358,11 @@ def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Arr
     every = [jnp.expm1(exponents)]
     for _ in RATES[1:]:
         every.append(every[-1] * (every[-1] + 2))
-    grown = jnp.stack(every, axis=1).reshape(1, 2 * len(RATES), -1)
+    grown = jnp.stack(every, axis=1).reshape(2 * len(RATES), -1)
     # 0 times infinity is 0 where there is no weight.
-    parts = jnp.where(weights[:, None, :] > 0, weights[:, None, :] * grown, 0.0)
-    sums = jnp.sum(jnp.stack([parts, jnp.abs(parts)]), axis=3)
+    grown = jnp.where(jnp.max(weights, axis=0)[None] > 0, grown, 0.0)
+    sums = jnp.matmul(weights, jnp.concatenate([grown, jnp.abs(grown)]).T, precision="highest")
+    sums = jnp.moveaxis(sums.reshape(2, 2, -1), 1, 0)
     units = weights.shape[1] + 64 + np.tile(RATES, 2) * (16 + 4 * largest)
     above = sums[0] + units[None] * roundoff() * (sums[1] + roundoff()) + excess[:, None]
     above = jnp.where(jnp.isnan(above), jnp.inf, above)
@@ -385,16 +386,19 @@ def spectrum_of(points: int, weights: Array, about: Array, chosen: Plan) -> tupl
         return values.real, -values.imag, error, jnp.zeros((2, len(RUNGS)))
 
     def low() -> tuple[Array, Array, Array, Array]:
-        count, step = frequencies_for(points), 16
-        numbers = np.concatenate([np.arange(step), step * np.arange(count // step)])
+        # Frequencies are multiples of a step, and up to half a step more or less.
+        count, half = frequencies_for(points), 16
+        steps, beside = np.arange(0, count + half, 2 * half), np.arange(half + 1)
+        numbers = np.concatenate([steps, beside])
         turns = exact_remainder(numbers[:, None] * about[None, :], chosen.length) / chosen.length
         sine, cosine = sine_and_cosine(2 * math.pi * turns)
-        outer = jnp.concatenate([cosine[step:], sine[step:]])
-        inner = jnp.concatenate([cosine[:step], sine[:step]])
+        outer = jnp.concatenate([cosine[: len(steps)], sine[: len(steps)]])
+        inner = jnp.concatenate([cosine[len(steps) :], sine[len(steps) :]])
         both = jnp.matmul((weights[:, None, :] * outer[None]).reshape(-1, points), inner.T, precision="highest")
-        cc, cs, sc, ss = (both.reshape(2, 2, -1, 2, step)[:, i, :, j] for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)))
-        beyond = ((0, 0), (0, size // 2 + 1 - count))
-        real, imaginary = (jnp.pad(part.reshape(2, -1), beyond) for part in (cc - ss, cs + sc))
+        cc, cs, sc, ss = (both.reshape(2, 2, -1, 2, half + 1)[:, i, :, j] for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)))
+        less, more = jnp.stack([cc + ss, sc - cs])[..., :0:-1], jnp.stack([cc - ss, sc + cs])[..., :-1]
+        every = jnp.concatenate([less, more], axis=3).reshape(2, 2, -1)[..., half : half + count]
+        real, imaginary = jnp.pad(every, ((0, 0), (0, 0), (0, size // 2 + 1 - count)))
         # Each part is a sum of so many products, whose sizes sum to 1 at most (Cauchy and Schwarz).
         error = jnp.asarray((1.5 * points + 64) * roundoff())
         is_exact = jnp.max(jnp.where(weights > 0, jnp.abs(about)[None], 0.0)) < LARGEST
@@ -413,24 +417,33 @@ def exact_remainder(numbers: ArrayLike, length: Array) -> Array:
 
 
 def overlaps_of(weights: Array, positions: Array) -> Array:
-    """Returns H_m for m in :data:`RUNGS`, each over the pairs of points that are m apart, (2, rungs)."""
+    """Returns lower bounds on H_m for m in :data:`RUNGS`, (2, rungs): of some of the pairs of points that are m apart.
+
+    They are those that would be m apart if all points were spaced as in the block of the first; the last has none.
+    """
     points = positions.shape[0]
+    size = points // plan.BLOCKS
     padded = jnp.concatenate([weights, jnp.zeros_like(weights)], axis=1)
     places = jnp.concatenate([positions, jnp.full(points, jnp.inf)])
-    # Points that are so many apart in their order may be any of the distances.
-    lags = jnp.asarray(RUNGS[points / 4 >= RUNGS], jnp.int32)
+    begins = positions[::size]
+    spacing = jnp.append((begins[1:] - begins[:-1]) / size, 0.0)
+    lags = RUNGS[points / 4 >= RUNGS].astype(np.int32)
 
-    def add(i: Array, found: Array) -> Array:
-        other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lags[i]), (2, points))
-        distance = jax.lax.dynamic_slice(places, (lags[i],), (points,)) - positions
-        # Powers of two and, between them, three times one: where this is another rung, or none, nothing is added.
-        octave = jnp.floor(jnp.log2(jnp.minimum(distance, RUNGS[-1])) + 1e-9)
-        rung = 2 * octave - 1 + (distance >= 1.5 * plan.power_of_two(octave))
-        rung = jnp.clip(rung, 0, len(RUNGS) - 1).astype(jnp.int32)
-        pairs = weights * other / (weights + other + TINY) / 2
-        return found.at[:, rung].add(jnp.where(jnp.asarray(RUNGS)[rung] == distance, pairs, 0.0))
+    def pairs(lag: Array) -> Array:
+        """Returns sums over the points of each block, (2, blocks)."""
+        other = jax.lax.dynamic_slice(padded, (jnp.int32(0), lag), (2, points))
+        distance = jax.lax.dynamic_slice(places, (lag,), (points,)) - positions
+        is_so = distance.reshape(-1, size) == (lag * spacing)[:, None]
+        found = (weights * other / (weights + other + TINY) / 2).reshape(2, -1, size)
+        return jnp.sum(jnp.where(is_so[None], found, 0.0), axis=2)
 
-    return jax.lax.fori_loop(0, len(lags), add, jnp.zeros((2, len(RUNGS))))
+    # The distance is a lag, a power of two or three times one, times the power of two by which a block is spaced.
+    widths = 2.0 ** np.arange(plan.WIDEST + plan.FURTHER + 1)
+    of_lags = jax.lax.map(pairs, jnp.asarray(lags)).reshape(-1, plan.BLOCKS)
+    by_width = jnp.where(spacing[:, None] == widths[None], 1.0, 0.0)
+    every = jnp.matmul(of_lags, by_width, precision="highest").reshape(len(lags), 2, -1)
+    rungs = np.where(np.multiply.outer(lags, widths)[..., None] == RUNGS, 1.0, 0.0)
+    return jnp.einsum("lsw,lwr->sr", every, rungs, precision="highest")
 
 
 def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:

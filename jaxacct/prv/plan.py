@@ -61,6 +61,9 @@ LOOKS = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)],
 """The orders that are looked at first; those about the best of them, over it, while epsilon settles; and those below
 that, likewise, for smaller windows."""
 
+SETTLED = 1e-3
+"""Share of epsilon by which it falls from one look to the next where another one is not worth it. Tightness only."""
+
 ENOUGH = 0.5
 """Nats by which an estimate of delta may be above the least of all orders' for its order to do. Tightness only."""
 
@@ -316,27 +319,27 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         met = jnp.log(-jnp.expm1(epsilon - y)) + t * epsilon - log_peak(t)
         return logs[:, None, :] + jnp.where(y > epsilon + jnp.log1p(1 / t), met, t * y)
 
-    def look(i: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
+    def sums_of(weights: Array) -> tuple[Array, Array, Array]:
+        """Returns, of logs of weights (m, n, cells), the weights over the largest, their sums and the sums' logs."""
+        top = jnp.max(weights, axis=2, keepdims=True)
+        scaled = jnp.exp(weights - top)
+        total = jnp.sum(scaled, axis=2, keepdims=True)
+        return scaled, total, (top + jnp.log(total))[:, :, 0]
+
+    def look(state: tuple[Array, ...]) -> tuple[Array, ...]:
         """Returns the order whose estimate of delta is the least, the epsilon at which it is looked at, and more.
 
-        Namely, of all orders (n,), the logs of the estimates, those of Chernoff's bounds, cumulants (m, n), and the
-        sum's variances.
+        Namely of all orders (n,), and the logs of the estimates.
         """
-        orders = found[0] * jnp.asarray(LOOKS)[i]
-        weights = jnp.stack([weighed(orders, found[1]), logs[:, None, :] + orders[None, :, None] * losses[:, None, :]])
-        top = jnp.max(weights, axis=3, keepdims=True)
-        weights = jnp.exp(weights - top)
-        total = jnp.sum(weights, axis=3, keepdims=True)
-        mean = jnp.sum(weights[1] * losses[:, None, :], axis=2, keepdims=True) / total[1]
-        squares = jnp.sum(weights[1] * (losses[:, None, :] - mean) ** 2, axis=2) / total[1, :, :, 0]
-        cumulants = (top + jnp.log(total))[:, :, :, 0]
+        i, center, before, *_ = state
+        orders = center * jnp.asarray(LOOKS)[i]
+        _, _, cumulants = sums_of(weighed(orders, before))
         # Of a share of a run, as a menu may have, no root is taken.
-        sums = jnp.stack([of_sum(cumulants[0], jnp.maximum(k, 1.0)), of_sum(cumulants[1])])
-        exponents = sums + log_peak(orders)[None]
+        exponents = of_sum(cumulants, jnp.maximum(k, 1.0)) + log_peak(orders)
         exponents = jnp.where(jnp.isfinite(exponents), exponents, jnp.inf)
-        least = jnp.min((exponents[0] - jnp.log(asked.value)) / orders)
+        least = jnp.min((exponents - jnp.log(asked.value)) / orders)
         epsilon = jnp.where(asked.is_epsilon, jnp.maximum(least, 0.0), asked.value)
-        estimates, loss = exponents - orders[None] * epsilon
+        estimates = exponents - orders * epsilon
         # The lowest order that will do: a single run's estimates fall with the order up to infinity. Where delta is
         # below what float64 can tell from 0 no more is to be won, and extreme orders see nothing.
         is_good = estimates <= jnp.maximum(jnp.min(estimates) + ENOUGH, -710.0)
@@ -344,14 +347,22 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
         most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
         best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best) if asked.order is None else asked.order
-        return best, epsilon, orders, estimates, loss, cumulants[1], of_sum(squares)
+        # Once neither moves any more the last of the looks follows, after which there is none.
+        is_settled = (i > 0) & (epsilon >= (1 - SETTLED) * before) & (best >= 0.8 * center) & (best <= 1.25 * center)
+        i = jnp.where(is_settled, jnp.maximum(i + 1, len(LOOKS) - 1), i + 1)
+        return i, best, epsilon, orders, estimates
 
     nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
-    begin = (
-        jnp.ones_like(asked.value), jnp.where(asked.is_epsilon, jnp.inf, asked.value), nothing, nothing, nothing,
-        nothing[None] + jnp.zeros_like(p[:, :1]), nothing,
-    )  # fmt: skip
-    _, epsilon, orders, estimates, loss, cumulants, variances = jax.lax.fori_loop(0, len(LOOKS), look, begin)
+    before = jnp.where(asked.is_epsilon, jnp.inf, asked.value)
+    begin = jnp.int32(0), jnp.ones_like(asked.value), before, nothing, nothing
+    _, _, epsilon, orders, estimates = jax.lax.while_loop(lambda state: state[0] < len(LOOKS), look, begin)
+    # Chernoff's bounds at the orders of the last look, and the variances of the tilted sum.
+    shares, total, cumulants = sums_of(logs[:, None, :] + orders[None, :, None] * losses[:, None, :])
+    shares = shares / total
+    mean = jnp.sum(shares * losses[:, None, :], axis=2, keepdims=True)
+    variances = of_sum(jnp.sum(shares * (losses[:, None, :] - mean) ** 2, axis=2))
+    loss = of_sum(cumulants) + log_peak(orders) - orders * epsilon
+    loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
     best = orders[0]
     least = jnp.maximum(jnp.min(estimates), -710.0)
     delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
@@ -493,7 +504,7 @@ def _laid(
     at_middle = cells[middle]
     before = jnp.minimum(jnp.ceil(at_middle) + 2, BLOCKS - 2)
     ends = np.arange(BLOCKS + 1) - before + at_middle
-    at = apart[jnp.sum(cells[None, 1:-1] <= ends[:, None], axis=1)]
+    at = apart[jnp.searchsorted(cells[1:-1], ends, side="right")]
     beyond = jnp.maximum(jnp.maximum(-ends[1:], ends[:-1] - cells[-1]), 0.0)
     spacing = jnp.minimum(at[:-1], at[1:]) * power_of_two(jnp.clip(jnp.floor(beyond), 0, FURTHER))
     spacing = jnp.min(spacing[None] * STEEP, axis=1)
@@ -523,8 +534,7 @@ def _laid(
     start = point - unit * count
     around = jnp.concatenate([jnp.full(1, -jnp.inf), edges, jnp.full(1, jnp.inf)])
     bulk = jnp.stack([around[lowest + 1], around[highest + 1]])
-    block = np.arange(BLOCKS)
-    begins = size * jnp.sum(jnp.where(block[:, None] > block[None], spacing[None], 0.0), axis=1)
+    begins = size * (running(spacing) - spacing)
     positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
     # One point more: an atom at the end may have been rounded to the other side of it.
     window = jnp.stack([jnp.floor((low - start) / mesh), jnp.ceil((high - start) / mesh) + 1])
