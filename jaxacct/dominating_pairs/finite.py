@@ -7,6 +7,7 @@ count of the additions, and of what the caller says of the numbers themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -216,6 +217,8 @@ class LawOfAtoms(Law):
     Alone its characteristic function does not fade, for a lattice of losses not at all; together with a smooth law it
     does.
     """
+
+    recurring: ClassVar[float] = 1.0
 
     pair: FinitePair
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +144,9 @@ def _intervals(pair: ShiftedNoisePair, start: Array | None = None) -> tuple[Arra
 @dataclass(frozen=True)
 class LawOfShiftedLaplace(PanelLaw):
     """See the module."""
+
+    # Half of the noise about an end lies beyond it, where the loss no longer changes.
+    recurring: ClassVar[float] = 0.5
 
     pair: ShiftedNoisePair
 

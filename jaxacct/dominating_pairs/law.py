@@ -104,6 +104,12 @@ class Law(ABC):
     has_marks: ClassVar[bool] = False
     """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
 
+    recurring: ClassVar[float] = 0.0
+    """About the modulus to which a characteristic function comes back however far out: the share of atoms.
+
+    Where that of a sum cannot fall no integral along a line ends. Sound for any value: one too large costs convergence.
+    """
+
     is_close: ClassVar[bool] = False
     """Whether logs of masses and losses are right to LOG_UNITS of themselves, as :func:`moments_and_errors` asks.
 

@@ -326,12 +326,12 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         total = jnp.sum(scaled, axis=2, keepdims=True)
         return scaled, total, (top + jnp.log(total))[:, :, 0]
 
-    def look(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def look(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
         """Returns the order whose estimate of delta is the least, the epsilon at which it is looked at, and more.
 
         Namely of all orders (n,), and the logs of the estimates.
         """
-        i, center, before, *_ = state
+        i, center, before, _, _ = state
         orders = center * jnp.asarray(LOOKS)[i]
         _, _, cumulants = sums_of(weighed(orders, before))
         # Of a share of a run, as a menu may have, no root is taken.
@@ -354,7 +354,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
 
     nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
     before = jnp.where(asked.is_epsilon, jnp.inf, asked.value)
-    begin = jnp.int32(0), jnp.ones_like(asked.value), before, nothing, nothing
+    begin = jnp.zeros((), jnp.int32), jnp.ones_like(asked.value), before, nothing, nothing
     _, _, epsilon, orders, estimates = jax.lax.while_loop(lambda state: state[0] < len(LOOKS), look, begin)
     # Chernoff's bounds at the orders of the last look, and the variances of the tilted sum.
     shares, total, cumulants = sums_of(logs[:, None, :] + orders[None, :, None] * losses[:, None, :])

@@ -36,6 +36,10 @@ SHARE_OF_ROOM = 1 / 256
 """Steps of differences over what is left up to the largest loss: of a logarithm they err by a third of their square,
 and magnify roundings by their inverse. Derivatives alone depend on it."""
 
+FALLEN = -40.0
+"""Log of the modulus to which a characteristic function must fall for a line to end. Of 320 random compositions of
+Laplace noise with a larger one four converged. Sound for any value: one that is too small costs convergence."""
+
 ROW = 32
 """Questions of one call of :func:`curve`: one size, so one compilation."""
 
@@ -203,7 +207,7 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
     runs = closed_forms(directions, asked.known)
     # Of pairs that are not valid a closed form would be looked for in vain, for seconds.
-    if says_nothing(directions) if runs else not _has_laws(directions):
+    if says_nothing(directions) if runs else not _may_converge(directions):
         return unknown(question), jnp.asarray(0)
     if runs:
         return _of_runs(runs, question)
@@ -219,7 +223,7 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     known = once(mechanism, steps)
     directions = directed_parts(mechanism, steps, relation, known)
     runs = closed_forms(directions, known)
-    if says_nothing(directions) if runs else not _has_laws(directions):
+    if says_nothing(directions) if runs else not _may_converge(directions):
         return outside(unknown(questions.at(as_float64(questions.value))))
     each = functools.partial(_each_run, runs) if runs else functools.partial(_each, tuple(directions))
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
@@ -247,6 +251,26 @@ def has_laws(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
 
 def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
+
+
+def _may_converge(directions: list[Parts]) -> bool:
+    """Returns whether it is worth a program to ask: all losses are known, and the characteristic function may fall."""
+    return _has_laws(directions) and all(_log_recurring(parts) < FALLEN for parts in directions)
+
+
+def _log_recurring(parts: Parts) -> float:
+    """Returns the log of about the modulus to which the characteristic function of a sum comes back.
+
+    Numbers of runs that are traced may be any.
+    """
+    total = 0.0
+    for pairs, counts in parts:
+        law = pairs.law()
+        if law is not None and law.recurring < 1:
+            least = math.log(law.recurring) if law.recurring else -math.inf
+            total += least * float(np.sum(np.maximum(counts, 0))) if is_concrete(counts) and np.any(counts) else 0.0
+            total += 0.0 if is_concrete(counts) else -math.inf
+    return total
 
 
 _larger = compiled(solve.larger)
