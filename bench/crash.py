@@ -40,8 +40,8 @@ import orbax.checkpoint  # noqa: F401  here, and not in each life
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer, certified_epsilon
 from jaxacct.train.checkpoints import SPENDS, Checkpoints
-from jaxacct.train.leaves import digest
-from jaxacct.train.write_ahead import WriteAhead
+from jaxacct.train.owned import digest
+from jaxacct.train.saving import WriteAhead
 
 EVALUATE_EVERY, CHECKPOINT_EVERY = 2, 6
 

@@ -92,7 +92,7 @@ def measured(case: str) -> dict[str, Any]:
 
     from bench.networks import Transformer, cross_entropy
     from jaxacct.train import DPTrainer, lora, step, trainer
-    from jaxacct.train.modules import merged, split_params
+    from jaxacct.train.models import merged, split_params
 
     model: Any = Transformer(nnx.Rngs(0), vocabulary=VOCABULARY, words=WORDS, width=WIDTH)
     size = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

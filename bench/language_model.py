@@ -47,9 +47,9 @@ from bench.timing import clock
 from jaxacct import train
 from jaxacct.train import DPTrainer, lora, mean_over_examples, users_as_examples
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.layout import Layout
-from jaxacct.train.modules import merged, split_params
+from jaxacct.train.models import merged, split_params
 from jaxacct.train.noise import privatize
+from jaxacct.train.state import Layout
 
 RANK, CLIP_NORM, NOISE_MULTIPLIER = 8, 1.0, 1.0
 WANTED = {"time": 1.25, "memory": 1.3}

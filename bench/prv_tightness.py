@@ -23,8 +23,7 @@ from rich.table import Table
 import jaxacct as ja
 from bench import report
 from jaxacct.prv import ToleranceWarning
-from jaxacct.prv.kernel import LEAST
-from jaxacct.prv.refine import MOST
+from jaxacct.prv.accountant import LEAST, MOST
 
 SIZES = [2**i for i in range(LEAST.bit_length() - 1, MOST.bit_length())]
 QUANTILES = (0.5, 0.9, 0.99, 1.0)

@@ -32,7 +32,7 @@ from bench import report
 from bench.networks import NETWORKS, Network, cross_entropy
 from bench.timing import clock
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.modules import merged, split_params
+from jaxacct.train.models import merged, split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.sampling import PoissonSampler
 

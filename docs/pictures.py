@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 import jaxacct as ja
 from jaxacct import factorize, strategies
-from jaxacct.plot.style import BLUE as ACCURACY
-from jaxacct.plot.style import FAINT, GREEN, INK, own_figure
-from jaxacct.plot.style import VERMILION as SPENT
+from jaxacct.plot.chart import BLUE as ACCURACY
+from jaxacct.plot.chart import FAINT, GREEN, INK, own_figure
+from jaxacct.plot.chart import VERMILION as SPENT
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 

@@ -143,7 +143,7 @@ def with_pair_form(
 def with_pair_form(function: Any = None, *, traced: Callable[..., Any] | None = None) -> Any:
     """Returns ``function``, of which pairs have a form of their own. For float64 it is as if nothing were said.
 
-    By default it is of arrays, and pairs know it by its name (:mod:`jaxacct.float_pairs.kernel_functions`). A
+    By default it is of arrays, and pairs know it by its name (:mod:`jaxacct.float_pairs.tiles`). A
     derivative has another form, and no name: of a jitted function JAX would give it the same. The form for pairs is
     told shapes of what goes in alone: so an axis of a batch has to come out where it goes in, which it does unless
     arrays without it, as ``jnp.zeros_like`` makes, meet it first.

@@ -22,7 +22,7 @@ from jaxacct.batching import one_by_one, stack
 from jaxacct.bounds import Bounds
 from jaxacct.by_work import where_needed
 from jaxacct.composition import check
-from jaxacct.convert import bounded_range
+from jaxacct.convert import concentrated
 from jaxacct.mechanisms import ExponentialMechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions
 from jaxacct.mechanisms.renyi_only import has_renyi_only
@@ -328,12 +328,12 @@ def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation
         # Every t below the range has mass, so the losses' supremum is the runs' number times it; one product rounds.
         whole = np.float64(span * count)
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
-    if not bounded_range.is_affordable(span, count):
+    if not concentrated.is_affordable(span, count):
         return _by_curves(mechanism, steps, question, relation)
     if isinstance(question, ForEpsilon):
-        found = bounded_range.bounded_range_to_epsilon(span, count, value)
+        found = concentrated.bounded_range_to_epsilon(span, count, value)
     else:
-        found = bounded_range.bounded_range_to_delta(span, count, value)
+        found = concentrated.bounded_range_to_delta(span, count, value)
     return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
 
 
@@ -341,7 +341,7 @@ _ASK = Ask(answer, curve, _by_curves)
 
 
 def profile(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> list[OneWay]:
-    """Returns the profile of one run: :func:`.searches.profile`."""
+    """Returns the profile of one run: :func:`.targets.profile`."""
     return searches.profile(_ASK, run, questions, mean, relation)
 
 

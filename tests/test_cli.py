@@ -16,7 +16,7 @@ from command_line import CALIBRATE, COMMANDS, EPSILON, RUN, TRUTH, answer, runne
 from rich.text import Text
 
 import jaxacct as ja
-from jaxacct.cli import build_parser, shown
+from jaxacct.cli import arguments, build_parser
 
 
 @pytest.fixture
@@ -180,10 +180,10 @@ def numbers(record):
     """What a table must show of a result: outward to six digits, or to eight."""
     if "results" in record:
         rows = record["results"]
-        return [f"{e:.10g}" for e in rows["epsilon"]] + [shown.rounded("upper", value) for value in rows["upper"]]
+        return [f"{e:.10g}" for e in rows["epsilon"]] + [arguments.rounded("upper", value) for value in rows["upper"]]
     if "value" in record:
-        return [shown.rounded("upper", record["value"], 8)]
-    return [shown.rounded(name, record[name]) for name in ("lower", "upper")]
+        return [arguments.rounded("upper", record["value"], 8)]
+    return [arguments.rounded(name, record[name]) for name in ("lower", "upper")]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -203,7 +203,7 @@ def test_tables_show_every_number_whole_however_wide_the_terminal(name, columns,
 def test_a_table_that_is_too_wide_loses_nothing(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     rows = [[f"{i}.23456789012" for i in range(5)]] * 2
-    shown.print_columns(["one", "two", "three", "four", "five"], rows)
+    arguments.print_columns(["one", "two", "three", "four", "five"], rows)
     printed = capsys.readouterr().out
     assert all(printed.count(cell) == 2 for cell in rows[0])
 
@@ -213,10 +213,10 @@ def test_no_colour_where_it_is_not_wanted(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    shown.console().print(Text("red", "red"))
+    arguments.console().print(Text("red", "red"))
     assert colour.search(capsys.readouterr().out)
     monkeypatch.setenv("NO_COLOR", "1")
-    shown.console().print(Text("red", "red"))
+    arguments.console().print(Text("red", "red"))
     assert not colour.search(capsys.readouterr().out)
 
 

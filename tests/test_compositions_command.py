@@ -10,8 +10,7 @@ from command_line import EPSILON, TRUTH, answer, runner
 import jaxacct as ja
 from jaxacct import progress
 from jaxacct.cli import main
-from jaxacct.cli.reasons import why
-from jaxacct.cli.runs import Run
+from jaxacct.cli.arguments import Run, why
 
 LAPLACE = ["--mechanism", "laplace:scale=2,count=10"]
 DELTA = ["--delta", "1e-5"]

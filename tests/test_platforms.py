@@ -13,7 +13,7 @@ from thorough import THOROUGH, cases
 import jaxacct as ja
 from jaxacct.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, roundoff
 from jaxacct.batching import one_by_one
-from jaxacct.dominating_pairs.moments import exp_remainder
+from jaxacct.dominating_pairs.pair import exp_remainder
 from jaxacct.float_pairs import checked
 from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.platforms import by_pairs, by_platform, lowered, outward, raised

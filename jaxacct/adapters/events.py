@@ -1,8 +1,4 @@
-"""Each event of dp_accounting as mechanisms, by the names of its class and fields.
-
-Nothing is imported, and an event that was turned into a named tuple for storage reads the same. Where a field has to be
-converted, rounding errs on the side of more loss.
-"""
+"""What stands in for the class of a library that is not installed, so that what needs none of it can be imported."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.adapters.parts import MOST_STEPS, NO_PRIVACY, Part, Parts, one
 from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -39,16 +35,142 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomAllocation,
     RandomizedResponse,
+    Relation,
     RepeatAndSelect,
     SubsampledWithoutReplacement,
     TreeAggregation,
     TruncatedPoissonGaussian,
     ZeroConcentratedDP,
 )
-from jaxacct.mechanisms.discrete import LARGEST_SENSITIVITY
-from jaxacct.mechanisms.with_replacement import LEAST_NOISE
+from jaxacct.mechanisms.gaussian import LEAST_NOISE
+from jaxacct.mechanisms.laplace import LARGEST_SENSITIVITY
 from jaxacct.rates import up
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
+
+
+def stand_in(package: str, needed_for: str) -> type:
+    """Returns a base class whose instances cannot be made; what is raised says what to install."""
+
+    class Absent:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise ImportError(f"{needed_for} needs {package}: pip install {package}.")
+
+    return Absent
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an event says, as classes, fields and counts: to be compared and counted before mechanisms are made of it.
+# ----------------------------------------------------------------------------------------------------
+
+MOST_STEPS = 2**53
+"""Most runs of one mechanism: whole numbers up to here are exact in float64."""
+
+
+class Part(NamedTuple):
+    """One mechanism: its class, its fields (numbers or tuples of them), its static fields, and what it has within."""
+
+    kind: type[Mechanism]
+    fields: tuple[Any, ...]
+    static: tuple[tuple[str, Any], ...] = ()
+    inner: tuple[tuple[Part, int], ...] | None = None
+
+
+Parts = dict[Part, int]
+"""How often each mechanism runs. Their order does not matter: the loss of a composition is a sum."""
+
+NO_PRIVACY = Part(PureDP, (math.inf,))
+
+
+def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **static: Any) -> Parts:
+    """Returns a single run of a mechanism."""
+    return {Part(kind, fields, tuple(static.items()), None if inner is None else tuple(inner.items())): 1}
+
+
+def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:
+    """Returns a mechanism among them, or within one, that is not known under a neighbouring relation."""
+    for part in parts:
+        if relation not in part.kind.relations:
+            return part.kind
+        if part.inner and (kind := lacking(dict(part.inner), relation)):
+            return kind
+    return None
+
+
+def made(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
+    """Returns mechanisms and steps: those of one class are one sequence."""
+    if not parts:
+        return (PureDP(0.0),), (1,)
+    groups: dict[tuple[Any, ...], list[tuple[Part, int]]] = {}
+    for part, count in parts.items():
+        alike = part if part.inner else tuple(np.shape(value) for value in part.fields)
+        groups.setdefault((part.kind, part.static, alike), []).append((part, count))
+    mechanisms: list[Mechanism] = []
+    steps: list[ArrayLike] = []
+    for members in groups.values():
+        kind, _, static, inner = members[0][0]
+        within = made(dict(inner)) if inner else ()
+        counts = [count for _, count in members]
+        columns = list(zip(*(part.fields for part, _ in members), strict=True))
+        if len(members) == 1:
+            mechanisms.append(kind(*within, *(column[0] for column in columns), **dict(static)))
+            steps.append(counts[0])
+        else:
+            mechanisms.append(kind(*(np.array(column, np.float64) for column in columns), **dict(static)))
+            steps.append(np.array(counts, np.float64))
+    return tuple(mechanisms), tuple(steps)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A ``DpEvent`` of dp_accounting as mechanisms and steps; dp_accounting is not imported.
+# ----------------------------------------------------------------------------------------------------
+
+
+def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
+    """Returns the mechanisms that a dp_accounting event is composed of, and how often each runs.
+
+    Args:
+        event: an instance of dp_accounting's ``DpEvent``, what its ``to_named_tuple`` returns, or any object whose
+            class and attributes have the same names.
+
+    Returns:
+        ``(mechanisms, steps)``, two tuples of one length for :func:`jaxacct.epsilon` and every other accountant. Equal
+        mechanisms are counted together, and those of one class are one sequence: fields and steps of shape (m,), for
+        one of them scalars. An event of no cost is ``PureDP(0.0)``, and ``NonPrivateDpEvent`` ``PureDP(inf)``.
+
+    Understood: all events of dp_accounting, some by their Rényi curves alone; the table in docs/coming-from.md says
+    which, and what is refused. Gaussian events composed *inside* a sampling event act on one sample, and are one
+    Gaussian of less noise; Poisson samples of Poisson samples are Poisson samples.
+
+    Formal guarantee: an upper bound of an accountant on the result holds for the event as dp_accounting documents it.
+    The neighbouring relation is not part of an event, so name it to the accountant: ``ADD_OR_REMOVE_ONE`` is
+    "add_or_remove", ``REPLACE_ONE`` is "replace", ``REPLACE_SPECIAL`` (a record becomes a special one, zero say) is
+    "zero_out". A noise multiplier is taken relative to the norm of one record's value, as events define it: under
+    "replace" a sum moves by twice that. (dp_accounting's Rényi accountant counts it once there, and so reads the same
+    sample without replacement as one with twice the noise.)
+
+    Raises:
+        TypeError: no event.
+        ValueError: an event without a counterpart here, with what to do instead, or one whose field is out of range.
+
+    Source: dp_accounting 0.6, ``dp_event.py``. Gaussian events of noise s_i on one sample: what follows adaptively is
+    dominated by one Gaussian of noise ``(sum_i s_i^-2)^(-1/2)`` given the sample (Dong, Roth and Su (2022), "Gaussian
+    differential privacy", Corollary 3.3), and the pairs of a sample are made of those given it (Zhu, Dong and Wang
+    (2022), Theorem 11). The cut of a truncated sample is counted as :class:`jaxacct.TruncatedPoissonGaussian` does.
+
+    >>> class GaussianDpEvent:
+    ...     noise_multiplier = 2.0
+    >>> from_dp_event(GaussianDpEvent())
+    ((Gaussian(noise_multiplier=2.0),), (1,))
+    """
+    return made(parts_of(event))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Each event of dp_accounting as mechanisms, by the names of its class and fields.
+#
+# Nothing is imported, and an event that was turned into a named tuple for storage reads the same. Where a field has to
+# be converted, rounding errs on the side of more loss.
+# ----------------------------------------------------------------------------------------------------
 
 WIDEST = 1700.0
 """Largest scale of a discrete Gaussian whose own law is summed."""

@@ -10,7 +10,7 @@ import abc
 from typing import Any, SupportsFloat
 
 from jaxacct import certified, rdp
-from jaxacct.adapters.absent import stand_in
+from jaxacct.adapters.events import stand_in
 from jaxacct.adapters.opacus_runs import checkpoint_history, from_history
 
 try:

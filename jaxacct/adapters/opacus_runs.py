@@ -13,7 +13,7 @@ from typing import Any
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.adapters.parts import MOST_STEPS, Part, Parts, made
+from jaxacct.adapters.events import MOST_STEPS, Part, Parts, made
 from jaxacct.mechanisms import Mechanism, PoissonSubsampledGaussian
 
 __all__ = ["checkpoint_history", "from_history"]

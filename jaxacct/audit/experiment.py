@@ -1,4 +1,13 @@
-"""An audit from start to end: trainings with canaries, guesses, and the bounds that follow."""
+"""Which canaries were in, guessed from the noisy sums of every step.
+
+With x_t the noisy sum in a canary's coordinate over the clipping norm, and s the noise multiplier, a batch with the
+canary in it and one without have the likelihood ratio e^(l_t), l_t = (2 x_t - 1) / (2 s^2). How the ratios of the
+steps belong together depends on how batches are drawn. The score is the logarithm of the mean of three likelihood
+ratios, each the best test of its own way: Poisson samples, prod (1 - q + q e^l); a new order of the data in every epoch
+of b = 1/q batches, the product over epochs of the mean over their batches; and one fixed order, the mean over the b
+places of the product over epochs. Any score gives valid bounds; this one is hardly weaker than the best of the three,
+since a mean is at least a third of its largest term.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +15,208 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 import jaxacct
 from jaxacct import saddlepoint, validation
-from jaxacct.audit import attack, canaries, faults, profiles
-from jaxacct.audit.approximate import check_confidence, check_counts, epsilon_lower_bound
-from jaxacct.audit.gaussian import mu_lower_bound
+from jaxacct.audit import lower_bounds
+from jaxacct.audit.lower_bounds import check_confidence, check_counts, epsilon_lower_bound, mu_lower_bound
+from jaxacct.pytrees import register_dataclass
 from jaxacct.question import ForDelta
-from jaxacct.train.claims import epsilon_after
+from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.keys import run_key
+from jaxacct.train.report import epsilon_after
+from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.sampling.sampler import Batch
 from jaxacct.train.trainer import DPTrainer
+
+
+def scores(
+    noisy: Float[np.ndarray, "steps canaries"], noise_multiplier: float, sampling_rate: float
+) -> Float[np.ndarray, " canaries"]:
+    """Returns how likely it is that each canary was in, as a log-likelihood ratio: see the module.
+
+    Args:
+        noisy (steps, canaries): noisy sums over the clipping norm.
+        noise_multiplier: above 0, the claimed one.
+        sampling_rate: in (0, 1], the claimed one.
+
+    >>> [round(float(score), 6) for score in scores(np.array([[2.0, 1.0]]), 1.0, 1.0)]
+    [1.5, 0.5]
+    """
+    validation.check_positive(noise_multiplier, "noise_multiplier")
+    validation.check_sampling_rate(sampling_rate)
+    single = (2 * np.asarray(noisy, np.float64) - 1) / (2 * noise_multiplier**2)
+    batches = max(1, round(1 / sampling_rate))
+    absent = math.log1p(-sampling_rate) if sampling_rate < 1 else -math.inf
+    poisson = np.logaddexp(absent, math.log(sampling_rate) + single).sum(axis=0)
+    # The last epoch may be cut short: the steps it lacks say nothing, a ratio of 1.
+    missing = -len(single) % batches
+    epochs = np.concatenate([single, np.zeros((missing, single.shape[1]))]).reshape(-1, batches, single.shape[1])
+    reordered = _log_mean(epochs, 1).sum(axis=0)
+    fixed = _log_mean(epochs.sum(axis=0), 0)
+    return _log_mean(np.stack([poisson, reordered, fixed]), 0)
+
+
+def _log_mean(logs: np.ndarray, axis: int) -> np.ndarray:
+    return np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis])
+
+
+def guess(values: Float[np.ndarray, " canaries"], guesses: int) -> Int[np.ndarray, " canaries"]:
+    """Returns 1 ("in") for the highest scores, -1 ("out") for the lowest, half of the guesses each, 0 between.
+
+    >>> guess(np.array([0.3, -2.0, 5.0, 0.1]), 2).tolist()
+    [0, -1, 1, 0]
+    """
+    validation.check_whole(guesses, "guesses", 1, len(values), "a number of guesses, at most one for each canary")
+    order = np.argsort(values, kind="stable")
+    said = np.zeros(len(values), int)
+    said[order[: guesses // 2]] = -1
+    said[order[len(values) - (guesses - guesses // 2) :]] = 1
+    return said
+
+
+# ----------------------------------------------------------------------------------------------------
+# Gradient canaries: examples that push one parameter of their own, as hard as clipping lets them.
+#
+# A canary's gradient has one entry, in a coordinate that nothing else touches. So canaries do not interfere, and what
+# the noisy sum holds in that coordinate is noise of the claimed deviation, plus the clipping norm in the steps that
+# drew the canary: the worst case that the accounting is for. The trainer is run as it is, on the private examples and
+# all canaries. One that is left out has the gradient zero: it adds nothing to any sum, so that what is released has the
+# law of a training without it (a cut batch apart, which the sampler's ``overflow_delta`` pays for).
+# ----------------------------------------------------------------------------------------------------
+
+STRENGTH = 1e3
+"""Norm of a canary's gradient over the clipping norm: a trainer that does not clip shows it."""
+
+
+class WithCanaries(nnx.Module):
+    """A model and, beside it, one parameter for each canary, all zero at the start.
+
+    >>> WithCanaries(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), 3).canaries.shape
+    (3,)
+    """
+
+    def __init__(self, inner: nnx.Module, canaries: int) -> None:
+        validation.check_whole(canaries, "canaries", 1, 10**6, "a number of canaries")
+        self.inner = inner
+        self.canaries = nnx.Param(jnp.zeros(canaries))
+
+
+def with_canaries(loss: Callable[..., Array], size: float) -> Callable[..., Array]:
+    """Returns the loss on rows of :func:`rows`: ``loss`` of the model inside, or a canary's, of gradient norm ``size``.
+
+    The returned function takes a :class:`WithCanaries`, the canary's number (-1: an example), whether it is in, and
+    what ``loss`` takes after the model.
+    """
+
+    def extended(model: WithCanaries, number: Array, included: Array, *example: Array) -> Array:
+        ordinary = loss(model.inner, *example)
+        pushed = jnp.where(included, size * model.canaries[...][number], 0.0)
+        return jnp.where(number < 0, ordinary, pushed)
+
+    return extended
+
+
+def rows(data: tuple[Array | np.ndarray, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:
+    """Returns ``data`` (n, ...) and the canaries as n + m rows of ``(number, included, *example)``.
+
+    A canary's row repeats the first example, which its loss does not look at.
+
+    >>> number, there, x = rows((np.array([7.0, 8.0]),), np.array([True]))
+    >>> number.tolist(), there.tolist(), x.tolist()
+    ([-1, -1, 0], [True, True, True], [7.0, 8.0, 7.0])
+    """
+    examples = [np.asarray(part) for part in data]
+    size, canaries = len(examples[0]), len(included)
+    number = np.concatenate([np.full(size, -1, np.int32), np.arange(canaries, dtype=np.int32)])
+    there = np.concatenate([np.ones(size, bool), np.asarray(included, bool)])
+    return (number, there, *(np.concatenate([part, np.repeat(part[:1], canaries, axis=0)]) for part in examples))
+
+
+def sums(
+    positions: Float[np.ndarray, "moments canaries"], learning_rate: float, expected_batch_size: float, clip_norm: float
+) -> Float[np.ndarray, "steps canaries"]:
+    """Returns the noisy sums over the clipping norm, read off the canaries' parameters at all moments, start included.
+
+    Plain SGD moves a parameter by -learning_rate times the noisy sum over the expected batch size.
+
+    >>> sums(np.array([[0.0], [-0.5]]), 0.1, 10.0, 2.0).round(6).tolist()
+    [[25.0]]
+    """
+    moved = -np.diff(np.asarray(positions, np.float64), axis=0)
+    return moved * (expected_batch_size / (learning_rate * clip_norm))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Trainers that break one promise each, to show that an audit notices. Not for training.
+#
+# Each goes in where a user's own rule or sampler would: the trainer itself is untouched.
+# ----------------------------------------------------------------------------------------------------
+
+FAULTS = ("noise", "clipping", "shuffling")
+"""What :func:`~jaxacct.audit.run` can break: half the noise, no clipping, a fixed order taken for Poisson samples."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class HalfNoise(Flat):
+    """Adds half of the noise that is accounted."""
+
+    def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
+        return super().gradient_noise_multiplier(noise_multiplier) / 2
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class NoClipping(Flat):
+    """Leaves gradients as they are, and adds noise for clipped ones."""
+
+    def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
+        ones, within = super().factors(squares)
+        return jax.tree.map(jnp.ones_like, ones), within
+
+
+@dataclass(frozen=True)
+class FixedOrderSampler(PoissonSampler):
+    """Shuffles the data once and goes through them in that order, epoch after epoch, accounted as Poisson samples.
+
+    Every example is in exactly one batch of each epoch, the same one every time.
+    """
+
+    def sample(self, key: jax.Array, step: ArrayLike | None = None) -> Batch:
+        batches = max(1, round(1 / self.sampling_rate))
+        size = -(-self.num_examples // batches)
+        order = jax.random.permutation(key, self.num_examples)
+        places = jnp.asarray(0 if step is None else step, jnp.int32) % batches * size + jnp.arange(self.capacity)
+        real = (jnp.arange(self.capacity) < size) & (places < self.num_examples)
+        return jnp.where(real, order[jnp.minimum(places, self.num_examples - 1)], 0).astype(jnp.int32), real
+
+
+def rule(clip_norm: float, fault: str | None) -> ClippingRule:
+    """Returns flat clipping, or what takes its place in a trainer that breaks ``fault``."""
+    if fault is not None:
+        validation.check_one_of(fault, "fault", FAULTS)
+    kinds: dict[Any, Any] = {"noise": HalfNoise, "clipping": NoClipping}
+    return kinds.get(fault, Flat)(clip_norm)
+
+
+def faulty_sampler(fault: str | None) -> type[PoissonSampler]:
+    """Returns Poisson sampling, or what takes its place in a trainer that breaks ``fault``."""
+    return FixedOrderSampler if fault == "shuffling" else PoissonSampler
+
+
+# ----------------------------------------------------------------------------------------------------
+# An audit from start to end: trainings with canaries, guesses, and the bounds that follow.
+# ----------------------------------------------------------------------------------------------------
 
 CLIP_NORM = 1.0
 LEARNING_RATE = 0.5
@@ -160,9 +354,9 @@ def play(
     correct = []
     for key in keys:
         included = coins.random(settings.canaries) < 0.5
-        positions = watch(key, canaries.rows(data, included))
-        noisy = canaries.sums(positions, LEARNING_RATE, trainer.sampler.expected_batch_size, CLIP_NORM)
-        said = attack.guess(attack.scores(noisy, settings.noise_multiplier, settings.sampling_rate), settings.guesses)
+        positions = watch(key, rows(data, included))
+        noisy = sums(positions, LEARNING_RATE, trainer.sampler.expected_batch_size, CLIP_NORM)
+        said = guess(scores(noisy, settings.noise_multiplier, settings.sampling_rate), settings.guesses)
         correct.append(int(np.sum(said == np.where(included, 1, -1))))
     return judge(trainer, settings, tuple(correct))
 
@@ -185,19 +379,19 @@ def make_trainer(
     epsilon = float(jaxacct.epsilon(mechanism, settings.steps, settings.delta).upper)
     if not math.isfinite(epsilon):
         raise ValueError(f"noise_multiplier = {settings.noise_multiplier} has no finite epsilon to be audited.")
-    sampler = faults.sampler(fault).for_budget(
+    sampler = faulty_sampler(fault).for_budget(
         size, settings.sampling_rate, epsilon=epsilon, delta=settings.delta, steps=settings.steps
     )
     return DPTrainer(
-        canaries.WithCanaries(model, settings.canaries),
-        canaries.with_canaries(loss, canaries.STRENGTH * CLIP_NORM),
+        WithCanaries(model, settings.canaries),
+        with_canaries(loss, STRENGTH * CLIP_NORM),
         optax.sgd(LEARNING_RATE),
-        canaries.rows(data, np.zeros(settings.canaries, bool) if included is None else included),
+        rows(data, np.zeros(settings.canaries, bool) if included is None else included),
         delta=settings.delta,
         steps=settings.steps,
         noise_multiplier=settings.noise_multiplier,
         sampler=sampler,
-        clipping=faults.rule(CLIP_NORM, fault),
+        clipping=rule(CLIP_NORM, fault),
         seed=seed,
     )
 
@@ -257,20 +451,22 @@ def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> A
 def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], noise: float) -> float:
     """Returns the p-value of the claimed mechanism at a noise multiplier: of all runs together."""
     # Cut batches are part of the truth: they add to each delta.
-    cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in profiles.EPSILONS]
+    cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in lower_bounds.EPSILONS]
     deltas = np.minimum(np.add(_deltas(noise, trainer.sampler.sampling_rate, settings.steps), cut), 1.0)
     each = {
-        right: profiles.p_value(right, settings.guesses, settings.canaries, profiles.EPSILONS, deltas)
+        right: lower_bounds.p_value_of_profile(
+            right, settings.guesses, settings.canaries, lower_bounds.EPSILONS, deltas
+        )
         for right in set(correct)
     }
-    return profiles.combined([each[right] for right in correct])
+    return lower_bounds.combined([each[right] for right in correct])
 
 
 @functools.lru_cache(maxsize=256)
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
     """Returns upper bounds on delta at ``profiles.EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
-    found = saddlepoint.accountant.curve(mechanism, steps, ForDelta(profiles.EPSILONS), "add_or_remove")
+    found = saddlepoint.accountant.curve(mechanism, steps, ForDelta(lower_bounds.EPSILONS), "add_or_remove")
     return tuple(np.asarray(found.upper).tolist())
 
 

@@ -6,26 +6,44 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jax.scipy.special import ndtri
+from jaxtyping import Array, ArrayLike
 
-from jaxacct import certified, validation
+from jaxacct import certified, rdp, validation
+from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.attack import tangent
-from jaxacct.calibrate.by_mesh import improved
-from jaxacct.calibrate.implicit import solved
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.calibrate.search import LEAST_PADDING, PROBE
-from jaxacct.calibrate.solve import ENDS, Config, Given, composition, scaled
+from jaxacct.calibrate.search import (
+    ENDS,
+    LEAST_PADDING,
+    PROBE,
+    Aim,
+    Config,
+    Given,
+    composition,
+    improved,
+    least,
+    least_scale,
+    least_setting,
+    search_by_calls,
+    solved,
+)
 from jaxacct.composition import check
 from jaxacct.convert import dp_to_gdp
-from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import as_float64, is_concrete, outside, scope
+from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
+from jaxacct.platforms import lowered
+from jaxacct.precision import as_float64, in_float64, is_concrete, outside, scope
+from jaxacct.programs import compiled
 from jaxacct.question import ForDelta, ForEpsilon, Kind
+from jaxacct.selection import Poisson, Trials, TruncatedNegativeBinomial
+from jaxacct.selection.profile import Selection
+from jaxacct.validation import MOST_COUNT
 
 TOLERANCE = 1e-6
 """Relative distance from the best setting. Three or four evaluations; 1e-4 mostly takes two, and 1e-8 four or five."""
@@ -53,7 +71,7 @@ def noise_multiplier(
     Returns:
         :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier, ``reached`` its certified epsilon. NumPy
         scalars, or JAX ones inside a trace. No noise (0) where delta covers every run that an example is in.
-        Derivatives of ``value`` are those of the exact setting (:mod:`jaxacct.calibrate.implicit`), first order.
+        Derivatives of ``value`` are those of the exact setting (:mod:`jaxacct.calibrate.search`), first order.
 
     Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
     certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
@@ -157,7 +175,7 @@ def scale(
     with scope():
         given = Given(as_float64(epsilon), as_float64(delta), 1.0, 1.0, 1.0)
         counts = jax.tree.map(as_float64, steps)
-        result, start = scaled(config, make, given, counts, (as_float64(ends[0]), as_float64(ends[1])))
+        result, start = least_scale(config, make, given, counts, (as_float64(ends[0]), as_float64(ends[1])))
     if not is_concrete(result):
         return result
     return _settled(config, lambda value: (make(value), steps), result, start, given, ends)
@@ -215,7 +233,7 @@ def noise_multiplier_for_tpr(
 
     Formal guarantee: as of :func:`noise_multiplier`, for every test that sees all that is released.
 
-    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 6; :mod:`jaxacct.calibrate.attack`.
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 6; :mod:`jaxacct.calibrate.targets`.
 
     >>> found = noise_multiplier_for_tpr(tpr=0.05, fpr=0.01, sampling_rate=0.01, steps=10_000)
     >>> bool(found.satisfied)
@@ -326,3 +344,421 @@ def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: C
     )
     refuted = float(certified.delta(*compose(next_one), given.epsilon, relation=config.relation).lower) > given.delta
     return dataclasses.replace(result, status=int(Status.CONVERGED)) if refuted else result
+
+
+# ----------------------------------------------------------------------------------------------------
+# From an attack's success to an (epsilon, delta) that rules it out.
+#
+# Let a test tell neighbours apart with false-positive rate a and true-positive rate b. Under (eps, delta)-DP, applied
+# to the test's own outcome with either neighbour in the first place,
+#
+#     b <= e^eps a + delta,        1 - a <= e^eps (1 - b) + delta,
+#
+# for eps >= 0; so b <= min(delta + e^eps a, 1 - e^-eps (1 - delta - a)). Dong, Roth and Su (2022), Proposition 6: the
+# minimum of these over all eps is what the best test reaches, no more. Hence a target (a, b) is met if for *any one*
+# eps
+#
+#     delta(eps) <= b - e^eps a    or    delta(eps) <= 1 - a - e^eps (1 - b).
+#
+# The second is the first for the target (1 - b, 1 - a). What is left is to choose the eps that needs least noise, that
+# of the trade-off curve's slope at the target; a poor choice costs noise, of second order, and never the guarantee.
+# ----------------------------------------------------------------------------------------------------
+
+TRIED, ZOOMS = np.array([-0.3, 0.0, 0.3]), 2
+"""How far beside the last best epsilon others are tried, in the logit of its share of the largest that leaves room for
+a delta, and how often, each time a third as far: the noises are three points of a parabola. A poor choice costs noise.
+"""
+
+CLOSE = 1e-6
+"""Tolerance of the noises that are compared."""
+
+
+def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
+    """Returns the delta at ``epsilon`` that rules a target out, rounded down: b - e^eps a."""
+    return rate - jnp.exp(epsilon) * false_rate - 2 * arithmetic().function
+
+
+def _each_enough(found: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Returns an epsilon and a delta that are enough still if reading the epsilon moves it: by at most 4 u of it, and
+    the delta by no more, for e^eps false_rate is below 1.
+    """
+    epsilon, delta = found
+    return epsilon, lowered(delta - 8 * roundoff() * epsilon)
+
+
+@in_float64(safe=_each_enough)
+@compiled(static=("relation",))
+def tangent(
+    relation: Relation, rate: Array, false_rate: Array, sampling_rate: Array, steps: Array
+) -> tuple[Array, Array]:
+    """Returns the epsilon and the delta that rule a target out with about the least noise, and each suffice for it.
+
+    It starts at the tangent of the Gaussian's trade-off curve through the target. ``rate`` () and ``false_rate`` () are
+    the true- and false-positive rates. NaN where they are no rates.
+    """
+    # A Gaussian's slope at the target is e^(c mu - mu^2/2), c the test's threshold. Below 1 the other form counts.
+    mu = ndtri(rate) - ndtri(false_rate)
+    slope = -ndtri(false_rate) * mu - mu**2 / 2
+    rate, false_rate = jnp.where(slope < 0, 1 - false_rate, rate), jnp.where(slope < 0, 1 - rate, false_rate)
+    widest = jnp.log(rate / false_rate)
+    config = Config("noise_multiplier", ForDelta, relation, CLOSE)
+
+    def setting_at(epsilon: Array) -> Array:
+        given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones(()), sampling_rate, steps)
+        return least_setting(config, given)
+
+    def zoomed(i: Array, centre: Array) -> Array:
+        tried = centre + TRIED / 3.0**i
+        left, here, right = jax.lax.map(lambda place: setting_at(widest * jax.nn.sigmoid(place)), tried)
+        bend = left - 2 * here + right
+        moved = centre + jnp.clip(0.5 * (left - right) / bend, -2.0, 2.0) * TRIED[-1] / 3.0**i
+        return jnp.where((bend > 0) & jnp.isfinite(moved), moved, centre)
+
+    share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
+    place = jax.lax.fori_loop(0, ZOOMS, zoomed, jnp.log(share) - jnp.log1p(-share))
+    epsilon = widest * jax.nn.sigmoid(place)
+    return epsilon, as_delta(rate, false_rate, epsilon)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How often a budget pays for a composition, whatever it is made of.
+# ----------------------------------------------------------------------------------------------------
+
+ORDERS = tuple(1 + 0.5 * 1.7**j for j in range(32))
+"""Rényi orders of the first guess."""
+
+SHARE = 1.4
+"""By how much more runs than a Rényi filter's a budget typically pays for."""
+
+SLOPE = -8.0
+"""Of log delta over the logarithm of the runs, typically; negative: u is minus the latter."""
+
+
+def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: Relation = "add_or_remove") -> int:
+    """Returns how many runs of ``mechanism`` cost at most (epsilon, delta), fixed in advance; at most 2^31 - 1.
+
+    Args:
+        mechanism: one, concrete.
+        epsilon: budget, at least 0.
+        delta: budget, in (0, 1).
+        relation: one that the mechanism supports.
+
+    Formal guarantee: that many runs are (epsilon, delta)-DP by the certified accountant's upper bound. 0 where a single
+    run costs more. One more is not certified, unless bounds are loose or the number is above 10^8.
+
+    Raises ValueError where an argument is out of range.
+
+    >>> from jaxacct import PoissonSubsampledGaussian
+    >>> most_runs(PoissonSubsampledGaussian(3.8128189, 0.01), 1.0, 1e-5)
+    10000
+    """
+    check(mechanism, 1)
+    validation.check_epsilon(epsilon)
+    validation.check_delta(delta)
+    if np.all(np.asarray(mechanism.releases_nothing())):
+        return MOST_COUNT
+    guess = guessed_runs(mechanism, epsilon, delta, relation)
+
+    def delta_at(runs: int) -> Bounds:
+        return certified.delta(mechanism, runs, epsilon, relation=relation)
+
+    return most_certified(delta_at, delta, guess)
+
+
+def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: Relation) -> float:
+    """Returns about how many runs a budget pays for: by Rényi divergences, and by what they are known to cost."""
+    curve = np.asarray(rdp.curve(mechanism, ORDERS, relation=relation))
+    with np.errstate(all="ignore"):
+        of_orders = (epsilon + math.log(1 / delta) / (1 - np.asarray(ORDERS))) / curve
+    return min(SHARE * float(np.nanmax(of_orders, initial=1.0)), float(MOST_COUNT))
+
+
+@in_float64(by_programs=True)
+def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float) -> int:
+    """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
+    real = np.float64
+    aim = Aim(
+        real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0), scale=None, rises=False,
+        whole=True,
+    )  # fmt: skip
+    first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
+    slope = real(SLOPE * float(aim.steepness()))
+    state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
+    return int(state.found.value) if math.isfinite(float(state.found.setting)) else 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# Privacy of people and not of rows: the noise of the two ways of sampling a user's examples, and which needs less.
+# ----------------------------------------------------------------------------------------------------
+
+CLOSE_TO_BUDGET = 1e-6
+"""Relative distance of the epsilon reached from the budget at which the search for the noise ends."""
+
+ROUNDS = 40
+"""Most looks of it; six are usual."""
+
+
+class Sampling(NamedTuple):
+    """A way of sampling, with the noise that makes it private for users.
+
+    Attributes:
+        mechanism: one step, for the accountants: its epsilon is that of a user.
+        noise_multiplier: standard deviation of the noise over the clipping norm, of an example or of a user's mean.
+        sampling_rate: probability of each example, or of each user, to be in a batch.
+        deviation: standard deviation of the noise in the mean gradient, over the clipping norm.
+        reached: certified bounds on the epsilon of all steps.
+    """
+
+    mechanism: Mechanism
+    noise_multiplier: float
+    sampling_rate: float
+    deviation: float
+    reached: Bounds
+
+
+class UserLevel(NamedTuple):
+    """Both ways of sampling for one budget and the same number of gradients a step.
+
+    Attributes:
+        by_example: each example independently, its gradient clipped; accounted for the group of a user's examples.
+        by_user: each user independently, the mean of the gradients of some of its examples clipped once.
+    """
+
+    by_example: Sampling
+    by_user: Sampling
+
+    @property
+    def crossover(self) -> float:
+        """By how much larger a user's clipping norm may be than an example's for sampling by user to add less noise.
+
+        Above 1 it does at equal norms; the mean of diverse gradients is short, and may be clipped at a smaller norm.
+        """
+        return self.by_example.deviation / self.by_user.deviation
+
+    @property
+    def by_user_is_better(self) -> bool:
+        """Whether sampling by user adds less noise to the mean gradient at equal clipping norms."""
+        return self.crossover > 1
+
+
+def user_level(
+    epsilon: float,
+    delta: float,
+    *,
+    users: int,
+    examples_per_user: int,
+    batch_size: float,
+    steps: int,
+    sampled_per_user: int | None = None,
+) -> UserLevel:
+    """Returns what the noise has to be for a guarantee for users, sampled by example and by user.
+
+    Args:
+        epsilon: budget, above 0.
+        delta: budget, in (0, 1).
+        users: N, the number of users, public.
+        examples_per_user: m, the most examples that a user owns (:func:`jaxacct.train.bounded_contributions` sees to
+            it), and what each is taken to own.
+        batch_size: gradients a step, expected; at most N m.
+        steps: number of steps, fixed in advance.
+        sampled_per_user: h, how many of its examples a sampled user's mean is over, at most m; m by default. Few mean
+            more users a step.
+
+    Returns:
+        :class:`UserLevel`. By example the rate is ``batch_size / (N m)`` and the mechanism
+        :class:`.PoissonSubsampledGroup` of size m; by user ``batch_size / (N h)`` and
+        :class:`.PoissonSubsampledGaussian`, of which a user is the one example. What is divided by is the expected
+        number of gradients, or of users, which depends on public numbers only.
+
+    Formal guarantee: each way satisfies (epsilon, delta) for one user added, removed or zeroed out with all examples,
+    by a certified upper bound: ``reached.upper <= epsilon``. Which of a sampled user's examples are taken may depend on
+    that user's data alone: then what one user adds to the sum is a vector of norm 1 at most, or none, and all others'
+    are as before. That noise is less says nothing of how well a mean over few users stands for all.
+
+    Raises ValueError or TypeError where an argument is out of range, or no noise below 10^6 suffices.
+
+    Source: Charles et al. (2024), "Fine-tuning large language models with user-level differential privacy".
+
+    >>> found = user_level(2.0, 1e-6, users=100, examples_per_user=4, batch_size=40, steps=20)
+    >>> f"{found.by_example.noise_multiplier:.3f} {found.by_user.noise_multiplier:.3f} {found.crossover:.3f}"
+    '4.444 1.504 0.738'
+    """
+    validation.check_positive(epsilon, "epsilon")
+    validation.check_delta(delta)
+    validation.check_count(users, "users", "the number of users")
+    validation.check_count(examples_per_user, "examples_per_user", "the most examples of a user")
+    per_user = examples_per_user if sampled_per_user is None else sampled_per_user
+    validation.check_whole(per_user, "sampled_per_user", 1, examples_per_user, "the examples of a sampled user's mean")
+    validation.check_count(steps, "steps", "the number of steps")
+    validation.check_positive(batch_size, "batch_size")
+    if batch_size > users * per_user:
+        raise ValueError(
+            f"batch_size = {batch_size} is above the {users * per_user} gradients of all users: give the expected "
+            "number of gradients a step."
+        )
+
+    def sampled(rate: float, size: int, sums: float) -> Sampling:
+        def mechanism(log_noise: float) -> Mechanism:
+            return group(PoissonSubsampledGaussian(math.exp(log_noise), rate), size)
+
+        def reached(log_noise: float) -> Bounds:
+            return certified.epsilon(mechanism(log_noise), steps, delta)
+
+        # About the noise of a Gaussian of that sensitivity on average; a hundred times as much suffices in the end.
+        start = math.log(max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size)))
+        found = least(lambda u: float(reached(u).upper) / epsilon, start, close=CLOSE_TO_BUDGET, rounds=ROUNDS)
+        if not found < math.log(1e6):
+            raise ValueError(f"epsilon = {epsilon} at delta = {delta} was not met by any noise: give a larger budget.")
+        noise = math.exp(found)
+        return Sampling(mechanism(found), noise, rate, noise / sums, reached(found))
+
+    rate = batch_size / (users * examples_per_user)
+    by_example = sampled(rate, examples_per_user, float(batch_size))
+    return UserLevel(by_example, sampled(batch_size / (users * per_user), 1, batch_size / per_user))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Budgets that a search is part of: the noise of its runs, and how often to draw.
+# ----------------------------------------------------------------------------------------------------
+
+CLOSE_FOR_SEARCHES = 1e-3
+"""Relative distance of the epsilon reached from the budget at which the search for the noise ends."""
+
+ROUNDS_FOR_SEARCHES = 20
+
+SHAPES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+MOST_MEAN = 1e5
+
+
+def noise_multiplier_for_search(
+    trials: Trials,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    *,
+    relation: Relation = "add_or_remove",
+) -> Calibrated:
+    """Returns about the least noise multiplier with which a whole search is (epsilon, delta)-DP.
+
+    Args:
+        trials: how many runs of Poisson sampled DP-SGD there are, of which the best alone is released.
+        epsilon: budget of all of them, above 0.
+        delta: budget, in (0, 1).
+        sampling_rate: of each run, in (0, 1].
+        steps: of each run.
+        relation: "add_or_remove".
+
+    Returns:
+        :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier of every run, ``reached`` the search's
+        certified epsilon, within 1e-3 of the budget; status LOOSE. Some ten seconds.
+
+    Formal guarantee: ``reached.upper <= epsilon``, that of :class:`jaxacct.RepeatAndSelect`.
+
+    Raises ValueError where an argument is out of range, or no noise was found that suffices.
+
+    >>> from jaxacct.selection import Geometric
+    >>> found = noise_multiplier_for_search(Geometric(10.0), 2.0, 1e-5, sampling_rate=1.0, steps=1)
+    >>> f"{found.value:.2f} {found.reached.upper:.2f}"
+    '2.93 2.00'
+    """
+    validation.check_positive(epsilon, "epsilon")
+    validation.check_delta(delta)
+    validation.check_sampling_rate(sampling_rate)
+    validation.check_count(steps, "steps", "the steps of a run")
+    # About the noise of a Gaussian of that sensitivity on average.
+    start = max(sampling_rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3)
+
+    def run(noise: float) -> tuple[Mechanisms, Steps]:
+        return PoissonSubsampledGaussian(noise, sampling_rate), steps
+
+    return least_noise(run, trials, epsilon, delta, relation, start)
+
+
+def least_noise(
+    run: Callable[[float], tuple[Mechanisms, Steps]],
+    trials: Trials,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    start: float,
+) -> Calibrated:
+    """Returns what :func:`noise_multiplier_for_search` does, for runs that are any composition of their noise."""
+    tried = {}
+
+    def cost(log_noise: float) -> float:
+        search = RepeatAndSelect(*run(math.exp(log_noise)), trials)
+        tried[log_noise] = certified.epsilon(search, 1, delta, relation=relation)
+        return float(tried[log_noise].upper) / epsilon
+
+    found = least(cost, math.log(start), close=CLOSE_FOR_SEARCHES, rounds=ROUNDS_FOR_SEARCHES)
+    if found == math.inf:
+        raise ValueError(
+            f"epsilon = {epsilon} at delta = {delta} was not met by any noise for {trials}: give a larger budget, or "
+            "fewer trials."
+        )
+    return Calibrated(np.float64(math.exp(found)), tried[found], int(Status.LOOSE))
+
+
+def most_trials(
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: float,
+    delta: float,
+    *,
+    share: float = 0.1,
+    relation: Relation = "add_or_remove",
+) -> Trials:
+    """Returns the law of the number of runs that a budget pays for with which a search is likeliest to succeed.
+
+    Args:
+        mechanism: what one run is composed of, as of :func:`jaxacct.epsilon`; concrete.
+        steps: likewise.
+        epsilon: budget of the search, more than one run costs.
+        delta: budget, in (0, 1).
+        share: of the settings, those that would do: the search succeeds if it tries one, each being drawn with equal
+            probabilities. Less means more trials of a law that varies more.
+        relation: one that what is within supports.
+
+    Returns:
+        Of Poisson's law and the truncated negative binomial ones of a few shapes, each with the largest mean up to 1e5
+        that is certified, that of the least :meth:`~jaxacct.selection.Trials.missed`. (For a mean that is given the
+        logarithmic law always costs least: most of its searches try one or two settings.)
+
+    Formal guarantee: a search with this law is (epsilon, delta)-DP, that of :class:`jaxacct.RepeatAndSelect`.
+
+    Raises ValueError where an argument is out of range, or the budget does not pay for a single run.
+
+    >>> from jaxacct import Gaussian
+    >>> law = most_trials(Gaussian(5.0), 1, 2.0, 1e-5)
+    >>> print(f"eta {law.shape}, {law.mean:.0f} trials on average, misses in {law.missed(0.1):.2%}")
+    eta 2.0, 414 trials on average, misses in 0.21%
+    """
+    check_parts(mechanism, steps)
+    validation.check_delta(delta)
+    validation.check_positive(epsilon, "epsilon")
+    validation.check_positive(share, "share")
+    validation.check_probability(share, "share")
+    ways = certified.profile((mechanism, steps), ForDelta(np.array([epsilon])), 1.0, relation)
+
+    def most(law: Callable[[float], Trials]) -> Trials | None:
+        def pays(mean: float) -> bool:
+            return max(Selection(way, law(mean)).upper(epsilon) for way in ways) <= delta
+
+        low, high = 0.0, math.log(MOST_MEAN)
+        if not ways or not pays(1.0):
+            return None
+        while high - low > 1e-3:
+            middle = (low + high) / 2
+            low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
+        return law(math.exp(low))
+
+    families: list[Callable[[float], Trials]] = [
+        *(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in SHAPES),
+        Poisson,
+    ]
+    found = [law for law in map(most, families) if law is not None]
+    if not found:
+        raise ValueError(f"epsilon = {epsilon} does not pay for a single run: give more, or add noise.")
+    return min(found, key=lambda law: law.missed(share))

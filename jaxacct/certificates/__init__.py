@@ -13,8 +13,6 @@ made and by which versions and code, the picture, and the files beside the page,
 other than the bracket and the claim by a millionth; and nothing else that a check would not refuse.
 """
 
-from jaxacct.certificates.checked import Checked, check
-from jaxacct.certificates.content import certify
-from jaxacct.certificates.folder import CERTIFICATE, write
+from jaxacct.certificates.certificate import CERTIFICATE, Checked, certify, check, write
 
 __all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]

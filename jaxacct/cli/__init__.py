@@ -21,7 +21,7 @@ from typing import Any
 
 from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, explore, sweep, training, verify
 from jaxacct.cli.arguments import Parser
-from jaxacct.cli.cache import keep_compilations
+from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)

@@ -9,9 +9,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
-from jaxacct.cli.runs import Run, add_run, run_of
-from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
+from jaxacct.cli.arguments import (
+    GUARANTEES,
+    Elsewhere,
+    Run,
+    add_json,
+    add_run,
+    examples,
+    number,
+    print_facts,
+    rounded,
+    run_of,
+    scope_of,
+    show,
+)
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 
@@ -93,7 +104,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         "guarantee": GUARANTEES[arguments.accountant],
     }
     if bounds["upper"] == {"epsilon": math.inf, "delta": 1.0}[quantity]:
-        from jaxacct.cli.reasons import why
+        from jaxacct.cli.arguments import why
 
         record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
     show(record, arguments.json, lambda: _print(record, asked, bounds, given))

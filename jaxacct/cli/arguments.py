@@ -1,14 +1,141 @@
-"""What the commands' arguments share: one-line errors that say what was meant, numbers, a run of DP-SGD, examples."""
+"""How results look as text: bounds rounded outward, tables that never cut a number, and what the guarantees are."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import math
+import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from jaxacct import rates
+import numpy as np
+
+from jaxacct import rates, strict_json
+from jaxacct.outward import rounded_down, rounded_up
+from jaxacct.whole_file import PRIVATE, write_whole
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jaxacct.mechanisms.mechanism import Relation
+
+GUARANTEES = {
+    "best": "certified: lower <= truth <= upper, rounding included",
+    "prv": "certified: lower <= truth <= upper, rounding included",
+    "rdp": "upper bound, by Rényi divergences",
+    "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
+}
+
+WIDTH = 80
+"""Columns of a table of facts, at most."""
+
+LEAST = 24
+"""Columns of a fact; where there are fewer, each fact gets lines of its own."""
+
+
+def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") -> str:
+    """Returns what a guarantee is about."""
+    together = f", {group} examples together" if group > 1 else ""
+    return f"noise, rate and steps fixed in advance; {sampling}; neighbours: {relation.replace('_', ' ')}{together}"
+
+
+def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
+    """Prints a record as one JSON object, or what ``table`` prints."""
+    if as_json:
+        print(strict_json.dumps(record))
+    else:
+        table()
+
+
+def rounded(name: str, value: float, digits: int = 6) -> str:
+    """Returns ``value`` to some significant digits, a bound rounded outward.
+
+    >>> rounded("upper", 1 / 3), rounded("lower", 1 / 3), rounded("upper", float("inf"))
+    ('0.333334', '0.333333', 'inf')
+    """
+    if name == "estimate":
+        return f"{value:.{digits}g}"
+    return (rounded_up if name == "upper" else rounded_down)(value, f".{digits}g")
+
+
+def console(width: int | None = None) -> Console:
+    """Returns where results go: standard output; plain text where that is no terminal, no colour with NO_COLOR."""
+    from rich.console import Console
+
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    """Prints names and what they are: as a table of at most 80 columns, or in lines where that is too wide."""
+    from rich.table import Table
+
+    out = console()
+    names = max(len(name) for name, _ in facts)
+    if out.width < names + LEAST + 7:  # 7: the frame
+        if title:
+            out.print(title)
+        for name, fact in facts:
+            out.print(f"{name}: {fact}", overflow="fold")
+        return
+    table = Table(show_header=False, title=title or None, title_justify="left", width=min(out.width, WIDTH))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in facts:
+        table.add_row(name, fact)
+    out.print(table)
+
+
+def print_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows under their names, as wide as their longest words: a number is never cut, nor a column left out."""
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out = console()
+    least = Measurement.get(out, out.options.update(width=10**4), table).minimum
+    (out if least <= out.width else console(least)).print(table)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Why no finite epsilon is known, or no delta below 1: always one of three reasons.
+# ----------------------------------------------------------------------------------------------------
+
+
+def why(run: Run, delta: float) -> str:
+    """Returns why the upper bound on epsilon is inf at ``delta``; where that on delta is 1, ``delta`` is 1."""
+    for one in _all(run.record):
+        if min(np.min(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
+            return f"{one['type']} without noise gives away what it is applied to: give noise above 0"
+    import jaxacct as ja
+
+    sure = ja.delta(run.mechanism, run.steps, math.inf, relation=run.relation).lower
+    if sure > (delta if delta < 1 else 0.0):
+        return (
+            f"with probability {rounded('lower', float(sure))} or more an output gives away who took part, which no "
+            "epsilon covers: give a larger delta, or a mechanism that never fails"
+        )
+    return (
+        "no accountant knows a bound: the losses are beyond what float64 and the meshes hold, or a Rényi curve alone "
+        "is known and is infinite; epsilon may be finite, but nothing proves it: give more noise, or fewer steps"
+    )
+
+
+def _all(record: Any) -> list[dict[str, Any]]:
+    """Returns the mechanisms of a record, those within others too."""
+    if isinstance(record, list):
+        return [inner for one in record for inner in _all(one)]
+    return [record, *_all(record.get("mechanism", []))]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the commands' arguments share: one-line errors that say what was meant, numbers, a run of DP-SGD, examples.
+# ----------------------------------------------------------------------------------------------------
 
 RELATIONS = ("add_or_remove", "add", "remove", "replace", "zero_out")
 
@@ -169,3 +296,186 @@ def check_free(path: pathlib.Path, arguments: argparse.Namespace) -> None:
         raise ValueError(f"{path} is a folder: name a file in it.")
     if path.exists() and not arguments.overwrite:
         raise ValueError(f"{path} is there: give --overwrite to replace it, or another name.")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is accounted for: a run of DP-SGD by its noise, rate and steps or batches and epochs, and compositions.
+# ----------------------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """What is composed: as the accountants take it, and as JSON says it."""
+
+    mechanism: Any
+    steps: Any
+    relation: Relation
+    group: int
+    record: Any
+
+    @property
+    def title(self) -> str:
+        """What a table is of."""
+        return f"{self.steps:,.12g} steps" if not isinstance(self.steps, tuple) else f"{len(self.steps)} mechanisms"
+
+
+def add_rate(
+    command: argparse.ArgumentParser,
+    kind: Callable[[str], Any] = number,
+    metavar: str = "",
+    default: str = "1: no sampling",
+) -> None:
+    """Adds the sampling rate, and what it follows from."""
+    command.add_argument(
+        "--sampling-rate", type=kind, metavar=metavar or "Q",
+        help=f"probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default {default})",
+    )  # fmt: skip
+    command.add_argument(
+        "--batch-size",
+        type=kind,
+        metavar=metavar or "B",
+        help="in place of the rate: expected batches, with --examples",
+    )
+    command.add_argument("--examples", type=number, metavar="N", help="number of examples that batches are drawn from")
+
+
+def add_steps(
+    command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "", default: str = ""
+) -> None:
+    """Adds the number of steps, and what it follows from."""
+    command.add_argument("--steps", type=kind, metavar=metavar or "K", help=f"number of noisy updates{default}")
+    command.add_argument(
+        "--epochs", type=kind, metavar=metavar or "E",
+        help="in place of steps: expected passes over the data, as ceil(E / sampling rate) steps",
+    )  # fmt: skip
+
+
+def add_group(command: argparse.ArgumentParser) -> None:
+    """Adds the number of examples that change together."""
+    command.add_argument(
+        "--group", type=count, metavar="G", help="examples of one person, which change together (default 1)"
+    )
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    """Adds what describes a run of DP-SGD, and other mechanisms."""
+    command.add_argument(
+        "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
+    )
+    add_rate(command)
+    add_steps(command)
+    command.add_argument(
+        "--mechanism", action="append", metavar="NAME:FIELD=VALUE,...",
+        help="composed as well, or alone: laplace:scale=2,count=10; may be given again",
+    )  # fmt: skip
+    command.add_argument("--spec", metavar="FILE", help="composed as well, or alone: what jaxacct certify takes")
+    add_relation(command)
+    add_group(command)
+
+
+def rate_given(arguments: argparse.Namespace) -> float | None:
+    """Returns the sampling rate that the arguments say, or None; raises ValueError where they say it twice."""
+    rate, batch, examples = arguments.sampling_rate, arguments.batch_size, arguments.examples
+    if batch is None:
+        if examples is not None:
+            raise ValueError("--examples goes with --batch-size: give both, or --sampling-rate.")
+        return rate
+    if rate is not None:
+        raise ValueError("--batch-size and --sampling-rate are both given: leave one out.")
+    if examples is None:
+        raise ValueError("--batch-size needs --examples, the number that batches are drawn from; or --sampling-rate.")
+    return rates.rate_of(batch, examples)
+
+
+def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | None:
+    """Returns the number of steps that the arguments say, or None; raises ValueError where they say it twice."""
+    if arguments.epochs is None:
+        return arguments.steps
+    if arguments.steps is not None:
+        raise ValueError("--epochs and --steps are both given: leave one out.")
+    if rate is None:
+        raise ValueError("--epochs needs a rate: give --batch-size and --examples, or --sampling-rate.")
+    return float(rates.steps_of(arguments.epochs, rate))
+
+
+def run_of(arguments: argparse.Namespace) -> Run:
+    """Returns what the arguments describe."""
+    import jaxacct as ja
+    from jaxacct.mechanisms.records import record_of
+
+    rate, noise, others = rate_given(arguments), arguments.noise_multiplier, arguments.mechanism or arguments.spec
+    steps = steps_given(arguments, rate)
+    if others and noise is None and (rate, steps) != (None, None):
+        raise ValueError("--noise-multiplier is missing: a rate and steps are of a run of DP-SGD; give it, or neither.")
+    for name, value in (("--noise-multiplier", noise), ("--steps, or --epochs with a rate,", steps)):
+        if value is None and not (others and noise is None):
+            raise ValueError(f"{name} is missing: give it, or compose by --mechanism or --spec.")
+    rate, size = 1.0 if rate is None else rate, arguments.group or 1
+    if not others:
+        mechanism = ja.group(ja.PoissonSubsampledGaussian(noise, rate), size)
+        return Run(mechanism, steps, arguments.relation or "add_or_remove", size, record_of(mechanism))
+    from jaxacct import specs
+
+    parts = [specs.part_of(text) for text in arguments.mechanism or ()]
+    if noise is not None:
+        parts.append({"type": "dp-sgd", "noise_multiplier": noise, "sampling_rate": rate, "count": steps})
+    given = [{"parts": parts}] + ([specs.read(arguments.spec)] if arguments.spec else [])
+    spec = specs.parsed(specs.combined(given, relation=arguments.relation, group=arguments.group))
+    if spec.cut_probability:
+        raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
+    arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}
+    return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record_of(one) for one in spec.mechanisms])
+
+
+# ----------------------------------------------------------------------------------------------------
+# A training run's evaluations on the disk.
+# ----------------------------------------------------------------------------------------------------
+
+
+class History:
+    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all."""
+
+    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
+        self.path, self.config = path, strict_json.loads(strict_json.dumps(config))
+
+    def add(self, entry: Any) -> None:
+        with os.fdopen(
+            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
+        ) as file:
+            if file.tell() == 0:
+                file.write(strict_json.dumps(self.config) + "\n")
+            file.write(_line(entry))
+
+    def check(self) -> None:
+        """Raises ValueError where the settings were others."""
+        from jaxacct.train.owned import differences
+
+        there, _ = self._read()
+        if differing := differences(there, {name: self.config.get(name) for name in there}):
+            raise ValueError(
+                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
+            )
+
+    def until(self, steps: int) -> list[Any]:
+        """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
+        kept = [entry for entry in self._read()[1] if entry.step <= steps]
+        lines = [strict_json.dumps(self.config) + "\n", *map(_line, kept)]
+        write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
+        return kept
+
+    def _read(self) -> tuple[dict[str, Any], list[Any]]:
+        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
+        try:
+            there, *entries = [strict_json.loads(line) for line in lines] or [{}]
+            return dict(there), [_evaluation(*entry) for entry in entries]
+        except (ValueError, TypeError):
+            raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
+
+
+def _line(entry: Any) -> str:
+    return strict_json.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
+
+
+def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
+    from jaxacct.train.state import Evaluation
+
+    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

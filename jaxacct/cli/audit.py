@@ -5,9 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxacct.cli.arguments import add_json, examples, number
-from jaxacct.cli.runs import add_rate, add_steps, rate_given, steps_given
-from jaxacct.cli.shown import print_facts, rounded, show
+from jaxacct.cli.arguments import (
+    add_json,
+    add_rate,
+    add_steps,
+    examples,
+    number,
+    print_facts,
+    rate_given,
+    rounded,
+    show,
+    steps_given,
+)
 
 FAULTS = ("noise", "clipping", "shuffling")
 EXCEEDED = 1

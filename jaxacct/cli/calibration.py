@@ -6,9 +6,22 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from jaxacct.cli.arguments import add_json, add_relation, examples, number
-from jaxacct.cli.runs import add_group, add_rate, add_steps, rate_given, steps_given
-from jaxacct.cli.shown import GUARANTEES, print_facts, rounded, scope_of, show
+from jaxacct.cli.arguments import (
+    GUARANTEES,
+    add_group,
+    add_json,
+    add_rate,
+    add_relation,
+    add_steps,
+    examples,
+    number,
+    print_facts,
+    rate_given,
+    rounded,
+    scope_of,
+    show,
+    steps_given,
+)
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
@@ -186,7 +199,7 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
 def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
     """Returns the least noise for groups, certified; the library looks for nothing else of them."""
     import jaxacct as ja
-    from jaxacct.calibrate import Calibrated, Status, secants
+    from jaxacct.calibrate import Calibrated, Status, search
 
     if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:
         raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
@@ -196,7 +209,7 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
         one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
         return ja.epsilon(one, steps, target["delta"], relation=relation)
 
-    found = secants.least(lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40)
+    found = search.least(lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40)
     if found == math.inf:
         raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
     return Calibrated(math.exp(found), reached(found), Status.CONVERGED)

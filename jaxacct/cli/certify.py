@@ -7,8 +7,17 @@ import io
 import pathlib
 from typing import Any
 
-from jaxacct.cli.arguments import RELATIONS, add_json, add_overwrite, count, examples, number
-from jaxacct.cli.shown import print_facts, rounded, show
+from jaxacct.cli.arguments import (
+    RELATIONS,
+    add_json,
+    add_overwrite,
+    count,
+    examples,
+    number,
+    print_facts,
+    rounded,
+    show,
+)
 from jaxacct.cli.verify import CODES
 
 PDF = "certificate.pdf"
@@ -61,13 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
     from jaxacct import certificates, specs
-    from jaxacct.certificates import page
-    from jaxacct.certificates.folder import check_free
+    from jaxacct.certificates import certificate
+    from jaxacct.certificates.certificate import check_free
 
     check_free(folder, overwrite=arguments.overwrite)
     made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
     png, pdf = _pictures(made)
-    files = {page.HTML: page.html(made, png).encode()} | ({} if pdf is None else {PDF: pdf})
+    files = {certificate.HTML: certificate.html(made, png).encode()} | ({} if pdf is None else {PDF: pdf})
     seal = certificates.write(folder, made, files, overwrite=arguments.overwrite)
     status = made["verdict"]["status"]
     show(made | {"seal": seal}, arguments.json, lambda: _print(made, seal, status, [("written to", str(folder))]))
@@ -76,12 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from jaxacct import certificates
-    from jaxacct.certificates import page
+    from jaxacct.certificates import certificate
 
     found = certificates.check(arguments.check)
     made = found.certificate
     by = "the code that made it" if found.same_code else "other code than made it, to the same result"
-    unread = sorted(made["sha256"]["files"].keys() - {page.HTML})
+    unread = sorted(made["sha256"]["files"].keys() - {certificate.HTML})
     facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
     record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
     show(record, arguments.json, lambda: _print(made, made["seal"], found.status, facts))
@@ -93,8 +102,8 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import page
-    from jaxacct.certificates.content import attack_curve
+    from jaxacct.certificates import certificate
+    from jaxacct.certificates.certificate import attack_curve
 
     try:
         plot.require_matplotlib()
@@ -109,7 +118,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    plot.document("Certificate of differential privacy", made["statement"], chart, page.printed(made), pdf)
+    plot.document("Certificate of differential privacy", made["statement"], chart, certificate.printed(made), pdf)
     return png.getvalue(), pdf.getvalue()
 
 

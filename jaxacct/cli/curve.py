@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxacct import strict_json
 from jaxacct.cli.accounting import RUN, described, facts_of_run
-from jaxacct.cli.arguments import PICTURES, add_json, add_overwrite, check_free, examples
-from jaxacct.cli.runs import Run, add_run, run_of
-from jaxacct.cli.shown import GUARANTEES, print_columns, print_facts, rounded, show
+from jaxacct.cli.arguments import (
+    GUARANTEES,
+    PICTURES,
+    Run,
+    add_json,
+    add_overwrite,
+    add_run,
+    check_free,
+    examples,
+    print_columns,
+    print_facts,
+    rounded,
+    run_of,
+    show,
+)
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
@@ -92,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         "plot": None if plot is None else str(plot),
     }
     if found.quantity == "epsilon" and (known := found.bounds["upper"] == float("inf")).any():
-        from jaxacct.cli.reasons import why
+        from jaxacct.cli.arguments import why
 
         record["why"] = why(asked, float(found.at[known].max()))
     if out is not None:
@@ -107,7 +119,7 @@ def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None, arguments:
     """Raises where something cannot be written, and makes the folders: before the computing, not after it."""
     files = [(path, known) for path, known in ((out, NUMBERS), (plot, PICTURES)) if path is not None]
     if files:
-        from jaxacct.sweep.export import check_suffix
+        from jaxacct.sweep.result import check_suffix
 
         for path, known in files:
             check_suffix(path, known)
@@ -124,7 +136,7 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
     """Returns the argument by which places are given, and the places (n,); None and None for the kind's own."""
     import numpy as np
 
-    from jaxacct.sweep.ranges import parsed
+    from jaxacct.sweep.description import parsed
 
     for name, kind in KINDS.items():
         text = getattr(arguments, name)
@@ -179,7 +191,7 @@ def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> F
     import numpy as np
 
     from jaxacct import rdp
-    from jaxacct.rdp.orders import DEFAULT_ORDERS
+    from jaxacct.rdp.divergence import DEFAULT_ORDERS
 
     at = np.array(DEFAULT_ORDERS) if at is None else at
     upper = np.asarray(rdp.composed_curve(mechanism, steps, at, relation=relation), np.float64)
@@ -210,9 +222,9 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
 
 def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     """Draws the run's curve, each kind as the library does."""
-    from jaxacct.plot import curves, style
+    from jaxacct.plot import chart, curves
 
-    figure = style.own_figure()
+    figure = chart.own_figure()
     axes = figure.subplots()
     run = _title(record)
     order = found.at.argsort()
@@ -224,9 +236,9 @@ def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     else:
         axes.set_xscale("log")
         axes.set_yscale("log" if found.over == "order" else "linear")
-        style.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
+        chart.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
         title = "Rényi divergences, upper bounds" if found.over == "order" else "Privacy profile"
-        style.dress(axes, title, style.words(found.over), style.words(found.quantity))
+        chart.dress(axes, title, chart.words(found.over), chart.words(found.quantity))
     figure.savefig(path)
 
 

@@ -6,8 +6,7 @@ import argparse
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from jaxacct.cli.arguments import add_json, add_relation, check_free, examples
-from jaxacct.cli.shown import GUARANTEES, print_facts, scope_of, show
+from jaxacct.cli.arguments import GUARANTEES, add_json, add_relation, check_free, examples, print_facts, scope_of, show
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
@@ -47,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from jaxacct import __version__
     from jaxacct.plot import explorer
-    from jaxacct.sweep.export import check_suffix
-    from jaxacct.sweep.ranges import parsed
+    from jaxacct.sweep.description import parsed
+    from jaxacct.sweep.result import check_suffix
     from jaxacct.whole_file import write_whole
 
     path = pathlib.Path(arguments.out)

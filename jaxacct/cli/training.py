@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxacct.cli import tables
-from jaxacct.cli.arguments import Elsewhere, add_json, examples, number
-from jaxacct.cli.history import History
-from jaxacct.cli.shown import print_facts, show
+from jaxacct.cli.arguments import Elsewhere, History, add_json, examples, number, print_facts, show
 from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.whole_file import write_whole
 
@@ -291,7 +289,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
     """Trains, and shows how far it is; the test set is public, what it measures costs no budget."""
     from jaxacct.progress import progress
     from jaxacct.train import Evaluation, accuracy
-    from jaxacct.train.claims import epsilon_so_far
+    from jaxacct.train.report import epsilon_so_far
 
     def measured(model: Any) -> float:
         return accuracy(model, dataset.test_inputs, dataset.test_labels)

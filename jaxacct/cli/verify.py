@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxacct.cli.arguments import add_json, examples
-from jaxacct.cli.shown import print_columns, print_facts, rounded, show
+from jaxacct.cli.arguments import add_json, examples, print_columns, print_facts, rounded, show
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation

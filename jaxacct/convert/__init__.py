@@ -4,8 +4,11 @@ Rényi divergences and (epsilon, delta), by the optimal relation and by older ru
 differential privacy in and out. Each function says whether it returns an upper or a lower bound; rounding is counted.
 """
 
-from jaxacct.convert.bounded_range import bounded_range_to_delta, bounded_range_to_epsilon
 from jaxacct.convert.concentrated import (
+    bounded_range_to_delta,
+    bounded_range_to_epsilon,
+    pure_to_rdp,
+    pure_to_zcdp,
     rdp_to_tcdp,
     tcdp_to_delta,
     tcdp_to_epsilon,
@@ -19,7 +22,6 @@ from jaxacct.convert.gaussian import gaussian_epsilon as gdp_to_epsilon
 from jaxacct.convert.gaussian import gaussian_mu as dp_to_gdp
 from jaxacct.convert.gaussian import gdp_to_rdp
 from jaxacct.convert.mechanisms import mechanism_to_dp, mechanism_to_gdp, mechanism_to_zcdp
-from jaxacct.convert.pure import pure_to_rdp, pure_to_zcdp
 from jaxacct.convert.renyi import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon
 
 __all__ = [

@@ -16,8 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
-from jaxacct.convert.kernels import kernel
-from jaxacct.convert.orders import Orders, by_order, checked_orders
+from jaxacct.convert.renyi import Orders, by_order, checked_orders, kernel
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds
 from jaxacct.platforms import lowered
 from jaxacct.precision import as_float64, in_float64, outside, scope

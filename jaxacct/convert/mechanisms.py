@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxacct.arithmetic import arithmetic
-from jaxacct.convert.kernels import kernel
-from jaxacct.convert.pure import pure_to_zcdp
+from jaxacct.convert.concentrated import pure_to_zcdp
+from jaxacct.convert.renyi import kernel
 from jaxacct.dominating_pairs.gaussian_profile import quantile
 from jaxacct.mechanisms import (
     ApproximateDP,
@@ -27,8 +27,8 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
     ZeroConcentratedDP,
 )
+from jaxacct.mechanisms.approximate_dp import log_of_sampled
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
-from jaxacct.mechanisms.sampled_dp import log_of_sampled
 from jaxacct.precision import TINY, as_float64, in_float64, is_zero, kept_positive
 from jaxacct.rounded_sum import LEAST_COST
 

@@ -12,7 +12,7 @@ so
     c N(x) prod_j (1 + z/rho_j),  rho_j > 0,
 
 and vanishes on Im x = pi s^2/d, modulo its double, alone: the strip of a single example, however large the group is.
-The bounds of :mod:`.gaussian_noise`, which has to take all locations' terms for independent, hold there factor by
+The bounds of :mod:`.shifted_noise`, which has to take all locations' terms for independent, hold there factor by
 factor. At Im x = b, with theta = b d/s^2 and a_j = z/(z + rho_j) at Re x, a factor is (1 + z/rho_j) (1 - a_j + a_j e^(i
 theta)): its modulus is between cos(theta/2) and 1 times the one at Re x, to the square 1 - 4 a_j (1 - a_j)
 sin(theta/2)^2; its argument rises with theta below pi, and is at least a_j sin(theta) up to STEEPEST. And nobody need
@@ -31,11 +31,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.dominating_pairs.gaussian_noise import LawOfShiftedGaussians
-from jaxacct.dominating_pairs.law import (
+from jaxacct.dominating_pairs.pair import (
     COARSEST,
     FINEST,
     RULE,
+    CellMasses,
     Law,
     Lines,
     Nodes,
@@ -44,9 +44,7 @@ from jaxacct.dominating_pairs.law import (
     modulus_rounding,
     tilted,
 )
-from jaxacct.dominating_pairs.noise import log_mixture
-from jaxacct.dominating_pairs.pair import CellMasses
-from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
+from jaxacct.dominating_pairs.shifted_noise import LawOfShiftedGaussians, ShiftedNoisePair, log_mixture
 from jaxacct.precision import TINY, as_float64, is_concrete
 from jaxacct.pytrees import register_dataclass
 
@@ -136,7 +134,7 @@ class CountedShiftsPair(ShiftedNoisePair):
 
 @dataclass(frozen=True)
 class LawOfCountedShifts(LawOfShiftedGaussians):
-    """See the module; where it says nothing, :mod:`.gaussian_noise`. The unit is the distance of the locations."""
+    """See the module; where it says nothing, :mod:`.shifted_noise`. The unit is the distance of the locations."""
 
     pair: CountedShiftsPair
 

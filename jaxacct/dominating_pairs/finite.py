@@ -6,19 +6,18 @@ count of the additions, and of what the caller says of the numbers themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff, scaled
-from jaxacct.dominating_pairs.law import Law, Nodes, moments
-from jaxacct.dominating_pairs.moments import reflected
-from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.dominating_pairs.surplus import surplus
-from jaxacct.precision import TINY, as_real, first_index
+from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff, scaled
+from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, Law, Nodes, moments, reflected, surplus
+from jaxacct.precision import TINY, as_float64, as_real, first_index, log_complement
 from jaxacct.pytrees import register_dataclass
 
 LOSS_UNITS = 8
@@ -235,3 +234,503 @@ class LawOfAtoms(Law):
         # The probabilities themselves are right to this.
         error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + arithmetic().roundoff
         return jnp.log(2 * error) + jnp.zeros_like(w)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A dominating pair known by the distribution functions of its privacy loss, which the user gives as callables.
+#
+# Nothing is known of the laws between two losses but the masses there. Moments are therefore bounded from above by
+# moving each piece's mass to its two ends so that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies
+# below its chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of this
+# module's own.
+# ----------------------------------------------------------------------------------------------------
+
+Distribution = Callable[[Array, Any], Array]
+"""A function of (losses, parameters) that returns a probability for each of the losses, in float64."""
+
+VALUE_ERROR = 8 * FLOAT64.roundoff
+"""Default error of the callables' values, computed in float64: four ulps of one."""
+
+JUMP_UNITS = 8
+"""Units of roundoff that are allowed, relatively, for the losses at which the callables jump."""
+
+PIECES = 2048
+"""Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / PIECES of it wide."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class LossDistributionPair(DominatingPair):
+    """A pair (P, Q) by the laws of its privacy loss under P and under Q.
+
+    Attributes:
+        cdf_p, cdf_q: P(Y <= y) and Q(Y <= y), asked at finite losses up to ``highest`` only. Q's mass at -inf counts.
+        survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf) at the same losses, or None.
+        parameters: any pytree of numbers and arrays, handed to the callables as float64.
+        lowest (): loss below which hardly any mass lies; moments count what does as if it lay there.
+        highest (): supremum of the finite losses.
+        infinite_mass_p (): P(Y = inf).
+        value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, and on that of a survival
+            function's value S over ``S (1 + |log S|)``; as computed in float64, and elsewhere in proportion.
+        atoms (), (): two neighbouring losses with atoms, the lower one first, or NaN.
+
+    :class:`~jaxacct.PrivacyLoss` is the mechanism that has it.
+
+    >>> def uniform(losses, _):  # any two laws will do here; an accountant needs those of one loss
+    ...     return jnp.clip((losses + 1) / 2, 0.0, 1.0)
+    >>> free = float("nan")
+    >>> pair = LossDistributionPair(-1.0, 1.0, (), 0.0, 1e-15, (free, free), uniform, uniform)
+    >>> with jax.enable_x64(True):
+    ...     pair.cell_masses(jnp.array([-1.0, 0.0, 1.0])).p.tolist()
+    [0.5, 0.5]
+    """
+
+    lowest: ArrayLike
+    highest: ArrayLike
+    parameters: Any
+    infinite_mass_p: ArrayLike
+    value_error: ArrayLike
+    atoms: tuple[ArrayLike, ArrayLike]
+    cdf_p: Distribution = field(metadata={"static": True})
+    cdf_q: Distribution = field(metadata={"static": True})
+    survival_p: Distribution | None = field(default=None, metadata={"static": True})
+    survival_q: Distribution | None = field(default=None, metadata={"static": True})
+
+    def _value_error(self) -> Array:
+        return as_float64(self.value_error) * scaled(1.0)
+
+    def _parameters(self) -> Any:
+        return jax.tree.map(as_float64, self.parameters)
+
+    def _at(self, distribution: Distribution, losses: Array) -> Array:
+        highest = as_float64(self.highest)
+        inside = jnp.where(losses == -jnp.inf, highest, jnp.minimum(losses, highest))
+        return as_float64(distribution(inside, self._parameters()))
+
+    def is_valid(self) -> Array:
+        low, high, infinite = (as_float64(v) for v in (self.lowest, self.highest, self.infinite_mass_p))
+        error = self._value_error()
+        ordered = (low < high) & jnp.isfinite(low) & jnp.isfinite(high)
+        some = (infinite >= 0) & (infinite <= 1) & (error >= 0)
+        # What lies above ``highest`` must have been counted as infinite; else it would be lost.
+        counted = jnp.abs(self._at(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
+        return ordered & some & counted & (self._at(self.cdf_q, high) <= 1 + error)
+
+    def loss_range(self) -> tuple[Array, Array]:
+        return as_float64(self.lowest), as_float64(self.highest)
+
+    def supremum(self) -> tuple[Array, Array]:
+        """Returns ``highest``, below which the callables may have their last loss anywhere."""
+        highest = as_float64(self.highest)
+        return jnp.full_like(highest, -jnp.inf), highest + JUMP_UNITS * roundoff() * jnp.abs(highest)
+
+    def central_loss(self) -> Array:
+        """Returns a median of the finite losses under P, by bisection."""
+        half = (1 - as_float64(self.infinite_mass_p)) / 2
+
+        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = low + (high - low) / 2
+            below = self._at(self.cdf_p, middle) >= half
+            return jnp.where(below, low, middle), jnp.where(below, middle, high)
+
+        return jax.lax.fori_loop(0, 64, halve, (as_float64(self.lowest), as_float64(self.highest)))[1]
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        p, p_error = self._differences(self.cdf_p, self.survival_p, boundaries)
+        q, q_error = self._differences(self.cdf_q, self.survival_q, boundaries)
+        return CellMasses(p, q, p_error, q_error)
+
+    def _differences(self, cdf: Distribution, survival: Distribution | None, boundaries: Array) -> tuple[Array, Array]:
+        """Returns the masses between the boundaries, and their errors, from whichever function knows them better."""
+        error = self._value_error()
+        below = jnp.where(boundaries == -jnp.inf, 0.0, self._at(cdf, boundaries))
+        mass = jnp.maximum(below[1:] - below[:-1], 0.0)
+        mass_error = 2 * error + 2 * roundoff() * mass
+        if survival is None:
+            return mass, mass_error
+        above = jnp.where(boundaries >= self.highest, 0.0, self._at(survival, boundaries))
+        logs = jnp.abs(jnp.log(jnp.maximum(above, TINY)))
+        above_error = error * above * (1 + logs) + 2 * TINY
+        tail_mass = jnp.maximum(above[:-1] - above[1:], 0.0)
+        tail_error = above_error[:-1] + above_error[1:] + 2 * roundoff() * tail_mass
+        better = (tail_error < mass_error) & (boundaries[:-1] > -jnp.inf)
+        return jnp.where(better, tail_mass, mass), jnp.where(better, tail_error, mass_error)
+
+    def boundary_error(self, largest: Array) -> Array:
+        return JUMP_UNITS * roundoff() * jnp.abs(largest)
+
+    def infinite_mass(self) -> Array:
+        return as_float64(self.infinite_mass_p)
+
+    def anchors(self) -> tuple[Array, Array]:
+        return as_float64(self.atoms[0]), as_float64(self.atoms[1])
+
+    def log_tail(self, order: Array, loss: Array) -> Array:
+        fractions = jnp.linspace(0.0, 1.0, PIECES + 1) ** 3
+        highest = as_float64(self.highest)
+
+        def bound(order: Array, loss: Array) -> Array:
+            start = jnp.minimum(loss - JUMP_UNITS * roundoff() * jnp.abs(loss), highest)
+            edge = jnp.maximum(start, as_float64(self.lowest))
+            raised = self._raised(start, _ending(edge + (highest - edge) * fractions, highest))
+            tail = jnp.maximum(_log_moment(raised, order), _log_moment(raised, jnp.zeros_like(order)))
+            return jnp.where(loss >= highest + JUMP_UNITS * roundoff() * jnp.abs(highest), -jnp.inf, tail)
+
+        return jnp.vectorize(bound)(order, loss)
+
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
+
+        Relative error about (range / (deviation PIECES))^2, and some thousand ulps of one. Between -1 and 0 the value
+        is fit for planning only.
+        """
+        low, high, center = as_float64(self.lowest), as_float64(self.highest), self.central_loss()
+        fractions = jnp.linspace(0.0, 1.0, PIECES + 1) ** 3
+        mesh = jnp.concatenate([center - (center - low) * fractions[::-1], center + (high - center) * fractions[1:]])
+        raised = self._raised(jnp.asarray(-jnp.inf, jnp.float64), _ending(mesh, high))
+        return jnp.vectorize(lambda order: _log_moment(raised, order))(as_float64(order))
+
+    def _raised(self, start: Array, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
+        """Returns losses and P-masses whose moments bound those of the losses above ``start``.
+
+        What lies between ``start`` and the mesh moves up to its first point. The upper end's share of a piece,
+        (P - e^y Q)/(1 - e^-h), is rounded up by its own error, the whole mass by its own.
+        """
+        cells = self.cell_masses(jnp.concatenate([start[None], mesh]))
+        mass = cells.p + cells.p_error
+        p, q, q_error = cells.p[1:], cells.q[1:], cells.q_error[1:]
+        lower, width = mesh[:-1], mesh[1:] - mesh[:-1]
+        value, rounding = surplus(p, q, lower)
+        # The losses at which the callables jump are off by LOSS_UNITS, on either side.
+        error = cells.p_error[1:] + jnp.exp(lower) * q_error + roundoff() * (4 + 32 * jnp.abs(lower)) * p + rounding
+        upward = (value + error) / -jnp.expm1(-width) * (1 + 16 * roundoff())
+        # Where the share is 0/0 or inf - inf nothing is known of it: all of the mass moves up.
+        upward = jnp.clip(jnp.where(jnp.isnan(upward), mass[1:], upward), 0.0, mass[1:])
+        stays = mass[1:] - upward
+        return mesh, jnp.concatenate([mass[:1], upward]) + jnp.concatenate([stays, jnp.zeros(1)])
+
+
+def _ending(mesh: Array, highest: Array) -> Array:
+    """Returns the mesh with its last point at the supremum exactly, and none beyond it."""
+    return jnp.concatenate([jnp.minimum(mesh[:-1], highest), highest[None]])
+
+
+def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
+    """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
+    losses, masses = raised
+    largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
+    # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by LOSS_UNITS.
+    rounds = losses.shape[0] + 8 * 709 + 32 * jnp.abs(order) * largest
+    return jax.nn.logsumexp(jnp.log(masses) + order * losses) + roundoff() * rounds
+
+
+# ----------------------------------------------------------------------------------------------------
+# The dominating pair of discrete Gaussian noise.
+#
+# P is the discrete Gaussian on the integers moved by D, Q the one at 0: masses proportional to e^(-(n-D)^2/(2 s^2)) and
+# e^(-n^2/(2 s^2)), loss D (2n - D)/(2 s^2). Cell masses are sums over the integers within a static reach, beyond which
+# neither has a mass that float64 could hold. Tails and cumulants are closed forms over all integers: there the weight
+# e^(order Y) makes those far away count.
+#
+# Sums over the integers, theta functions, are taken as they stand for s below 1/sqrt(2 pi) and by Poisson's formula
+# above: then the k-th term is at most e^(-pi k^2) of the first, and the fifth is below the rounding.
+# ----------------------------------------------------------------------------------------------------
+
+SELF_DUAL = 1 / math.sqrt(2 * math.pi)
+"""The scale at which Poisson's formula leaves the sum as it is."""
+
+TERMS = 4
+"""Terms of a theta function on either side of the first; of the one off the integers, one more."""
+
+SMALLEST_SCALE = 1e-140
+"""Below it the square of a loss's denominator leaves float64; the pair is taken to have no noise."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class DiscreteGaussianPair(DominatingPair):
+    """The discrete Gaussian moved by ``sensitivity`` against the one at 0; the reverse is its mirror image.
+
+    Valid where what lies more than ``reach`` from the centre has a mass below the smallest normal float64, as it has
+    for a reach of 38 scales: the accountants allow for masses that float64 flushes to zero.
+
+    Attributes:
+        scale (): sigma of the law proportional to e^(-n^2/(2 sigma^2)) on the integers.
+        sensitivity: how far one example moves the result, a whole number; static.
+        reach: integers on either side of a centre that are looked at one by one; static.
+
+    >>> import jax
+    >>> with jax.enable_x64(True):
+    ...     float(DiscreteGaussianPair(scale=1.0).infinite_mass())
+    0.0
+    """
+
+    scale: ArrayLike
+    sensitivity: int = field(default=1, metadata={"static": True})
+    reach: int = field(default=64, metadata={"static": True})
+
+    def _losses(self, n: Array) -> Array:
+        return self.sensitivity * (2 * n - self.sensitivity) / (2 * as_float64(self.scale) ** 2)
+
+    def _finite(self) -> FinitePair:
+        s = as_float64(self.scale)
+        n = jnp.arange(-self.reach, self.sensitivity + self.reach + 1, dtype=jnp.float64)
+        x_p, x_q = (n - self.sensitivity) ** 2 / (2 * s**2), n**2 / (2 * s**2)
+        total = jnp.exp(_log_total(s))
+        # The exponent rounds twice, exp and the quotient a few times more; log(total) is at most 40.
+        rounding = roundoff() * (64 + 4 * jnp.maximum(x_p, x_q))
+        return FinitePair(jnp.exp(-x_p) / total, jnp.exp(-x_q) / total, self._losses(n), rounding)
+
+    def is_valid(self) -> Array:
+        s = as_float64(self.scale)
+        cut = _log_upper_tail(s, jnp.asarray(self.reach + 1.0, jnp.float64))
+        return (s > SMALLEST_SCALE) & (s < jnp.inf) & (cut < math.log(TINY / 2))
+
+    def loss_range(self) -> tuple[Array, Array]:
+        s = as_float64(self.scale)
+        return jnp.full_like(s, -jnp.inf), jnp.full_like(s, jnp.inf)
+
+    def central_loss(self) -> Array:
+        return self._losses(as_float64(self.sensitivity))
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        return self._finite().cell_masses(boundaries)
+
+    def boundary_error(self, largest: Array) -> Array:
+        return LOSS_UNITS * roundoff() * jnp.abs(largest)
+
+    def anchors(self) -> tuple[Array, Array]:
+        center = as_float64(self.sensitivity)
+        return self._losses(center - 1), self._losses(center)
+
+    def log_tail(self, order: Array, loss: Array) -> Array:
+        # e^(order Y) P(n) is e^(order (order+1) D^2/(2 s^2)) times the mass at n of the discrete Gaussian about
+        # (order+1) D, off the integers. Its tail beyond the first integer above the loss is one of log_upper_tail.
+        s, shift = as_float64(self.scale), self.sensitivity
+        edge = loss * s**2 / shift + shift / 2
+        edge = edge - LOSS_UNITS * roundoff() * (jnp.abs(loss) * s**2 / shift + shift)
+        center = (order + 1) * shift
+        first = jnp.floor(edge) + 1
+        distance = first - center - 4 * roundoff() * (jnp.abs(first) + center)
+        distance = jnp.where(jnp.isnan(distance), jnp.inf, distance)  # inf - inf
+        moment = order * (order + 1) * shift**2 / (2 * s**2)
+        return moment * (1 + 16 * roundoff()) + _log_upper_tail(s, distance)
+
+    def log_head(self, loss: Array) -> Array:
+        s, shift = as_float64(self.scale), self.sensitivity
+        return _log_upper_tail(s, shift - jnp.floor(loss * s**2 / shift + shift / 2))
+
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y)]`` in closed form.
+
+        The Gaussian's, ``order (order + 1) D^2/(2 s^2)``, and the logarithm of the sum of the bell over the integers
+        moved by (order + 1) D, relative to the sum over the integers themselves: at most 0, and 0 for whole orders.
+        """
+        t, s = as_float64(order), as_float64(self.scale)
+        return t * (t + 1) * (self.sensitivity**2 / (2 * s**2)) + _log_off_center(s, t * self.sensitivity)
+
+
+def _log_total(s: Array) -> Array:
+    """Returns ``log sum of e^(-n^2/(2 s^2))`` over the integers n."""
+    wide = s > SELF_DUAL
+    # By Poisson's formula it is s sqrt(2 pi) sum of e^(-2 pi^2 s^2 k^2).
+    rate = jnp.where(wide, 2 * math.pi**2 * s**2, 1 / (2 * s**2))
+    terms = sum((jnp.exp(-(k**2) * rate) for k in range(1, TERMS + 1)), jnp.zeros_like(rate))
+    return jnp.where(wide, jnp.log(s / SELF_DUAL), 0.0) + jnp.log1p(2 * terms)
+
+
+def _log_off_center(s: Array, center: Array) -> Array:
+    """Returns ``log sum of e^(-(n - center)^2/(2 s^2))`` less that of center 0, to a few ulps of 1; it is never > 0."""
+    s, center = jnp.broadcast_arrays(s, center)
+    offset = center - jnp.round(center)
+    # Wide: the difference of the sums as sines, of one sign.
+    rate = 2 * math.pi**2 * jnp.maximum(s, SELF_DUAL) ** 2
+    spread, total = jnp.zeros_like(rate), jnp.ones_like(rate)
+    for k in range(1, TERMS + 1):
+        term = jnp.exp(-(k**2) * rate)
+        spread, total = spread + 4 * term * jnp.sin(math.pi * k * offset) ** 2, total + 2 * term
+    wide = log_complement(spread / total)
+    # Narrow: each sum with its largest term taken out.
+    narrow_s = jnp.minimum(s, SELF_DUAL)
+    terms = jnp.zeros_like(rate)
+    for n in range(1, TERMS + 2):
+        for side in (n, -n):
+            terms = terms + jnp.exp(-(side**2 - 2 * side * offset) / (2 * narrow_s**2))
+    narrow = -(offset**2) / (2 * narrow_s**2) + jnp.log1p(terms) - _log_total(narrow_s)
+    return jnp.minimum(jnp.where(s > SELF_DUAL, wide, narrow), 0.0)
+
+
+def _log_upper_tail(s: Array, distance: Array) -> Array:
+    """Returns an upper bound on the log of the bell's sum over distance, distance + 1, ..., relative to the integers'.
+
+    Where the first is above the centre the ratios of neighbours fall, so that a geometric series bounds the sum. No
+    sum, on or off the integers, exceeds the one over the integers.
+    """
+    d = jnp.maximum(distance, 0.0)
+    bounded = jnp.minimum(d, 1e150)
+    exponent = -(bounded**2) / (2 * s**2) * (1 - 16 * roundoff())
+    ratio = -jnp.expm1(-(2 * bounded + 1) / (2 * s**2))
+    log_sum = exponent - jnp.log(ratio) - _log_total(s) + 64 * roundoff()
+    return jnp.where(distance == jnp.inf, -jnp.inf, jnp.where(distance > 0, jnp.minimum(log_sum, 0.0), 0.0))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The pair of everything whose privacy losses span no more than a range.
+# ----------------------------------------------------------------------------------------------------
+
+RANGE_ERROR = 2.0**-50
+"""Bound on the CDFs' errors: quotients of two expm1, of an argument that is rounded once; 8 ulps of at most one."""
+
+
+def cdf_p(loss: Array, epsilon: Array) -> Array:
+    """Returns P(Y <= y) = (e^((y+e)/2) - 1) / (e^e - 1); like the survival functions, without cancellation at its 0."""
+    return _share(loss + epsilon, epsilon)
+
+
+def survival_p(loss: Array, epsilon: Array) -> Array:
+    """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e)."""
+    return _rest(loss - epsilon, epsilon)
+
+
+def cdf_q(loss: Array, epsilon: Array) -> Array:
+    """Returns Q(Y <= y), by reflection P(Y >= -y)."""
+    return _rest(-loss - epsilon, epsilon)
+
+
+def survival_q(loss: Array, epsilon: Array) -> Array:
+    """Returns Q(Y > y), by reflection P(Y < -y)."""
+    return _share(epsilon - loss, epsilon)
+
+
+def _share(above: Array, epsilon: Array) -> Array:
+    # For a large range both are divided by e^epsilon.
+    x = jnp.clip(above, 0.0, 2 * epsilon)
+    return jnp.exp((x - 2 * epsilon) / 2) * jnp.expm1(-x / 2) / jnp.expm1(-epsilon)
+
+
+def _rest(below: Array, epsilon: Array) -> Array:
+    return jnp.expm1(jnp.clip(below, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class BoundedRangePair(LossDistributionPair):
+    """The law of the loss whose hockey-stick divergence is the supremum of those of all losses with values in a range.
+
+    Let the losses of a mechanism, for two given neighbours, lie in [t - e, t]. Of these laws the one with two values is
+    the largest in convex order, t with the P-mass (1 - e^(t-e))/(1 - e^-e), so that both sum to one; t is in [0, e].
+    The divergence at a threshold y, (P - e^y Q)(t) for t - e <= y <= t, is largest at t = (e + y)/2:
+
+        delta(y) = (1 - e^((y-e)/2))^2 / (1 - e^-e) for |y| <= e.
+
+    A supremum of profiles is one (it is convex in e^y), and this one's loss has in [-e, e] the P-density
+    e^(y/2) / (4 sinh(e/2)), and e^(-y/2) / (4 sinh(e/2)) under Q: it is its own mirror image.
+
+    Rényi divergences are bounded apart from it, as the worst t may be chosen for each order: with b = a - 1,
+    A = 1 - e^(-a e) and B = e^-e (1 - e^(-b e)) the moment is (A e^(b t) - B e^(a t)) / (1 - e^-e), largest at
+    e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). It is also at most that of Hoeffding's lemma, a e^2/8.
+    """
+
+    def divergence(self, orders: Array) -> Array:
+        e, b = as_float64(self.highest), orders - 1
+        log_a = jnp.log(-jnp.expm1(-orders * e))
+        t = jnp.log(b) - jnp.log(orders) + log_a + e - jnp.log(-jnp.expm1(-b * e))
+        terms = t, (log_a - jnp.log(orders) - jnp.log(-jnp.expm1(-e))) / b
+        sizes = 4 + e + (jnp.abs(log_a) + jnp.log(orders) + jnp.abs(jnp.log(-jnp.expm1(-e)))) * (1 + 1 / b)
+        sizes = sizes + jnp.abs(jnp.log(b)) + jnp.abs(jnp.log(-jnp.expm1(-b * e)))
+        exact = sum(terms, 16 * arithmetic().function * sizes)
+        bound = jnp.minimum(jnp.fmin(exact, orders * e**2 / 8), e)
+        return jnp.where((e > 0) & (e < jnp.inf), bound, jnp.nan)
+
+
+def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
+    """Returns the pair of a range; batch axes stay in front."""
+    e = as_float64(epsilon)
+    free = jnp.full_like(e, jnp.nan)
+    zero = jnp.zeros_like(e)
+    laws = cdf_p, cdf_q, survival_p, survival_q
+    return BoundedRangePair(-e, e, e, zero, zero + RANGE_ERROR, (free, free), *laws)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A dominating pair that is one of several, by a coin that neither data set moves and that is given away.
+# ----------------------------------------------------------------------------------------------------
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class PublicCoinPair(DominatingPair):
+    """Each of the pairs with its probability; the loss is that of the pair that was drawn.
+
+    Its law is the mixture of their laws, so every expectation is a weighted sum. One loop runs over the pairs, so that
+    their code is compiled once.
+
+    Attributes:
+        pairs: of one class, every leaf with the leading axis (m,); without infinite losses.
+        weights (m,): their probabilities, each right to fourteen roundings.
+    """
+
+    pairs: DominatingPair
+    weights: Float[ArrayLike, " m"]
+
+    def _weights(self) -> Array:
+        return as_float64(self.weights)
+
+    def _rounding(self) -> float:
+        """Returns a bound on the relative error of a weighted sum: the weights', one for each product, the sum's."""
+        return (16 + len(self._weights())) * roundoff()
+
+    def is_valid(self) -> Array:
+        w = self._weights()
+        proper = jnp.all((w >= 0) & (w <= 1)) & (jnp.abs(jnp.sum(w) - 1) < scaled(1e-12))
+        return proper & jnp.all(jax.vmap(lambda pair: pair.is_valid())(self.pairs))
+
+    def loss_range(self) -> tuple[Array, Array]:
+        lowest, highest = jax.vmap(lambda pair: pair.loss_range())(self.pairs)
+        drawn = self._weights() > 0
+        return jnp.min(jnp.where(drawn, lowest, jnp.inf)), jnp.max(jnp.where(drawn, highest, -jnp.inf))
+
+    def supremum(self) -> tuple[Array, Array]:
+        lowest, highest = jax.vmap(lambda pair: pair.supremum())(self.pairs)
+        drawn = self._weights() > 0
+        return jnp.max(jnp.where(drawn, lowest, -jnp.inf)), jnp.max(jnp.where(drawn, highest, -jnp.inf))
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        w = self._weights()
+        lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
+        rounding = self._rounding()
+        return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
+
+    def central_loss(self) -> Array:
+        w = self._weights()
+        heaviest = jnp.arange(len(w)) == first_index(w == jnp.max(w))
+        return jnp.sum(jnp.where(heaviest, jax.vmap(lambda pair: pair.central_loss())(self.pairs), 0.0))
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        weighted = jax.lax.map(
+            lambda row: jax.tree.map(lambda mass: row[0] * mass, row[1].cell_masses(boundaries)),
+            (self._weights(), self.pairs),
+        )
+        p, q, p_error, q_error = (jnp.sum(masses, axis=0) for masses in weighted)
+        rounding = self._rounding()
+        return CellMasses(p=p, q=q, p_error=p_error + rounding * p, q_error=q_error + rounding * q)
+
+    def boundary_error(self, largest: Array) -> Array:
+        return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
+
+    def log_tail(self, order: Array, loss: Array) -> Array:
+        return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + scaled(1e-14)
+
+    def _mixed(self, logs: Array) -> Array:
+        """Returns the log of the weighted sum of exponentials (m, ...); what is never drawn does not count."""
+        w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
+        return jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
+
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y)]``; small ones are the weighted sum of what the moments have beyond one."""
+        logs = jax.lax.map(lambda pair: pair.cumulant(order), self.pairs)
+        w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
+        excess = jnp.sum(jnp.where(w > 0, w * jnp.expm1(jnp.minimum(logs, 1.0)), 0.0), axis=0)
+        near = jnp.max(jnp.where(w > 0, logs, -jnp.inf), axis=0) < 1.0
+        return jnp.where(near, jnp.log1p(excess), self._mixed(logs))

@@ -1,27 +1,596 @@
-"""Dominating pairs: everything an accountant may ask of a pair (P, Q).
+"""Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
 
-A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every two
-neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu, Dong
-and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
+With L = log P/Q and phi(x) = e^x - 1 - x, and since E_P[e^-L] = 1,
 
-A kind of loss is one class, in one file: a frozen dataclass registered as a pytree that derives from
-:class:`DominatingPair`. What is abstract here makes the mesh work, and :meth:`~DominatingPair.cumulant` the Rényi
-curve; a :meth:`~DominatingPair.law` adds the exact accountant. The rest has defaults, which a kind of loss replaces
-where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
+    E_P[e^(t L)] - 1 = E_P[phi(t L) + t phi(-L)],
+
+a sum of terms of one sign for t >= 0. Nothing cancels, however close to 1 the moment is. For t in (-1/2, 0) the terms
+differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
+E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
+
+What rests on it: the windows of the integral are found by looking, and the rule's error is not bounded here. No bound
+of the mesh uses a cumulant: its own windows come from Chernoff bounds on the lattice's weights, its tails from
+``log_tail``. Rényi divergences of shifted noise do, as the exact value that :data:`jaxacct.rdp.divergence.ALLOWANCE`
+rounds up: an allowance that was measured against quadrature at high precision, not proved.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import roundoff
-from jaxacct.dominating_pairs.law import Law
-from jaxacct.dominating_pairs.surplus import surplus
-from jaxacct.precision import TINY
+from jaxacct.arithmetic import arithmetic, roundoff, scaled, with_pair_form
+from jaxacct.float_pairs import few_digits
+from jaxacct.precision import TINY, log_complement
+
+LARGEST_EXPONENT = 600.0
+"""Above it e^x is kept as its exponent (float64 overflows at e^709); what stands beside it is below e^-500 of it."""
+
+CUT = 60.0
+"""Log of the ratio of an integrand's maximum to what may be left out: e^-60 is 1e-26."""
+
+SCAN, ROUNDS = 128, 4
+"""Points at which an integrand's logarithm is looked at, and how often the window is narrowed."""
+
+FEWEST_PANELS, MOST_PANELS = 32, 8192
+"""Panels of 16 Gauss-Legendre nodes over a window.
+
+32 leave an exponential four e-foldings a panel where it falls by CUT on both sides; the rule then errs by 1e-30.
+"""
+
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+NODES, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
+"""Nodes and weights on [0, 1]."""
+
+
+@with_pair_form
+def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
+    """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
+
+    By a ratio of polynomials where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.
+    With w = x^2 and Lambert's fraction h coth h = 1 + v/(3 + v/(5 + v/(7 + v/(9 + v/(11 + ...))))), v = h^2 = w/4,
+
+        e^x - 1 - x = x (h - g)/(1 + g - h),   h = x/2,   g = h coth h - 1,
+
+    and g, cut after 11, is w n/(2 d) of the polynomials n and d below. All of the fraction's terms are positive, so g
+    lies between this and the same cut after 13, which is 2.1e-15 of it away where |x| = 1/2; of the result that is
+    2.4e-16, two and a half units of roundoff. Forming it adds 20 units at most: x n < d/11, so no difference loses a
+    tenth.
+    """
+    is_small, ratio = _small_remainder(x)
+    return jnp.where(is_small, ratio, expm1_x - x)
+
+
+@jax.jit  # called more than once for arrays of a shape: part of a program's text once
+def _small_remainder(x: Array) -> tuple[Array, Array]:
+    """Returns whether |x| is at most 1/2, and :func:`exp_remainder` there."""
+    small = jnp.minimum(jnp.maximum(x, -0.5), 0.5)
+    w = small * small
+    n, d = w * (w + 756.0) + 55440.0, w * (w * 42.0 + 10080.0) + 332640.0
+    part = d - small * n
+    return small == x, w * part / (d + d - small * part)
+
+
+@jax.jit
+def weighted_remainder(x: Array, weight: Array, grown: Array) -> Array:
+    """Returns ``weight (e^x - 1 - x)`` given ``grown``, ``weight e^x``, where e^x alone may overflow."""
+    is_small, ratio = _small_remainder(x)
+    return jnp.where(is_small, ratio * weight, grown - (1.0 + x) * weight)
+
+
+def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
+    """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
+    power = order * loss
+    huge, reverse = power > LARGEST_EXPONENT, -loss > LARGEST_EXPONENT
+    ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
+    series = ahead + order * exp_remainder(-loss, expm1_back)
+    coefficient = jnp.where(huge, 1.0, jnp.abs(jnp.where(reverse, order, series)))
+    return coefficient, jnp.where(huge, power, jnp.where(reverse, -loss, 0.0))
+
+
+def log_excess(loss: Array, order: Array) -> Array:
+    """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
+    coefficient, exponent = excess(loss, order, jnp.expm1(jnp.minimum(-loss, LARGEST_EXPONENT)))
+    return jnp.log(coefficient) + exponent
+
+
+def log_moment(log_excess_moment: Array, order: Array) -> Array:
+    """Returns ``log E[e^(t L)]`` given the log of its distance from 1."""
+    below = log_complement(jnp.exp(jnp.minimum(log_excess_moment, 0.0)))
+    moment = jnp.where((order > -1) & (order < 0), below, jnp.logaddexp(0.0, log_excess_moment))
+    return jnp.where((order == 0) | (order == -1), 0.0, moment)
+
+
+def reflected(order: Array) -> tuple[Array, Array]:
+    """Returns whether to exchange P and Q, and the order, at least -1/2, to use then."""
+    exchange = order < -0.5
+    return exchange, jnp.where(exchange, -(order + 1), order)
+
+
+def log_integral(height: Callable[[Array], Array], low: Array, high: Array, panel: Array, scale: Array) -> Array:
+    """Returns the log of the integral of ``e^height`` over [low, high], all scalars.
+
+    Args:
+        height: the log integrand, elementwise; smooth inside (low, high).
+        low: lower end.
+        high: upper end; where it equals the lower one the result is -inf.
+        panel: longest panel that the rule resolves: a few tenths of the distance of the nearest complex singularity.
+        scale: width of the noise, in which the integrand falls by some e-foldings.
+
+    Where the integrand is above e^-CUT of its maximum is found by looking: on a grid over the window, then on finer
+    ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
+    CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
+    """
+
+    def narrow(_, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, right, _ = window
+        step = (right - left) / SCAN
+        x = left + (jnp.arange(SCAN) + 0.5) * step
+        heights = height(x)
+        top = jnp.max(heights)
+        apart = step / (2 * scale)
+        kept = heights > top - CUT - (11 * apart + apart**2 / 2)
+        first = jnp.min(jnp.where(kept, x, jnp.inf))
+        last = jnp.max(jnp.where(kept, x, -jnp.inf))
+        some = top > -jnp.inf
+        return (
+            jnp.where(some, jnp.maximum(first - step, left), left),
+            jnp.where(some, jnp.minimum(last + step, right), right),
+            top,
+        )
+
+    left, right, top = jax.lax.fori_loop(0, ROUNDS, narrow, (low, high, jnp.zeros_like(low)))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), FEWEST_PANELS), MOST_PANELS)
+    width = (right - left) / count
+
+    def add(i: Array, total: Array) -> Array:
+        values = height(left + width * (i + NODES)) - top
+        return total + jnp.sum(jnp.asarray(WEIGHTS) * jnp.exp(values))
+
+    total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(low))
+    return top + jnp.log(total * width)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a cell's P-mass has beyond e^y times its Q-mass, and the rounding of that.
+#
+# Every splitting of a cell between mesh points, from above and from below, is a question of this difference, and where
+# P and Q are close it is all that counts.
+# ----------------------------------------------------------------------------------------------------
+
+NEAR = 0.25
+"""Losses below which P - e^y Q is formed without e^y, which rounds by a unit of one, however near to 1 it is."""
+
+
+def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
+    """Returns P - e^y Q, elementwise, and a bound on its rounding; NaN where e^y Q is infinity times 0.
+
+    Near y = 0 as (P - Q) - (e^y - 1) Q: the first difference rounds by u of itself, and by IEEE 754 not at all where P
+    and Q are within a factor of two of one another (Sterbenz); each further rounding is relative to a part of the size
+    of y. So the result keeps its digits however small the losses are. exp errs by 4u and expm1 by 8u
+    (:data:`jaxacct.elementary.ASSUMED`), the product by u, a difference by u of itself; what is flushed to zero is
+    below the smallest normal float64 each time.
+    """
+    is_near = jnp.abs(loss) < NEAR
+    difference = p - q
+    grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
+    whole = jnp.exp(loss) * q
+    value = jnp.where(is_near, difference - grown, p - whole)
+    size = jnp.abs(difference)
+    rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), arithmetic().of_close * size, size)
+    near = rounded + 12 * jnp.abs(grown)
+    rounding = roundoff() * (jnp.where(is_near, near, 6 * whole) + 2 * jnp.abs(value))
+    return value, rounding + 4 * TINY * (1 + jnp.exp(loss))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the contour integral needs of one privacy loss: nodes for its moments, and bounds on what they miss.
+#
+# A pair whose moments of complex order are sums of few terms has one: :meth:`.DominatingPair.law`. Everything here is
+# written for the ambient precision: float64 inside the scope, float32 outside.
+# ----------------------------------------------------------------------------------------------------
+
+RULE = 256
+"""Nodes of a trapezoid rule: of the scan, and of each piece for complex orders."""
+
+BEYOND = 14.0
+"""Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
+
+
+LOG_UNITS = 16
+"""Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``."""
+
+
+def log_left_out() -> float:
+    """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
+    return -(arithmetic().cut + BEYOND - 4.0)
+
+
+def modulus_rounding() -> float:
+    """Returns what the rounding of a bound on the modulus of a characteristic function may come to.
+
+    In float64 1e-13: sums of some hundred terms, below one together, each right to some 200 units. To the power of very
+    many steps that counts. What proves nothing is not held up by it.
+    """
+    return scaled(1e-13) if arithmetic().is_certified else 0.0
+
+
+class Nodes(NamedTuple):
+    """A law of the loss as finitely many weighted values.
+
+    Attributes:
+        losses (J,): finite.
+        log_p (J,), log_q (J,): logs of the masses under P and Q; -inf for a node that does not count.
+        infinite (): P's mass where the loss is +inf.
+        missing (): Q's mass where the loss is -inf.
+        places (J,): where the nodes lie in the law's own coordinate.
+    """
+
+    losses: Float[Array, " J"]
+    log_p: Float[Array, " J"]
+    log_q: Float[Array, " J"]
+    infinite: Array
+    missing: Array
+    places: Float[Array, " J"]
+
+
+class Marked(NamedTuple):
+    """The losses of one run beyond a place, which a law leaves out (:mod:`jaxacct.saddlepoint.contour`).
+
+    Attributes:
+        place (): in the law's own coordinate; inf where there are none.
+        p (), q (): masses of P and Q.
+        error (): bound on their relative errors.
+        loss (): bound on their losses, from below where these ``are_large``, else from above.
+        are_large (): whether losses rise with the place.
+    """
+
+    place: Array
+    p: Array
+    q: Array
+    error: Array
+    loss: Array
+    are_large: Array
+
+
+def tilted(nodes: Nodes, order: Array) -> Array:
+    """Returns the shares (J,) that the nodes have in the moment of a real order."""
+    return jax.nn.softmax(nodes.log_p + order * nodes.losses)
+
+
+class Moments(NamedTuple):
+    """``log E_P[e^(t Y); Y < inf]`` and its first two derivatives in t."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+
+
+class Law(ABC):
+    """One loss, in the form that the contour integral takes it.
+
+    Nodes for complex orders come in pieces, for they must resolve the oscillation. By default the scan's will do for
+    every frequency, and nothing is known of how the characteristic function fades: a sum of atoms.
+    """
+
+    has_marks: ClassVar[bool] = False
+    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
+
+    recurring: ClassVar[float] = 0.0
+    """About the modulus to which a characteristic function comes back however far out: the share of atoms.
+
+    Where that of a sum cannot fall no integral along a line ends. Sound for any value: one too large costs convergence.
+    """
+
+    is_close: ClassVar[bool] = False
+    """Whether logs of masses and losses are right to LOG_UNITS of themselves, as :func:`moments_and_errors` asks.
+
+    Not where a loss is the difference of two logarithms that may be far larger.
+    """
+
+    @abstractmethod
+    def largest_order(self) -> Array:
+        """Returns the largest order for which :meth:`scan` gives moments."""
+
+    @abstractmethod
+    def scan(self) -> Nodes:
+        """Returns nodes for the moments of every real order from -1, whose moment is Q's mass, up to the largest.
+
+        Close to 1 moments are formed from what they differ from it by, which rests on Q's mass being 1.
+        """
+
+    def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
+        """Returns the place beyond which losses are left out; inf where that is not worth it.
+
+        All of them are at least ``large``, if they are large, or at most ``small``, if they are not; or they have about
+        ``log_mass`` of P. In the law's own coordinate, the lower of the two places.
+        """
+        return jnp.full_like(large, jnp.inf)
+
+    def marked(self, place: Array) -> Marked:
+        """Returns the losses beyond a place."""
+        raise NotImplementedError
+
+    def kept(self, marked: Marked) -> Law:
+        """Returns the law without them."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the error of any moment of order t + iw', |w'| <= w, over that of order t.
+
+        For nodes that are ``step`` apart.
+        """
+
+    def log_scan_errors(self, orders: Array, step: Array) -> Array:
+        """Returns the same at frequency 0 for several orders (n,)."""
+        return jax.vmap(lambda order: self.log_quadrature_error(order, jnp.zeros_like(order), step))(orders)
+
+    def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
+        """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
+
+        It holds for the scan's nodes, and for those of pieces that are no farther than ``step`` apart.
+        """
+        return jnp.full_like(order, jnp.inf)
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        """Returns an upper bound, for all frequencies from w on, of ``log |E_t[e^(iwY)]|``; 0 where none is known."""
+        return jnp.zeros_like(w)
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns where the nodes for the moments of the orders ``order + i w`` begin and end."""
+        return jnp.zeros_like(order), jnp.zeros_like(order)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces, each of a fixed number of nodes, the frequencies up to w take."""
+        return jnp.int32(1)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        """Returns one of so many pieces."""
+        return self.scan()
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the distance of the nodes."""
+        return window[0]
+
+
+FINEST, COARSEST = 0.3, 0.5
+"""Largest spacing of a scan, ``min(FINEST s^2/spread, COARSEST s)`` for locations that spread so far.
+
+It errs by e^(-2 pi pi/0.3) = 3e-29; where nothing spreads all is a normal density, and the rule errs by 2 e^(-2 pi^2 /
+0.25), 1e-34.
+"""
+
+
+class Lines(NamedTuple):
+    """Lines beside the real one on which a law's integrand is analytic, and bounds on its size there.
+
+    That is the log of the integral of its modulus, for orders t >= 0 and frequencies up to w, over the moment of the
+    order: ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by at most 2/(e^x - 1)
+    times that integral on the line at height b, x = 2 pi b/h (Trefethen and Weideman 2014, "The exponentially
+    convergent trapezoidal rule", Theorem 5.1).
+
+    Attributes:
+        heights (J,), constant (J,), of_order (J,), of_frequency (J,): inf where there is no bound.
+    """
+
+    heights: Array
+    constant: Array
+    of_order: Array
+    of_frequency: Array
+
+    def costs(self, order: Array, w: Array | float) -> Array:
+        """Returns the bounds (J,)."""
+        return self.constant + order * self.of_order + w * self.of_frequency
+
+    def log_error(self, order: Array, w: Array | float, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment."""
+        least = jnp.min(self.costs(order, w) - self.heights * (2 * jnp.pi / step))
+        return jnp.log(2 * jnp.exp(least) + math.exp(log_left_out()))
+
+
+class TrapezoidLaw(Law):
+    """A trapezoid rule in the noise, of which all weights are alike; it converges geometrically."""
+
+    most_pieces: ClassVar[int]
+    """The most pieces that nodes for complex orders come in."""
+
+    @abstractmethod
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        """Returns RULE nodes in the middles of steps that start at ``low``."""
+
+    def lines(self) -> Lines:
+        """Returns what bounds the rule's error. A law that knows better replaces what follows from it."""
+        raise NotImplementedError
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        return self.lines().log_error(order, w, step)
+
+    def widest_step(self, order: Array, w: Array) -> Array:
+        """Returns the largest step whose error, for frequencies up to w, is as small as what nodes leave out."""
+        lines = self.lines()
+        return jnp.max(lines.heights / (lines.costs(order, w) + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the places between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its peak."""
+        logs = scan.log_p + order * scan.losses
+        counts = logs > jnp.max(logs) - arithmetic().cut - BEYOND
+        x = scan.places
+        apart = x[1] - x[0]
+        return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
+
+    def pieces_needed(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces it takes, however many that are; one where that is not known."""
+        needed = jnp.ceil((window[1] - window[0]) / (self.widest_step(order, w) * RULE))
+        return jnp.clip(needed, 1, 2.0**20).astype(jnp.int32)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        return jnp.minimum(self.pieces_needed(order, w, window), self.most_pieces)
+
+    def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
+        # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most what it
+        # is within r of t over r, and there it is at most that of order t + r and frequency r: it grows with the order,
+        # as moments do, or they are at most 1. What the nodes leave out counts with the losses there, not far beyond
+        # the scan's. Any r will do; within one of t, moments are not of another size where large losses are rare.
+        r = jnp.minimum(jnp.minimum(0.25 * order, 1.0), self.largest_order() - order)
+        largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
+        error = jnp.exp(self.log_quadrature_error(order + r, r, step))
+        # In the slope of the logarithm the moment's own error counts besides, and that of P's and Q's masses, which
+        # :func:`moments` takes for whole.
+        return 2 * error * largest * (2 + 1 / r + 4 * jnp.max(jnp.abs(scan.losses)))
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        step = self.step(window, pieces)
+        return self.nodes(window[0] + step * RULE * index, step)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        return (window[1] - window[0]) / (RULE * pieces)
+
+
+class HasLaw(Protocol):
+    """A pair, or what is left of one."""
+
+    def law(self) -> Law | None:
+        """Returns the law, or None."""
+
+
+def law_of(pair: HasLaw) -> Law:
+    """Returns the law of a pair; raises TypeError where it has none in the ambient precision."""
+    law = pair.law()
+    if law is None:
+        kind = type(pair).__name__
+        raise TypeError(
+            f"{kind} has no moments of complex order in this precision: use jaxacct.prv for this mechanism."
+        )
+    return law
+
+
+def in_float64_only(law: Law) -> Law | None:
+    """Returns the law within the float64 scope, and None outside: for those that are written for it alone."""
+    return law if arithmetic().is_certified else None
+
+
+def moments(nodes: Nodes, orders: Array) -> Moments:
+    """Returns the moments at real orders t >= -1/2, () or (n,), without cancellation however close to 1 a moment is.
+
+    With phi(x) = e^x - 1 - x and E_P[e^-Y; Y finite] known, the moment's distance from 1 is the sum of p (phi(t Y) + t
+    phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
+    For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
+    """
+    return moments_and_errors(nodes, orders)[0]
+
+
+def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | None, Array | None]:
+    """Returns the moments, and bounds on what rounding does to value and slope; inf where they are taken directly.
+
+    None where a share of the value will do, for digits are many.
+    """
+    if jnp.ndim(orders) == 0:
+        return _moments(nodes, orders)
+    return jax.vmap(lambda order: _moments(nodes, order))(orders)
+
+
+@jax.jit
+def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | None]:
+    """Returns the same at one order."""
+    y, log_p, limit = nodes.losses, nodes.log_p, arithmetic().largest_exponent
+    p, power = jnp.exp(log_p), t * y
+    logs = log_p + power
+    top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all
+    weights = jnp.exp(logs - top)
+    total = jnp.sum(weights)
+    direct = top + jnp.log(total)
+    near = jnp.abs(direct) < 0.25
+    # Those of the order, and of -1, at once.
+    capped = jnp.minimum(jnp.stack([power, -y]), limit)
+    ahead, back = exp_remainder(capped, jnp.exp(capped) - 1)
+    # Far out p e^-Y is q, and p alone nothing beside it.
+    back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
+    # Where e^(tY) overflows it is all there is, and p e^(tY) what counts.
+    huge = power > limit
+    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
+    lean = up + jnp.where(huge, 0.0, p * power)
+    of_value, of_slope = up + t * back, y * lean + back
+    missing, infinite = nodes.missing, nodes.infinite
+    excess = jnp.where(near, jnp.sum(of_value) + t * missing - (t + 1) * infinite, 0.0)
+    rise = jnp.sum(of_slope) + missing - infinite
+    slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y) / total)
+    curvature = jnp.sum(weights * (y - slope) ** 2) / total
+    found = Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
+    return found, *_rounding_of_moments((of_value, of_slope), nodes, t, slope, near, LOG_UNITS)
+
+
+@with_pair_form(traced=few_digits.rounding_of_moments)
+def _rounding_of_moments(*_: Any) -> tuple[Array | None, Array | None]:
+    """Returns that nothing is said of value and slope."""
+    return None, None
+
+
+class Rungs(NamedTuple):
+    """What nodes say at real orders t (n,): moments without care for their last digits.
+
+    Attributes:
+        value (n,): ``log E_P[e^(t Y); Y < inf]``, as nodes have it.
+        off (n,): bounds on the rounding of these.
+        slope (n,), curvature (n,): derivatives in t.
+    """
+
+    value: Array
+    off: Array
+    slope: Array
+    curvature: Array
+
+    @property
+    def above(self) -> Array:
+        """Upper bounds (n,) on what the nodes say."""
+        return self.value + self.off
+
+
+def rungs(nodes: Nodes, orders: Array) -> Rungs:
+    """Returns moments at real orders (n,), by one product of matrices.
+
+    Cheaper than :func:`moments`, and not made for what is raised to the power of the steps and wanted to the last
+    digit: the error is absolute. With logs l = log p + t y, each off by a few units of |log p| and of |t y|, sixteen
+    here, the sum of e^l is off relative to itself by their mean under its own weights, and by the roundings of a sum.
+    """
+    y, u = nodes.losses, arithmetic().roundoff
+    logs = nodes.log_p[None] + orders[:, None] * y[None]
+    top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
+    weights = jnp.exp(logs - top[:, None])
+    sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(nodes.log_p), 0.0)
+    columns = jnp.stack([jnp.ones_like(y), y, y * y, sizes, jnp.abs(y)])
+    total, slope, square, *off = jnp.matmul(columns, weights.T, precision="highest")
+    slope = slope / total
+    units = y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * (off[0] + jnp.abs(orders) * off[1]) / total
+    curvature = jnp.maximum(square / total - slope * slope, 0.0)
+    return Rungs(top + jnp.log(total), u * units, slope, curvature)
+
+
+def cumulant_above(nodes: Nodes, orders: Array) -> Array:
+    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it; see :func:`rungs`."""
+    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Dominating pairs: everything an accountant may ask of a pair (P, Q).
+#
+# A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
+# two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
+# Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
+#
+# A kind of loss is one class, in one file: a frozen dataclass registered as a pytree that derives from
+# :class:`DominatingPair`. What is abstract here makes the mesh work, and :meth:`~DominatingPair.cumulant` the Rényi
+# curve; a :meth:`~DominatingPair.law` adds the exact accountant. The rest has defaults, which a kind of loss replaces
+# where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
+# ----------------------------------------------------------------------------------------------------
 
 
 class CellMasses(NamedTuple):

@@ -1,26 +1,883 @@
-"""Pairs of mixtures of shifted noise: Laplace, subsampled Laplace, replacement, mixtures of Gaussians."""
+"""Inverse of an increasing function, by Newton steps that keep a bracket."""
 
 from __future__ import annotations
 
 import functools
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import roundoff, scaled
-from jaxacct.dominating_pairs.gaussian_noise import GaussianNoise
-from jaxacct.dominating_pairs.inversion import invert
-from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
-from jaxacct.dominating_pairs.law import Law, in_float64_only
-from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
-from jaxacct.dominating_pairs.noise import Noise, log_mixture, mean, weighted
-from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.precision import as_float64, first_index, is_concrete
+from jaxacct.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells, turned
+from jaxacct.dominating_pairs.pair import (
+    COARSEST,
+    FINEST,
+    LARGEST_EXPONENT,
+    RULE,
+    CellMasses,
+    DominatingPair,
+    Law,
+    Lines,
+    Nodes,
+    TrapezoidLaw,
+    exp_remainder,
+    in_float64_only,
+    log_excess,
+    log_integral,
+    log_left_out,
+    log_moment,
+    modulus_rounding,
+    reflected,
+    tilted,
+)
+from jaxacct.precision import as_float64, first_index, is_concrete, log_complement
 from jaxacct.pytrees import register_dataclass
+
+MOST_STEPS = 600
+"""Every ninth step halves, so that this many narrow any bracket by 2^-66; Newton's steps need about ten."""
+
+
+def invert(
+    function: Callable[[Array], tuple[Array, Array]], values: Array, low: Array, high: Array, gap: Array
+) -> Array:
+    """Returns x where a nondecreasing function takes the given values, elementwise.
+
+    Args:
+        function: x -> (value, derivative), as computed; the derivative only steers.
+        values (...): to be attained within (low, high).
+        low (): where the function is at most every value.
+        high (): where it is above every value.
+        gap (): how far the function may be off.
+
+    At the result the function as computed is at most the value. Either it is above ``value - gap`` there, or a point
+    where it is above the value lies within ``4u |x| + 2^-64 (high - low)``. So a bracket is kept. Newton's steps start
+    from the end whose value is nearest and are lengthened a little, lest all of them land on the same side.
+    """
+    span = high - low
+
+    def resolution(below: Array, above: Array) -> Array:
+        return 2 * roundoff() * (jnp.abs(below) + jnp.abs(above)) + 2.0**-64 * span
+
+    def is_open(state) -> Array:
+        _, _, (below, below_off, _), (above, above_off, _) = state
+        return (above - below > resolution(below, above)) & ~(above_off - below_off <= gap)
+
+    def advance(state):
+        step, x, below, above = state
+        value, slope = function(x)
+        off = value - values
+        here = (x, off, slope)
+        at_most = off <= 0
+        below = tuple(jnp.where(at_most, new, old) for new, old in zip(here, below, strict=True))
+        above = tuple(jnp.where(at_most, old, new) for new, old in zip(here, above, strict=True))
+        from_below = -below[1] <= above[1]
+        start, miss, steep = (jnp.where(from_below, b, a) for b, a in zip(below, above, strict=True))
+        beyond = jnp.maximum(resolution(below[0], above[0]) / 2, gap / 4 / steep)
+        newton = start - miss / steep + jnp.where(from_below, beyond, -beyond)
+        halves = (step % 9 == 8) | ~((newton > below[0]) & (newton < above[0]))
+        following = jnp.where(halves, below[0] + (above[0] - below[0]) / 2, newton)
+        # Both ends come first: values next to an end's are found from there.
+        following = jnp.where(step == 0, high, following)
+        # A lane that is done stays as it is while others go on.
+        following = jnp.where(is_open((step, x, below, above)), following, below[0])
+        return step + 1, following, below, above
+
+    like = jnp.zeros_like(values)
+    start = (
+        jnp.int32(0),
+        low + like,
+        (low + like, like - jnp.inf, like),
+        (high + like, like + jnp.inf, like),
+    )
+    final = jax.lax.while_loop(lambda state: (state[0] < MOST_STEPS) & jnp.any(is_open(state)), advance, start)
+    return final[2][0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Additive noise: what a pair of shifted noises needs of it, and sums over mixtures of it.
+# ----------------------------------------------------------------------------------------------------
+
+
+class Noise(ABC):
+    """Noise with a log-concave density, symmetric about 0. Arguments are scalars, but for x.
+
+    One class, in one file: what a pair asks of the density, and what the pair's own methods come to for this noise.
+    """
+
+    has_atoms: bool
+    """Whether the loss is constant beyond the outermost locations."""
+
+    @abstractmethod
+    def log_density(self, x: Array, location: Array, scale: Array) -> Array:
+        """Returns the log density at x of the noise around ``location``."""
+
+    @abstractmethod
+    def log_ratio(self, x: Array, location: Array, reference: Array, scale: Array) -> Array:
+        """Returns the log of the density around ``location`` over that around ``reference``, right to a few ulps."""
+
+    @abstractmethod
+    def derivative(self, x: Array, location: Array, reference: Array, scale: Array) -> Array:
+        """Returns the derivative of :meth:`log_ratio` in x."""
+
+    @abstractmethod
+    def slope(self, location: Array, reference: Array, scale: Array) -> Array:
+        """Returns the largest slope of :meth:`log_ratio` in x, in absolute value."""
+
+    @abstractmethod
+    def reach(self, scale: Array) -> Array:
+        """Returns how far beyond the outermost locations a finite loss may be attained, masses of e^-800 apart."""
+
+    @abstractmethod
+    def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
+        """Returns the masses between monotone points x, with error bounds."""
+
+    @abstractmethod
+    def log_upper_tail(self, z: Array) -> Array:
+        """Returns an upper bound on the log of the mass above z, of noise with scale 1."""
+
+    @abstractmethod
+    def log_integral(
+        self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
+    ) -> Array:
+        """Returns what :meth:`.ShiftedNoisePair.log_integral` does."""
+
+    @abstractmethod
+    def divergence_of_shift(self, t: Array, orders: Array) -> Array:
+        """Returns the Rényi divergence of the noise from itself moved by t scales."""
+
+    @abstractmethod
+    def law(self, pair: ShiftedNoisePair) -> Law:
+        """Returns the law of the pair's loss."""
+
+    def edge(self, pair: ShiftedNoisePair, loss: Array, x: Array) -> Array:
+        """Returns a point whose loss is at most ``loss``; x is the one that the inversion came to."""
+        return x
+
+    def log_tilted_tail(self, pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
+        """Returns an upper bound on ``log E_P[exp(order Y)]`` above x, whose loss is at most ``loss``; inf for none."""
+        return jnp.full_like(x, jnp.inf)
+
+
+def weighted(weights: Array, values: Array) -> Array:
+    """Returns each row of ``values`` times its weight; 0 where the weight is."""
+    return jax.vmap(lambda w, v: jnp.where(w == 0, 0.0, w * v))(weights, values)
+
+
+def log_mixture(weights: Array, exponents: Array) -> Array:
+    """Returns ``log sum_k weights[k] exp(exponents[k])`` over the first axis; rows without weight do not count."""
+    return jax.nn.logsumexp(
+        jax.vmap(lambda w, e: jnp.where(w == 0, -jnp.inf, jnp.log(w) + e))(weights, exponents), axis=0
+    )
+
+
+def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
+    """Returns the mean of ``values`` over a mixture, whose logarithm is given."""
+    shares = weighted(weights, jnp.exp(jax.vmap(lambda e: e - log_total)(exponents)))
+    return jnp.sum(shares * values, axis=0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Losses with atoms, and a density between two ends: a rule of quadrature, and a bound on the characteristic function.
+#
+# *Quadrature.* On a panel of half-width H a Gauss-Legendre rule of n nodes errs by at most (64/15) H M rho^(2-2n)/(1 -
+# rho^-2), M the largest modulus on the ellipse around the panel whose half-axes are H (rho +- 1/rho)/2, for any rho > 1
+# that leaves the integrand analytic in it (Trefethen 2013, "Approximation Theory and Approximation Practice", Theorem
+# 19.3).
+#
+# *Decay.* Atoms do not fade, so neither does the characteristic function: only many steps make it small. Where the
+# density of the loss is at least m on a stretch of length l, a uniform law of mass m l is part of the law. Let nu be
+# the
+# part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and mass
+# M, and of modulus at most V/w' at w' (by parts), or M. So
+#
+#     |phi(w')| <= |nu^(w')| + min(M, V/w) + everything else,    w' >= w,
+#
+# nu^ the transform of nu. |nu^|^2 has a second derivative of at least -V', V' the integral of (x - x')^2 over nu and
+# nu; so on an interval of length d it is at most the larger of its values at the ends plus V' d^2/8. Intervals from w
+# to 2^LEVELS w make a bound for all w' up to there; beyond, and wherever it is smaller, that without nu stands.
+# ----------------------------------------------------------------------------------------------------
+
+DEGREE = 32
+"""Nodes of a panel."""
+
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(DEGREE)
+POINTS, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
+LOG_WEIGHTS = np.log(WEIGHTS)
+"""Nodes, weights and their logs, on [0, 1]."""
+
+PIECES = 8
+"""Most pieces that the nodes for complex orders come in."""
+
+HIGHEST_TURN = 0.95 * np.pi
+"""Largest imaginary part of a log likelihood ratio that is used; at pi a mixture may vanish."""
+
+LARGEST_POWER = 40.0
+"""Largest order times loss, and largest loss, where losses are bounded: so that the logarithms of weights, of which
+differences that large are taken, keep the digits that are counted on."""
+
+THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, HIGHEST_TURN, 4)])
+"""Turns of a log likelihood ratio at the top of the ellipses that the bound may use."""
+
+CELLS = 64
+"""Stretches of a density."""
+
+LEVELS, POINTS_OF_LEVEL = 12, 6
+"""Octaves of frequencies from w on, and intervals of each."""
+
+OCTAVES, OCTAVE = 2.0 ** np.arange(LEVELS + 1), 2.0 ** (np.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
+"""The octaves' beginnings over w, and the ends of the intervals over the beginning of theirs: the last one is 2."""
+
+NEAR = 6.0
+"""What lies within NEAR/w of the heaviest part makes nu: phases up to 12 in an octave, of which an interval has 1.5."""
+
+SHARE_ROUNDING = 1e-9
+"""Relative error allowed for the masses of stretches in float64: for differences of shares, and of losses, of 1e-6 and
+above."""
+
+
+def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
+    """Returns nodes, and the logs of their weights, on so many panels: the ``index``-th such row from ``low`` on."""
+    grid = (np.arange(count)[:, None] + POINTS[None]).reshape(-1)
+    log_weights = np.tile(LOG_WEIGHTS, count)
+    return low + width * (count * index + grid), jnp.log(width) + log_weights
+
+
+class Ellipses(NamedTuple):
+    """What bounds the rule's error, for each of THETAS; see the law's module.
+
+    Attributes:
+        unit (): of the variable that it is said in, over that of the law's steps.
+        heights (J,): of ellipses.
+        costs (J,), turns (J,): logs of how much larger the modulus may be at that height than on the real line, and
+            what a unit of frequency adds.
+        fall () or (J,): by how much the log of the modulus may rise a unit beyond a panel's ends.
+        log_size (): log of the largest density over the moment, times half of the length.
+    """
+
+    unit: Array
+    heights: Array
+    costs: Array
+    turns: Array
+    fall: Array
+    log_size: Array
+
+    def log_error(self, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment, for panels of this half-width."""
+        half = self.unit * step
+        ratio = self.heights / half
+        root = jnp.sqrt(1 + ratio**2)
+        rho = root + ratio
+        # The ellipse reaches beyond the panel by half (root - 1).
+        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
+        least = jnp.min(self.costs + w * self.turns + self.fall * half * (root - 1) - gain)
+        return jnp.log(64 / 15 * jnp.exp(self.log_size + least) + math.exp(log_left_out()))
+
+
+class PanelLaw(Law):
+    """A law of panels, as many to a piece as its class says; a step is half of a panel's width."""
+
+    @abstractmethod
+    def ellipses(self, order: Array) -> Ellipses:
+        """Returns what bounds the rule's error."""
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        return self.ellipses(order).log_error(w, step)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns the least number of pieces that make the error as small as it is wanted, PIECES if none does."""
+        around, counts = self.ellipses(order), np.arange(1.0, PIECES + 1)
+        errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
+        # Next to what ends the nodes it then does not tell.
+        short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
+        return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
+
+    def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
+        """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
+        missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(SHARE_ROUNDING)
+
+
+def argument(share: Array, theta: Array) -> Array:
+    """Returns arg(1 - share + share e^(i theta)), which grows with the share for theta in [0, pi)."""
+    return jnp.arctan2(share * jnp.sin(theta), 1 - share + share * jnp.cos(theta))
+
+
+def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
+    """Returns the least log |1 - share + share e^(i theta)| for shares between two."""
+    evenly = jnp.clip(0.5, low, high)
+    return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
+
+
+class Stretches(NamedTuple):
+    """Parts of a law in which the density of the loss is bounded from below, each a row of CELLS neighbours.
+
+    Attributes:
+        low (rows, CELLS), high (rows, CELLS): ends of the losses.
+        density (rows, CELLS): lower bound on the density.
+    """
+
+    low: Float[Array, "rows cells"]
+    high: Float[Array, "rows cells"]
+    density: Float[Array, "rows cells"]
+
+
+def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
+    """Returns the stretches of densities, from what is known at the CELLS + 1 ends of their cells in x.
+
+    Args:
+        losses (rows, CELLS + 1): monotone.
+        log_density (rows, CELLS + 1): log of the density of the loss.
+        steepest (rows, CELLS): upper bound on its slope in x.
+        flattest (rows, CELLS): lower bound.
+        width (rows, 1) or (rows, CELLS): width of the cells in x.
+    """
+    # From an end inwards the density of the loss falls no faster than at its steepest.
+    down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
+    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
+    low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
+    known = jnp.isfinite(least) & (high > low) & (width > 0)
+    return Stretches(low, high, jnp.where(known, least, 0.0))
+
+
+def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
+    """Returns a bound, for all frequencies from w on, on log |phi|; see the module.
+
+    Args:
+        w (): frequency.
+        atoms: losses (n,) and masses (n,).
+        parts: of the same law, of mass 1.
+        error (): relative error of the masses.
+    """
+    places, masses = atoms
+    density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
+    # All as stretches; an atom is one of no length.
+    lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
+    middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
+    masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
+    offsets = middles - jnp.max(jnp.where(masses == jnp.max(masses), middles, -jnp.inf))
+    atoms_first = len(places)
+
+    def others(far: Array, start: Array) -> Array:
+        """Returns by how much less than their masses stretches come to from a frequency on."""
+        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
+        mass = jnp.sum(far * widths)
+        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
+
+    def level(start: Array) -> Array:
+        """Returns a bound for the frequencies from ``start`` to twice that."""
+        near = jnp.abs(offsets) + lengths / 2 <= NEAR / start
+        mass = jnp.where(near, masses, 0.0)
+        first = jnp.sum(mass * offsets)
+        variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (offsets**2 + lengths**2 / 12)) - first**2)
+        frequencies = start * OCTAVE
+
+        def transform(w: Array) -> Array:
+            half = w * lengths / 2
+            cosines, sines = turned(jnp.stack([w * offsets, half]))
+            heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
+            return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
+
+        squares = jax.vmap(transform)(frequencies)
+        apart = frequencies[1:] - frequencies[:-1]
+        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
+        far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
+        return 1 - jnp.sum(mass) - others(far, start) + here
+
+    starts = w * OCTAVES
+    without = 1 - others(density, starts)
+    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
+    bound = bound + modulus_rounding()
+    return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Gaussian noise for mixtures of shifts: densities, tails, and the law of the loss for the contour.
+#
+# The law is the trapezoid rule of :mod:`.subsampled_gaussian`, generalized. P and Q are sums of Gaussians around
+# locations, Q's at or left of P's (:class:`ShiftedNoisePair`), and a moment of order t + iw is the integral of
+# P^(1+t+iw) Q^-(t+iw). On the line Im x = b the term of P around m is turned by m b/s^2 and all are scaled by the same
+# e^(b^2/(2 s^2)). While the turns of P's terms spread over less than pi, and Q's as well, neither vanishes: the
+# integrand is analytic for |Im x| < pi s^2/spread, spread the larger extent of the two. There |P| is at most P(Re x)
+# scaled so, |Q| at least Q(Re x) cos(b spread_Q/(2 s^2)) scaled so, and arg P - arg Q lies between 0 and b extent/s^2,
+# extent that of all locations. Two bounds follow.
+#
+# *Quadrature.* A trapezoid rule of spacing h errs by at most 2/(e^(2 pi b/h) - 1) times the integral of the modulus
+#  over
+# the lines Im x = +-b (Trefethen and Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1),
+# which
+# is at most e^(b^2/(2 s^2) + w b extent/s^2) cos(b spread_Q/(2 s^2))^-t times the moment of order t.
+#
+# *Decay.* Moved to Im x = b > 0 the integral of order t + iw is at most that of the modulus, in which only
+# e^(-w (arg P - arg Q)) depends on w, and falls. The integral of the modulus is a trapezoid rule as well. Its integrand
+# is analytic too: in x + ic each log |P(x + ib)| becomes half of log P(x + i(c+b)) + log P(x + i(c-b)), and arg P
+# likewise a difference. So by the theorem it errs by 2/(e^(2 pi c/h) - 1) e^((b^2+c^2)/(2 s^2) - w least) 2^(t/2) of
+# the
+# moment, where b + c is at most (pi/2) s^2/spread. Up to there all angles between terms are at most a right one: the
+# mean
+# location Re(sum of m_k c_k)/(sum of c_k) over the turned terms c_k is at least the lowest, hence arg P - arg Q rises
+# with the height, to ``least`` = b (lowest of P - highest of Q)/s^2 at least, and |Q| loses no more than cos(pi/4).
+# ----------------------------------------------------------------------------------------------------
+
+HEIGHTS = np.geomspace(0.02, 40.0, 24)
+"""Heights b of the lines that the quadrature's bound may use, in standard deviations, below HIGHEST of the strip."""
+
+WIDEST_TURNS = 0.95 * np.pi
+"""Largest spread of the turns of P's, or of Q's, terms that is used."""
+
+STEEPEST = 1.0
+"""Largest spread of the turns for the decay's bound; what is left of pi/2 is for the rule that it is summed by."""
+
+
+class GaussianNoise(Noise):
+    """Normal noise; the scale is its standard deviation."""
+
+    has_atoms = False
+
+    def log_density(self, x: Array, location: Array, scale: Array) -> Array:
+        return -0.5 * ((x - location) / scale) ** 2 - jnp.log(scale) - 0.5 * jnp.log(2 * jnp.pi)
+
+    def log_ratio(self, x: Array, location: Array, reference: Array, scale: Array) -> Array:
+        return ((location - reference) / scale) * ((x - (location + reference) / 2) / scale)
+
+    def derivative(self, x: Array, location: Array, reference: Array, scale: Array) -> Array:
+        return jnp.full_like(x, (location - reference) / scale**2)
+
+    def slope(self, location: Array, reference: Array, scale: Array) -> Array:
+        return jnp.abs(location - reference) / scale**2
+
+    def reach(self, scale: Array) -> Array:
+        return 40 * scale
+
+    def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
+        return normal_cells(x, center, scale)
+
+    def log_upper_tail(self, z: Array) -> Array:
+        return log_upper_tail(z)
+
+    def edge(self, pair: ShiftedNoisePair, loss: Array, x: Array) -> Array:
+        # Beyond the reach of the inversion the loss grows no faster than along its last tangent, made steepest.
+        s, _, _, _ = pair._fields()
+        last = pair._ends()[1] + self.reach(s)
+        farther = (loss - pair._log_ratio(last)) * s**2 / (_highest(pair) - _least_center(pair, last))
+        return jnp.where(farther > 0, last + farther * (1 - scaled(1e-12)), x)
+
+    def log_tilted_tail(self, pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
+        return jnp.fmin(_tail_by_posterior(pair, order, loss, x), _tail_by_slope(pair, order, loss, x))
+
+    def log_integral(
+        self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
+    ) -> Array:
+        s, (low, high) = pair._fields()[0], pair._ends()
+        # The peaks of r^(order + 1) lie below ``high + order (high - low)``.
+        reach = 50 * s
+        first = low - reach if start is None else start
+        last = jnp.maximum(high, first) + jnp.maximum(order, 0.0) * (high - low) + reach
+        return log_integral(height, first, last, jnp.minimum(2 * s, 2 * s**2 / (high - low)), s)
+
+    def divergence_of_shift(self, t: Array, orders: Array) -> Array:
+        return orders * t**2 / 2  # Mironov (2017), Corollary 3
+
+    def law(self, pair: ShiftedNoisePair) -> LawOfShiftedGaussians:
+        return LawOfShiftedGaussians(pair)
+
+
+def _tail_by_posterior(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
+    """Bounds the tilted mass above x as E_Q[r^a], a = order + 1, given that the loss at x is at most ``loss``.
+
+    Let b be the mean location under Q's posterior at x, and v_k(y) = e^((m_k - b)(y - x)/s^2). The log of Q(y) over any
+    one component is convex, so it lies above its tangent at x; hence r(y) <= r(x) sum_k w_k v_k(y), w_k the posterior
+    weights of P at x, and by Jensen r^a <= r(x)^a sum_k w_k v_k^a. Each term has a closed Gaussian integral over y > x.
+    """
+    s, locations, p, q = pair._fields()
+    a = order + 1
+    exponents = pair._exponents(x)
+    log_p = log_mixture(p, exponents)
+    base = _least_center(pair, x)
+
+    def term(weight: Array, location: Array, exponent: Array) -> Array:
+        posterior = jnp.log(weight) + exponent - log_p
+        rate = a * (location - base) / s**2
+        return posterior + jax.nn.logsumexp(
+            jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(q, locations), axis=0
+        )
+
+    return a * loss + jax.nn.logsumexp(jax.vmap(term)(p, locations, exponents), axis=0) + _margin(a * loss)
+
+
+def _tail_by_slope(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
+    """Bounds the tilted mass above x as E_P[e^(order Y)], Y growing at its largest slope there."""
+    s, locations, p, _ = pair._fields()
+    rate = order * (_highest(pair) - _least_center(pair, x)) / s**2
+    parts = jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(p, locations)
+    return order * loss + jax.nn.logsumexp(parts, axis=0) + _margin(order * loss)
+
+
+def _least_center(pair: ShiftedNoisePair, x: Array) -> Array:
+    """Returns the mean location under Q's posterior at x, which grows with x, less what covers its rounding."""
+    _, locations, _, q = pair._fields()
+    exponents = pair._exponents(x)
+    values = jax.vmap(lambda location: jnp.full_like(x, location))(locations)
+    return mean(q, exponents, log_mixture(q, exponents), values) - scaled(1e-12) * pair._spread()
+
+
+def _highest(pair: ShiftedNoisePair) -> Array:
+    """Returns the highest location that has weight in P."""
+    _, locations, p, _ = pair._fields()
+    return jnp.max(jnp.where(p > 0, locations, -jnp.inf))
+
+
+def _tilted_tail(rate: Array, x: Array, center: Array, scale: Array) -> Array:
+    """Returns an upper bound on the log of the integral of e^(rate (y - x)) N(y; center, scale^2) over y > x."""
+    z, tilt = (x - center) / scale, rate * scale
+    bound = tilt * (tilt / 2 - z) + log_upper_tail(z - tilt)
+    return bound + 16 * roundoff() * (tilt**2 + z**2)
+
+
+def _margin(value: Array) -> Array:
+    """Returns what covers the rounding of sums of logarithms of about this size."""
+    return scaled(1e-13) + 64 * roundoff() * jnp.abs(value)
+
+
+@dataclass(frozen=True)
+class LawOfShiftedGaussians(TrapezoidLaw):
+    """See the module."""
+
+    pair: ShiftedNoisePair
+
+    most_pieces = 8
+
+    def _extents(self) -> tuple[Array, Array, Array, Array]:
+        """Returns the spread of P's locations, of Q's, the distance between them, and the extent of all."""
+        (p_low, p_high), (q_low, q_high) = self.pair._ends_of_each()
+        return p_high - p_low, q_high - q_low, p_low - q_high, p_high - q_low
+
+    def _spacing(self) -> Array:
+        s = self.pair._fields()[0]
+        p_spread, q_spread, _, _ = self._extents()
+        return jnp.minimum(FINEST * s**2 / jnp.maximum(p_spread, q_spread), COARSEST * s)
+
+    def largest_order(self) -> Array:
+        s = self.pair._fields()[0]
+        extent = self._extents()[3]
+        room = RULE * self._spacing() - 2 * arithmetic().reach * s - self.pair._spread()
+        return jnp.maximum(room / extent, 0.0)
+
+    def scan(self) -> Nodes:
+        # The tilted law P^(1+t) Q^-t has its peaks between P's lowest location and P's highest plus t times the extent.
+        s = self.pair._fields()[0]
+        low, high = self.pair._ends()
+        reach = arithmetic().reach * s
+        span = high - low + 2 * reach + self.largest_order() * self._extents()[3]
+        return self.nodes(low - reach, span / RULE)
+
+    def lines(self) -> Lines:
+        s, (p_spread, q_spread, _, extent) = self.pair._fields()[0], self._extents()
+        b = jnp.minimum(jnp.asarray(HEIGHTS) * s, WIDEST_TURNS * s**2 / jnp.maximum(p_spread, q_spread))
+        return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
+
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        x = low + step * (jnp.arange(RULE) + 0.5)
+        losses, log_p, log_q = self.pair.log_densities(x)
+        nothing = jnp.zeros_like(step)
+        return Nodes(losses, log_p + jnp.log(step), log_q + jnp.log(step), nothing, nothing, x)
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s, locations, p, q = self.pair._fields()
+        p_spread, q_spread, apart, _ = self._extents()
+        spread = jnp.maximum(p_spread, q_spread)
+        weights = tilted(nodes, order)
+        exponents = self.pair._exponents(nodes.places)
+        shares = [_shares(mixture, exponents) for mixture in (p, q)]
+        means = [jnp.matmul(locations, share) for share in shares]
+        slope = (means[0] - means[1]) / s**2
+        # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
+        slopes = jnp.sqrt(jnp.sum(weights * slope**2)), jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0))
+        step = nodes.places[1] - nodes.places[0]
+        (lowest, _), (_, highest) = self.pair._ends_of_each()
+        references = lowest, highest
+
+        def bound(slope: Array) -> Array:
+            b = jnp.minimum(w * slope * s**2, STEEPEST * s**2 / spread)
+            moduli, turns = [], []
+            for share, reference in zip(shares, references, strict=True):
+                angles = (locations - reference) * b / s**2
+                cosine, sine = jnp.matmul(jnp.cos(angles), share), jnp.matmul(jnp.sin(angles), share)
+                moduli.append(0.5 * jnp.log(cosine**2 + sine**2))
+                turns.append(jnp.arctan2(sine, cosine))
+            least = w * b * apart / s**2
+            exponents = (order + 1) * moduli[0] - order * moduli[1] - w * (turns[0] - turns[1])
+            height = jnp.minimum(jnp.minimum((jnp.pi / 2) * s**2 / spread - b, 2 * jnp.pi * s**2 / step), 12 * s)
+            gain = 2 * jnp.pi * height / step - 0.5 * (height / s) ** 2
+            secant = jnp.where(q_spread > 0, 0.5 * jnp.log(2.0) * order, 0.0)
+            # What the nodes leave out beyond the window is as small as e^-(cut + BEYOND), turned or not.
+            missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
+            return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
+
+        found = jax.vmap(bound)(jnp.stack(slopes)) + modulus_rounding()
+        return jnp.min(jnp.where(found < 0, found, 0.0))
+
+
+def _shares(weights: Array, exponents: Array) -> Array:
+    """Returns the posterior weights (m, n) of the terms of a mixture."""
+    logs = jax.vmap(lambda w, e: jnp.where(w > 0, jnp.log(w) + e, -jnp.inf))(weights, exponents)
+    return jax.nn.softmax(logs, axis=0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Laplace noise for mixtures of shifts: masses, and the law of the loss for the contour.
+#
+# The law has two atoms, and a density between the outermost locations. Between two neighbouring locations, with u =
+# 2x/scale, both densities are e^(-u/2) (A e^u + B), A from the locations to the right and B from those to the left. So
+# the loss is log (A e^u + B)/(C e^u + D), analytic for |Im u| < pi, and the density tilted by t + iw is e^(-u/2) (A e^u
+# + B)^(1+t+iw) (C e^u + D)^-(t+iw) there. With a = A e^u/(A e^u + B) and c likewise the shares of what lies to the
+# right, at Im u = theta:
+#
+# * |A e^u + B| is at most its value at Re u, and |C e^u + D|^2 is 1 - 4 c (1-c) sin(theta/2)^2 times that;
+# * the arguments are those of 1 - a + a e^(i theta) and 1 - c + c e^(i theta), which grow with a and c;
+# * on the real line the tilted density's logarithm has slopes (1+t) (a - 1/2) - t (c - 1/2), at most k = 1/2 + t |a -
+#   c|,
+#   the largest difference.
+#
+# Beyond the ends lie atoms, each twice the density in u there. So the whole moment is at least the largest density
+# times min(2, 1/k): going from there to the nearest end it loses no more than e^-k a unit. With the rule of
+# :mod:`.shifted_noise` that bounds the error of quadrature.
+# ----------------------------------------------------------------------------------------------------
+
+PANELS = 8
+"""Panels of a piece, and of the scan, shared by the intervals between locations."""
+
+
+class LaplaceNoise(Noise):
+    """Laplace noise of density e^(-|x|/scale) / (2 scale)."""
+
+    has_atoms = True
+
+    def log_density(self, x: Array, location: Array, scale: Array) -> Array:
+        return -jnp.abs(x - location) / scale - jnp.log(2 * scale)
+
+    def log_ratio(self, x: Array, location: Array, reference: Array, scale: Array) -> Array:
+        return (jnp.abs(x - reference) - jnp.abs(x - location)) / scale
+
+    def derivative(self, x: Array, location: Array, reference: Array, scale: Array) -> Array:
+        return (jnp.sign(x - reference) - jnp.sign(x - location)) / scale
+
+    def slope(self, location: Array, reference: Array, scale: Array) -> Array:
+        return jnp.where(location == reference, 0.0, 2 / scale)
+
+    def reach(self, scale: Array) -> Array:
+        return jnp.zeros_like(scale)
+
+    def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
+        """Returns the masses between monotone points x, with error bounds; infinite ends are allowed.
+
+        No difference of tails is ever taken. A cell on one side of the centre is ``e^-|z| (1 - e^-w) / 2``, z its end
+        near the centre and w its width, which is formed from x[i+1] - x[i] and rounds relative to itself; a cell around
+        the centre is the sum of its two sides. So each mass is right to a few ulps of itself.
+        """
+        z = (x - center) / scale
+        start, end = z[:-1], z[1:]
+        apart = x[1:] - x[:-1]
+        # Between two infinite ends of one sign there is nothing.
+        width = jnp.abs(jnp.where(jnp.isnan(apart), 0.0, apart)) / scale
+        straddles = (start < 0) != (end < 0)
+        near = jnp.minimum(jnp.abs(start), jnp.abs(end))
+        one_side = -0.5 * jnp.exp(-near) * jnp.expm1(-width)
+        around = -0.5 * (jnp.expm1(-jnp.abs(start)) + jnp.expm1(-jnp.abs(end)))
+        mass = jnp.where(straddles, around, one_side)
+        # z errs by 2u of itself, which exp turns into 2u |z| of the mass; beyond e^-745 there is no mass to err.
+        exponent = jnp.where(straddles, 0.0, jnp.minimum(near, 800.0))
+        return mass, roundoff() * (24 + 4 * exponent) * mass
+
+    def log_upper_tail(self, z: Array) -> Array:
+        """Returns an upper bound on the log of the mass above z, above it by 90 units of 1 + |z| at most."""
+        above = -z - jnp.log(2.0)
+        below = log_complement(0.5 * jnp.exp(jnp.minimum(z, 0.0)))
+        finite = jnp.where(jnp.isfinite(z), jnp.abs(z), 0.0)
+        return jnp.minimum(jnp.where(z > 0, above, below) + scaled(1e-15) * (4 + finite), 0.0)
+
+    def log_integral(
+        self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
+    ) -> Array:
+        # Beyond the ends the loss is constant, and a mass is the density there times the scale. Between two
+        # neighbouring knots the densities are smooth.
+        s, (low, high) = pair._fields()[0], pair._ends()
+        left, right = _intervals(pair, start)
+        pieces = jax.vmap(lambda a, b: log_integral(height, a, b, s, s))(left, right)
+        parts = [jax.nn.logsumexp(pieces), height(high) + jnp.log(s)]
+        if start is None:
+            parts.append(height(low) + jnp.log(s))
+        return jax.nn.logsumexp(jnp.stack(parts))
+
+    def divergence_of_shift(self, t: Array, orders: Array) -> Array:
+        """Mironov (2017), Table II.
+
+        With b = order - 1 the moment is
+
+            (order e^(b t) + b e^(-order t)) / (2 order - 1) = 1 + (order phi(b t) + b phi(-order t)) / (2 order - 1),
+
+        phi(x) = e^x - 1 - x, a sum that does not cancel.
+        """
+        power = orders - 1
+        up, down = power * t, -orders * t
+        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) - 1) for x in (up, down)]
+        excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
+        # Beyond the largest exponent the second term is nothing beside the first.
+        vast = up + jnp.log(orders / (orders + power))
+        return jnp.where(up > LARGEST_EXPONENT / 2, vast, jnp.log1p(excess)) / power
+
+    def law(self, pair: ShiftedNoisePair) -> LawOfShiftedLaplace:
+        return LawOfShiftedLaplace(pair)
+
+
+def _intervals(pair: ShiftedNoisePair, start: Array | None = None) -> tuple[Array, Array]:
+    """Returns the ends of the intervals between neighbouring locations, or from ``start`` on, some of them empty."""
+    low, high = pair._ends()
+    knots = jnp.sort(jnp.clip(pair._fields()[1], low if start is None else start, high))
+    return knots[:-1], knots[1:]
+
+
+@dataclass(frozen=True)
+class LawOfShiftedLaplace(PanelLaw):
+    """See the module."""
+
+    # Half of the noise about an end lies beyond it, where the loss no longer changes.
+    recurring: ClassVar[float] = 0.5
+
+    pair: ShiftedNoisePair
+
+    def largest_order(self) -> Array:
+        low, high = self.pair.loss_range()
+        largest = jnp.maximum(jnp.abs(low), jnp.abs(high))
+        return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
+
+    def scan(self) -> Nodes:
+        return self.piece(self.window(self.largest_order(), None), 0, 1)
+
+    def window(self, order: Array, scan: Nodes | None) -> tuple[Array, Array]:
+        """Returns the ends of the locations: the nodes always cover all."""
+        return self.pair._ends()
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        """Returns the panels of each interval, and with the first ones the atoms."""
+        s, as_real = self.pair._fields()[0], lambda value: jnp.asarray(value, window[0].dtype)
+        x, log_weight = _nodes(*self.pair._fields(), as_real(index), as_real(pieces))
+        losses, log_p, log_q = self.pair.log_densities(x)
+        nothing = jnp.zeros_like(s)
+        places = self.step(window, pieces) * np.arange(x.shape[0])
+        return Nodes(losses, log_p + log_weight, log_q + log_weight, nothing, nothing, places)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the half-width of the widest panels."""
+        return (
+            jnp.max(self._sides().length) / (4 * _panels_of(self.pair._fields()[1]) * pieces) * self.pair._fields()[0]
+        )
+
+    def _sides(self) -> _Sides:
+        return _sides(*self.pair._fields())
+
+    def ellipses(self, order: Array) -> Ellipses:
+        s = self.pair._fields()[0]
+        costs, turns, rises, length = _ellipses(*self.pair._fields())
+        fall = 0.5 + order * rises
+        log_size = jnp.log(length / 2 * fall[0])
+        return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        length, above, below = self._sides()
+        log_total, error = self.log_total(order, nodes)
+        u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
+        # Log densities in u, and shares of what lies to the right; near one their complements know a difference better.
+        log_p, log_q = (
+            jnp.logaddexp(up + u / 2, down - u / 2)
+            for up, down in zip(*(v[..., None] for v in (above, below)), strict=True)
+        )
+        a, c = (jax.nn.sigmoid(logit[:, None] + u) for logit in above - below)
+        over_a, over_c = (jax.nn.sigmoid(-logit[:, None] - u) for logit in above - below)
+        share = jnp.maximum(jnp.where(c > 0.5, over_c - over_a, a - c), 0.0)
+        losses = log_p - log_q
+        at = log_p - jnp.log(4.0) + order * losses - log_total - jnp.log(share)
+        # The slope of the tilted density, less that of the share, 1 - a - c.
+        (a, next_a), (c, next_c) = ((v[:, :-1], v[:, 1:]) for v in (a, c))
+        steepest = (2 + order) * next_a - order * c + next_c - 1.5
+        flattest = (2 + order) * a - order * next_c + c - 1.5
+        parts = stretches(losses, at, steepest, flattest, length[:, None] / CELLS)
+        # The last two nodes are the atoms.
+        return log_decay(w, (nodes.losses[-2:], tilted(nodes, order)[-2:]), parts, error)
+
+
+class _Sides(NamedTuple):
+    """Of the intervals between neighbouring locations, some of them empty.
+
+    Attributes:
+        length (I,): in u.
+        above (2, I), below (2, I): at its left end, the logs of P's and of Q's density times twice the scale, those of
+            locations to the right and to the left.
+    """
+
+    length: Array
+    above: Array
+    below: Array
+
+
+@jax.jit
+def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
+    left, right = _between(locations, p, q)
+    heights = jax.vmap(lambda left: jnp.exp(-jnp.abs(left - locations) / s))(left)
+    is_above = jax.vmap(lambda left, right: jnp.stack([locations >= right, locations <= left]))(left, right)
+    of_sides = jnp.where(is_above, heights[:, None], 0.0)
+    above, below = jnp.log(jnp.einsum("wm,ism->swi", jnp.stack([p, q]), of_sides, precision="highest"))
+    return _Sides((right - left) * (2 / s), above, below)
+
+
+@jax.jit
+def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array, Array]:
+    """Returns the length of all in u, after what for each of THETAS a unit of the order costs, and one of frequency.
+
+    Third, by how much a unit of the order raises the steepest slope of the tilted density, 1/2 without it.
+    """
+    length, above, below = _sides(s, locations, p, q)
+    theta = jnp.asarray(THETAS)[:, None]
+    # Shares of what lies to the right, at an interval's ends and as far beyond as an ellipse may reach: the most of
+    # P's, the least and the most of Q's.
+    (a, c), ends = (above - below)[:, None], length[None] + theta
+    least, most, low, high = (jax.nn.sigmoid(logit) for logit in (a - theta, a + ends, c - theta, c + ends))
+    turns = jnp.max(argument(most, theta) - argument(low, theta), axis=1)
+    rises = jnp.max(jnp.maximum(jnp.maximum(most - low, high - least), 0.0), axis=1)
+    return jnp.max(-log_shrinkage(low, high, theta), axis=1), turns, rises, jnp.sum(length)
+
+
+def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
+    """Returns the ends of the intervals between neighbouring locations that have weight, some of them empty."""
+    counts = (p > 0) | (q > 0)
+    knots = jnp.sort(jnp.where(counts, locations, jnp.max(jnp.where(counts, locations, -jnp.inf))))
+    return knots[:-1], knots[1:]
+
+
+def _panels_of(locations: Array) -> int:
+    """Returns how many panels of a piece an interval has."""
+    return max(PANELS // (np.shape(locations)[-1] - 1), 1)
+
+
+@jax.jit
+def _nodes(s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array) -> tuple[Array, Array]:
+    """Returns nodes and the logs of their weights, the atoms last."""
+    (left, right), count = _between(locations, p, q), _panels_of(locations)
+    of_interval = jax.vmap(lambda left, width: panels(left, width, index, count))
+    x, log_weight = (v.reshape(-1) for v in of_interval(left, (right - left) / (count * pieces)))
+    atom = jnp.where(index == 0, jnp.log(s), -jnp.inf)
+    return jnp.concatenate([x, left[:1], right[-1:]]), jnp.concatenate([log_weight, atom[None], atom[None]])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pairs of mixtures of shifted noise: Laplace, subsampled Laplace, replacement, mixtures of Gaussians.
+# ----------------------------------------------------------------------------------------------------
 
 NOISES: dict[str, Noise] = {"gaussian": GaussianNoise(), "laplace": LaplaceNoise()}
 
@@ -157,7 +1014,7 @@ class ShiftedNoisePair(DominatingPair):
 
     def boundary_error(self, largest: Array) -> Array:
         # The loss as computed errs by e. An edge has a computed loss of at most the one asked for, and either above it
-        # less the gap, or with a point above it within 4u |x| (:mod:`.inversion`), over which it rises by slope times
+        # less the gap, or with a point above it within 4u |x| (:func:`invert`), over which it rises by slope times
         # that: off by e plus the larger of both. A flat loss has no slope: there an error in x costs nothing.
         s, _, _, _ = self._fields()
         low, high = self._ends()

@@ -6,7 +6,7 @@ pi. Tilted by t + iw the halves are B (M/B)^(1+t+iw) and B (M/B)^-(t+iw). With a
 at most its value at Re u, and 1 - 4 a (1-a) sin(theta/2)^2 times that, squared; its argument is that of 1 - a + a e^(i
 theta), which grows with a.
 
-The rule of :mod:`.panels` errs relative to a half's largest density, which its own moment bounds, because it does not
+The rule of :mod:`.shifted_noise` errs relative to a half's largest density, which its own moment bounds: it does not
 fall too fast to the right.
 
 * Laplace noise, which ends at x = 2 with atoms of twice the density in u: the logarithm's slopes are at most k = t a +
@@ -30,22 +30,30 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.law import Law, Nodes, in_float64_only, tilted
-from jaxacct.dominating_pairs.moments import log_excess, log_moment, reflected
-from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
-from jaxacct.dominating_pairs.panels import (
+from jaxacct.dominating_pairs.pair import (
+    CellMasses,
+    DominatingPair,
+    Law,
+    Nodes,
+    in_float64_only,
+    log_excess,
+    log_moment,
+    reflected,
+    tilted,
+)
+from jaxacct.dominating_pairs.shifted_noise import (
     CELLS,
     LARGEST_POWER,
     THETAS,
     Ellipses,
     PanelLaw,
+    ShiftedNoisePair,
     argument,
     log_decay,
     log_shrinkage,
     panels,
     stretches,
 )
-from jaxacct.dominating_pairs.shifted_noise import ShiftedNoisePair
 from jaxacct.precision import as_float64, log_complement
 from jaxacct.pytrees import register_dataclass
 

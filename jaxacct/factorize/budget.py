@@ -12,10 +12,7 @@ from jaxacct import calibrate, validation
 from jaxacct.calibrate import Calibrated
 from jaxacct.factorize.optimize import banded_toeplitz, error
 from jaxacct.mechanisms import MatrixMechanism, Relation
-from jaxacct.strategies.errors import PREFIX_SUMS, Workload
-from jaxacct.strategies.participation import CyclicPoisson, Participation
-from jaxacct.strategies.strategy import Strategy
-from jaxacct.strategies.toeplitz import BandedToeplitz
+from jaxacct.strategies.strategy import PREFIX_SUMS, BandedToeplitz, CyclicPoisson, Participation, Strategy, Workload
 
 SLACK = 2.0**-49
 """What is added to the noise, relatively, for the roundings of it that :class:`.MatrixMechanism` takes off."""

@@ -14,11 +14,18 @@ from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.precision import in_float64
-from jaxacct.strategies.errors import PREFIX_SUMS, Workload, squared_errors
-from jaxacct.strategies.participation import Participation
-from jaxacct.strategies.pattern import Pattern
-from jaxacct.strategies.strategy import Strategy
-from jaxacct.strategies.toeplitz import BandedToeplitz, BufferedToeplitz, Toeplitz, square_root
+from jaxacct.strategies.strategy import (
+    PREFIX_SUMS,
+    BandedToeplitz,
+    BufferedToeplitz,
+    Participation,
+    Pattern,
+    Strategy,
+    Toeplitz,
+    Workload,
+    square_root,
+    squared_errors,
+)
 
 ITERATIONS, TOLERANCE = 200, 1e-6
 """Most iterations of L-BFGS, and the gradient of the error's logarithm at which it ends. From there the error may fall
@@ -125,7 +132,7 @@ def _scaled(column: np.ndarray, pattern: Pattern) -> BandedToeplitz:
 
 
 def _squared_sensitivity(strategy: Toeplitz, pattern: Pattern) -> Array:
-    """Returns what :func:`.sensitivity.of_toeplitz` finds for coefficients that do not increase; differentiable."""
+    """Returns what :func:`.strategy.of_toeplitz` finds for coefficients that do not increase; differentiable."""
     impulse = jnp.eye(pattern.steps, 1)[:, 0]
     column = jnp.abs(strategy.multiply(impulse))
     starts = range(0, pattern.most * pattern.separation, pattern.separation)

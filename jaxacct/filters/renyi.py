@@ -31,9 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.convert.kernels import float64_leaf
-from jaxacct.convert.orders import Orders
-from jaxacct.convert.renyi import ToEpsilon
+from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.precision import as_float64, in_float64, outside

@@ -61,7 +61,7 @@ def rounding_of_moments(terms: Any, nodes: Any, t: Array, slope: Array, near: Ar
 
     Args:
         terms: of the value, and of the slope, (J,) each.
-        nodes: what :class:`jaxacct.dominating_pairs.law.Nodes` has.
+        nodes: what :class:`jaxacct.dominating_pairs.pair.Nodes` has.
         t (): the order.
         slope (): as computed.
         near (): whether the moment is near 1, and a sum of such terms.

@@ -1,43 +1,540 @@
-"""Programs of float64, run in pairs of float32: each operation of a traced program becomes that of :class:`Wide`.
+"""The order in which a traced program is worked off: what is the same of many numbers is done to all of them at once.
 
-So a formula is written once, in ``jax.numpy``, and its certificate with it: only the unit of roundoff is another
-(:mod:`jaxacct.arithmetic`), and it is asked for while the program is traced. Operations that nobody has written here
-are refused by name: nothing falls back to the device's own float64.
+A sum of two pairs is sixty operations of float32, and a logarithm two hundred; a device compiles them anew at every
+place. So a program is first made one list of steps: calls are taken apart, what is done twice is done once, what rests
+on numbers of the host alone is computed there. Then steps wait for others of their kind as long as something else can
+be done, and those that have met are one step, of their numbers side by side. The numbers are the same to the last bit.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jaxtyping import Array, Bool
 
 from jaxacct import arithmetic
-from jaxacct.float_pairs import checked, conversions, rough, wide
-from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex
-from jaxacct.float_pairs.rough import ROUGH
-from jaxacct.float_pairs.schedule import (
-    CHEAP,
-    SMALL,
-    Known,
-    Plan,
-    Side,
-    Step,
-    alone,
-    constant_of,
-    in_turn,
-    planned,
-    together,
-)
-from jaxacct.float_pairs.wide import Wide
+from jaxacct.float_pairs import checked, sums, wide
+from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex, Params, Rule, beside_constant
+from jaxacct.float_pairs.pair import Single, bits, from_bits, power_of_two
+from jaxacct.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
 from jaxacct.jaxprs import scan_counts
 
-NUMBERS = (Wide, Complex, rough.Rough)
+WIDE_DTYPE = np.dtype(np.float64)
+
+CALLS = {
+    "jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+    "closed_call": "call_jaxpr", "custom_vmap_call": "call",
+}  # fmt: skip
+"""Operations that are programs within a program, and the parameters that those are."""
+
+FOLDED: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "sqrt": np.sqrt,
+    "log": np.log, "exp": np.exp,
+}  # fmt: skip
+"""Of single numbers of the host, right to a unit of float64."""
+
+COSTS = {
+    "mul": 54, "add": 57, "sub": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280,
+    "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680,
+    "turned": 720, "erf": 810, "erfc": 820, "lower_tail": 820,
+}  # fmt: skip
+"""What is done to many at once, and how many operations it takes, about."""
+
+CHEAP = ("mul", "add", "sub")
+"""Of these what costs no more than moving many numbers: only few are done at once."""
+
+SMALL = 64
+"""Numbers up to which shapes do not matter: what is longer is done at once with what has its shape."""
+
+
+class Known(NamedTuple):
+    """Numbers of the host."""
+
+    value: np.ndarray
+
+
+class Step(NamedTuple):
+    """One operation."""
+
+    equation: JaxprEqn
+    name: str
+    inputs: tuple[Any, ...]
+    """Each the number of a value, or :class:`Known`."""
+    outputs: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first result."""
+        return _typed(self.equation.outvars[0]).shape
+
+    @property
+    def operands(self) -> list[Any]:
+        """Shapes and types of what the inputs are."""
+        return [_typed(variable) for variable in self.equation.invars]
+
+
+def _typed(variable: Any) -> Any:
+    return variable.aval
+
+
+class Plan(NamedTuple):
+    """A program without programs within it, but for loops and branches."""
+
+    steps: list[Step]
+    constants: list[tuple[int, Any]]
+    """Numbers of values, and what these are."""
+    arguments: list[int]
+    results: list[Any]
+
+
+def planned(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
+    """Returns a program as a list; its own constants come first among the arguments.
+
+    Args:
+        program: any.
+        whole: of an equation that is a program, whether it is one operation all the same.
+    """
+    plan = _Planning(whole)
+    arguments = [plan.fresh() for _ in (*program.constvars, *program.invars)]
+    results = plan.inlined(program, arguments)
+    needed, kept = {atom for atom in results if isinstance(atom, int)}, []
+    for step in reversed(plan.steps):
+        if step.equation.effects or not needed.isdisjoint(step.outputs):
+            needed.update(atom for atom in step.inputs if isinstance(atom, int))
+            kept.append(step)
+    constants = [(number, value) for number, value in plan.constants if number in needed]
+    return Plan(kept[::-1], constants, arguments, results)
+
+
+class _Planning:
+    def __init__(self, whole: Callable[[JaxprEqn], bool]) -> None:
+        self.whole, self.numbers = whole, itertools.count()
+        self.steps: list[Step] = []
+        self.constants: list[tuple[int, Any]] = []
+        self.done: dict[Any, tuple[int, ...]] = {}
+
+    def fresh(self) -> int:
+        return next(self.numbers)
+
+    def inlined(self, program: Jaxpr, arguments: Sequence[Any]) -> list[Any]:
+        """Appends the steps of a program of known arguments, its constants first; returns its results."""
+        values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
+
+        def read(atom: Any) -> Any:
+            return Known(np.asarray(atom.val, _typed(atom).dtype)) if isinstance(atom, Literal) else values[atom]
+
+        for equation in program.eqns:
+            inputs = tuple(map(read, equation.invars))
+            inner = CALLS.get(equation.primitive.name)
+            if inner is not None and not self.whole(equation):
+                closed, constants = equation.params[inner], []
+                for const in closed.consts:
+                    constants.append(self.fresh())
+                    self.constants.append((constants[-1], const))
+                found = self.inlined(closed.jaxpr, [*constants, *inputs])
+            else:
+                found = list(self.step(equation, inputs))
+            values.update(zip(equation.outvars, found, strict=True))
+        return [read(atom) for atom in program.outvars]
+
+    def step(self, equation: JaxprEqn, inputs: tuple[Any, ...]) -> Sequence[Any]:
+        """Returns the results of one operation, done only if it was not before and is not the host's."""
+        name = equation.params["name"] if equation.primitive.name in CALLS else equation.primitive.name
+        shape, dtype = (getattr(equation.outvars[0].aval, key, None) for key in ("shape", "dtype"))
+        folded = FOLDED.get(name)
+        if folded and shape == () and dtype == WIDE_DTYPE and all(isinstance(atom, Known) for atom in inputs):
+            with np.errstate(all="ignore"):
+                return [Known(np.asarray(folded(*(atom.value for atom in inputs)), WIDE_DTYPE))]
+        # Programs, of loops and branches, are told apart by their identity.
+        key = name, tuple(sorted(equation.params.items())), tuple(map(_key, inputs))
+        is_known = not equation.effects and _is_hashable(key)
+        if is_known and key in self.done:
+            return self.done[key]
+        outputs = tuple(self.fresh() for _ in equation.outvars)
+        self.steps.append(Step(equation, name, inputs, outputs))
+        if is_known:
+            self.done[key] = outputs
+        return outputs
+
+
+def _is_hashable(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+def _key(atom: Any) -> Any:
+    return (str(atom.value.dtype), atom.value.shape, atom.value.tobytes()) if isinstance(atom, Known) else atom
+
+
+class Side(NamedTuple):
+    """Where a value stands among others of its kind: from one row on so many rows of ``among``."""
+
+    among: Any
+    first: int
+    rows: int
+    shape: tuple[int, ...]
+
+
+def alone(side: Side) -> Any:
+    """Returns the value by itself."""
+
+    def cut(part: Any) -> Any:
+        return jax.lax.slice_in_dim(part, side.first, side.first + side.rows).reshape(side.shape)
+
+    return jax.tree.map(cut, side.among)
+
+
+def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[Any], Any]) -> Any:
+    """Returns values of one kind as rows; those of small ones are their numbers.
+
+    Args:
+        values: each a :class:`Side`, :class:`Known`, or numbers by themselves.
+        shape: of one row.
+        inward: makes numbers of the host numbers of this arithmetic.
+    """
+    pieces: list[Any] = []
+    for value in values:
+        last = pieces[-1] if pieces else None
+        if isinstance(value, Known):
+            rows = Known(value.value.reshape(-1, *shape))
+            pieces[len(pieces) - isinstance(last, Known) :] = [
+                Known(np.concatenate([last.value, rows.value])) if isinstance(last, Known) else rows
+            ]
+        elif isinstance(value, Side) and isinstance(last, Side) and last.among is value.among:
+            if last.first + last.rows == value.first:
+                pieces[-1] = last._replace(rows=last.rows + value.rows)
+            else:
+                pieces.append(value)
+        else:
+            pieces.append(value)
+
+    def rows_of(piece: Any) -> Any:
+        if isinstance(piece, Known):
+            return inward(piece.value)
+        if isinstance(piece, Side):
+            first, last = piece.first, piece.first + piece.rows
+            whole = first == 0 and last == jax.tree.leaves(piece.among)[0].shape[0]
+            return piece.among if whole else jax.tree.map(
+                lambda part: jax.lax.slice_in_dim(part, first, last), piece.among
+            )  # fmt: skip
+        return jax.tree.map(lambda part: part.reshape(-1, *shape), piece)
+
+    found = [rows_of(piece) for piece in pieces]
+    return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
+
+
+def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
+    """Returns what a step of two operands does with the one that is no constant, and that one, where that is known."""
+    if len(step.inputs) != 2 or getattr(step.operands[0], "dtype", None) != WIDE_DTYPE:
+        return None
+    for place, atom in enumerate(step.inputs):
+        other = step.inputs[1 - place]
+        if isinstance(atom, Known) and atom.value.size == 1 and not isinstance(other, Known):
+            done = beside_constant(step.name, float(atom.value.reshape(())), place == 1)
+            if done is not None and step.operands[1 - place].shape == step.shape:
+                return done, other
+    return None
+
+
+def kind_of(step: Step) -> Any:
+    """Returns what steps that can be done at once have in common, None where a step is done by itself."""
+    name, shape = step.name, step.shape
+    if name not in COSTS or any(getattr(operand, "dtype", None) != WIDE_DTYPE for operand in step.operands):
+        return None
+    size = math.prod(shape)
+    if not size or constant_of(step) is not None or (name in CHEAP and size > SMALL):
+        return None
+    of_calls = "" if step.equation.primitive.name in CALLS else str(step.equation.params)
+    return name, of_calls, () if size <= SMALL else shape
+
+
+def in_turn(plan: Plan) -> Any:
+    """Yields the steps of a plan as lists that are done at once, each after what it needs.
+
+    What can be done at once waits for others as long as anything else can be done: first for what cannot, then for all
+    of a kind to be ready, then for what is cheaper.
+    """
+    kinds = [kind_of(step) for step in plan.steps]
+    left, makers = Counter(kinds), {out: i for i, step in enumerate(plan.steps) for out in step.outputs}
+    users: list[list[int]] = [[] for _ in plan.steps]
+    missing = []
+    for i, step in enumerate(plan.steps):
+        needed = {makers[atom] for atom in step.inputs if isinstance(atom, int) and atom in makers}
+        missing.append(len(needed))
+        for maker in needed:
+            users[maker].append(i)
+    single: list[int] = []
+    ready: dict[Any, list[int]] = {}
+
+    def enter(i: int) -> None:
+        single.append(i) if kinds[i] is None else ready.setdefault(kinds[i], []).append(i)
+
+    def after(done: Sequence[int]) -> None:
+        for i in done:
+            for user in users[i]:
+                missing[user] -= 1
+                if not missing[user]:
+                    enter(user)
+
+    for i, count in enumerate(missing):
+        if not count:
+            enter(i)
+    while single or ready:
+        if single:
+            chosen, single[:] = sorted(single), []
+            for i in chosen:
+                yield None, [plan.steps[i]]
+        else:
+            kind = min(ready, key=lambda kind: (len(ready[kind]) < left[kind], COSTS[kind[0]], kind[1:]))
+            chosen = ready.pop(kind)
+            left[kind] -= len(chosen)
+            yield kind, [plan.steps[i] for i in chosen]
+        after(chosen)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Guesses: one float32 number with an exponent beside it, for what decides where something is computed, not what it is.
+#
+# Some six digits, and the range of :mod:`jaxacct.float_pairs.wide`. No bound rests on it: quotients, roots and
+# functions are as good as the device's, and products and sums may be fused. What is not written here is done in pairs,
+# and rounded.
+# ----------------------------------------------------------------------------------------------------
+
+
+class Rough(NamedTuple):
+    """Numbers (...): ``high 2^exponent``, as of :class:`Wide` without the low parts."""
+
+    high: Single
+    exponent: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the numbers."""
+        return self.high.shape
+
+
+def of_wide(x: Any) -> Any:
+    """Returns numbers rounded to float32; what is not of pairs as it is."""
+    return Rough(x.high, x.exponent) if isinstance(x, Wide) else x
+
+
+def to_wide(x: Any) -> Any:
+    """Returns rough numbers as pairs, exactly; what is not rough as it is."""
+    return Wide(x.high, jnp.zeros_like(x.high), x.exponent) if isinstance(x, Rough) else x
+
+
+def normal(high: Single, exponent: Array | int) -> Rough:
+    """Returns ``high 2^exponent``, for high parts that are 0, inf, NaN or between 2^-120 and 2^120."""
+    field = (bits(high) >> 23) & 0xFF
+    special = field == 255
+    found = exponent + (field - 127)
+    under = (field == 0) | (found < -LARGEST)
+    over = special | ((found > LARGEST) & ~under)
+    factor = jnp.where(over, np.float32(np.inf), from_bits(jnp.maximum(254 - field, 1) << 23))
+    return Rough(
+        jnp.where(under, np.float32(0), high * factor), jnp.where(over, INFINITE, jnp.where(under, NOTHING, found))
+    )
+
+
+def _aligned(x: Rough, exponent: Array) -> Single:
+    return x.high * power_of_two(jnp.maximum(x.exponent - exponent, -126))
+
+
+def plain(x: Rough, least: int = -120, most: int = 120) -> Single:
+    """Returns the float32 numbers, of exponents between these; those beyond are brought there."""
+    return x.high * power_of_two(jnp.clip(x.exponent, least, most))
+
+
+def add(x: Rough, y: Rough) -> Rough:
+    """Returns x + y."""
+    exponent = jnp.maximum(x.exponent, y.exponent)
+    return normal(_aligned(x, exponent) + _aligned(y, exponent), exponent)
+
+
+def negative(x: Rough) -> Rough:
+    """Returns -x."""
+    return Rough(-x.high, x.exponent)
+
+
+def multiply(x: Rough, y: Rough) -> Rough:
+    """Returns x y."""
+    return normal(x.high * y.high, x.exponent + y.exponent)
+
+
+def divide(x: Rough, y: Rough) -> Rough:
+    """Returns x / y."""
+    return normal(x.high / y.high, x.exponent - y.exponent)
+
+
+def square_root(x: Rough) -> Rough:
+    """Returns the root; NaN below 0."""
+    odd = x.exponent & 1
+    return normal(jnp.sqrt(x.high * power_of_two(odd)), (x.exponent - odd) >> 1)
+
+
+def select(which: Bool[Array, " ..."], yes: Rough, no: Rough) -> Rough:
+    """Returns ``yes`` where ``which`` holds, else ``no``."""
+    return Rough(jnp.where(which, yes.high, no.high), jnp.where(which, yes.exponent, no.exponent))
+
+
+def less(x: Rough, y: Rough) -> Bool[Array, " ..."]:
+    """Returns whether x < y."""
+    a, b = wide.order(x), wide.order(y)
+    return ((a < b) | ((a == b) & (x.high < y.high))) & ~(jnp.isnan(x.high) | jnp.isnan(y.high))
+
+
+def equal(x: Rough, y: Rough) -> Bool[Array, " ..."]:
+    """Returns whether x == y."""
+    return (x.high == y.high) & (x.exponent == y.exponent)
+
+
+def exp(x: Rough) -> Rough:
+    """Returns e^x: k ln 2 is taken away in parts of which products with k are exact."""
+    value = plain(x, -100, 13)
+    k = lax.round(value * np.float32(1 / math.log(2)), lax.RoundingMethod.TO_NEAREST_EVEN)
+    first = np.float32(math.floor(math.log(2) * 2**11) / 2**11)
+    rest = jnp.exp((value - k * first) - k * np.float32(math.log(2) - float(first)))
+    at_end = x.exponent == INFINITE
+    limit = jnp.where(x.high < 0, 0.0, x.high)
+    # No whole number is inf, and what a device makes of it may be any.
+    return normal(jnp.where(at_end, limit, rest), jnp.where(at_end, 0, k).astype(jnp.int32))
+
+
+def log(x: Rough) -> Rough:
+    """Returns log x, of numbers between the roots of 1/2 and 2 and their exponents."""
+    large = x.high > np.float32(math.sqrt(2))
+    e = (x.exponent + large.astype(jnp.int32)).astype(jnp.float32)
+    near = jnp.log1p(jnp.where(large, x.high / 2, x.high) - 1)
+    ends = (x.high <= 0) | (x.exponent == INFINITE)
+    return normal(jnp.where(ends, jnp.log(x.high), e * np.float32(math.log(2)) + near), 0)
+
+
+def log1p(x: Rough) -> Rough:
+    """Returns log(1 + x)."""
+    near = normal(jnp.log1p(plain(x, -120, 0)), 0)
+    one = Rough(jnp.ones_like(x.high), jnp.zeros_like(x.exponent))
+    return select(x.exponent < -30, x, select(x.exponent < -2, near, log(add(x, one))))
+
+
+def expm1(x: Rough) -> Rough:
+    """Returns e^x - 1."""
+    near = normal(jnp.expm1(plain(x, -120, -1)), 0)
+    less_one = Rough(jnp.full_like(x.high, -1), jnp.zeros_like(x.exponent))
+    return select(x.exponent < -30, x, select(x.exponent < -1, near, add(exp(x), less_one)))
+
+
+def lower_tail(z: Rough) -> Rough:
+    """Returns Phi(z) for z <= 0, e^(-z^2/2) times a rational function of z: to 1e-5 (Abramowitz and Stegun, 26.2.16),
+    and far out to a third of itself.
+    """
+    size = -plain(z, -60, 20)
+    t = 1 / (1 + np.float32(0.33267) * size)
+    factor = t * (np.float32(0.4361836) + t * (np.float32(-0.1201676) + t * np.float32(0.9372980)))
+    square = multiply(z, z)
+    return multiply(normal(factor * np.float32(1 / math.sqrt(2 * math.pi)), 0), exp(negative(_halved(square))))
+
+
+def _halved(x: Rough) -> Rough:
+    return normal(x.high / 2, x.exponent)
+
+
+def total(params: Params, x: Rough) -> Rough:
+    """Returns the sums over some axes."""
+    axes = tuple(params["axes"])
+    largest = jnp.max(x.exponent, axes, keepdims=True)
+    return normal(jnp.sum(_aligned(x, largest), axes), jnp.squeeze(largest, axes))
+
+
+def largest_over(params: Params, x: Rough) -> Rough:
+    """Returns the largest numbers over some axes."""
+    axes = tuple(params["axes"])
+    order = wide.order(x)
+    first = jnp.max(order, axes, keepdims=True)
+    high = jnp.max(jnp.where((order == first) | jnp.isnan(x.high), x.high, -jnp.inf), axes)
+    exponent = jnp.max(jnp.where(order == first, x.exponent, NOTHING), axes)
+    return Rough(high, jnp.where(jnp.isfinite(high), exponent, INFINITE))
+
+
+def _running(params: Params, x: Rough) -> Rough:
+    found = lax.associative_scan(add, x, axis=params["axis"], reverse=params["reverse"])
+    return Rough(*found)
+
+
+def _product_of_matrices(params: Params, x: Rough, y: Rough) -> Rough:
+    def summed(products: Rough, axes: Any) -> Rough:
+        return total({"axes": axes}, products)
+
+    return sums.products_summed(x, y, params["dimension_numbers"], multiply, summed)
+
+
+def _plain(function: Callable[..., Any]) -> Rule:
+    return lambda params, *args: function(*args)
+
+
+def _whole_power(params: Params, x: Rough) -> Rough:
+    power = functools.reduce(multiply, [x] * abs(params["y"]))
+    one = Rough(jnp.ones_like(x.high), jnp.zeros_like(x.exponent))
+    return divide(one, power) if params["y"] < 0 else power
+
+
+ROUGH: dict[str, Rule] = {
+    "add": _plain(add),
+    "add_any": _plain(add),
+    "sub": lambda params, x, y: add(x, negative(y)),
+    "mul": _plain(multiply),
+    "div": _plain(divide),
+    "neg": _plain(negative),
+    "abs": lambda params, x: Rough(jnp.abs(x.high), x.exponent),
+    "max": lambda params, x, y: select(less(x, y) | jnp.isnan(y.high), y, x),
+    "min": lambda params, x, y: select(less(y, x) | jnp.isnan(y.high), y, x),
+    "square": lambda params, x: multiply(x, x),
+    "sqrt": _plain(square_root),
+    "integer_pow": _whole_power,
+    "is_finite": lambda params, x: x.exponent < INFINITE,
+    "eq": _plain(equal),
+    "ne": lambda params, x, y: ~equal(x, y),
+    "lt": _plain(less),
+    "le": lambda params, x, y: less(x, y) | equal(x, y),
+    "gt": lambda params, x, y: less(y, x),
+    "ge": lambda params, x, y: less(y, x) | equal(x, y),
+    "exp": _plain(exp),
+    "exp2": lambda params, x: exp(multiply(x, normal(jnp.float32(math.log(2)), 0))),
+    "log": _plain(log),
+    "log1p": _plain(log1p),
+    "expm1": _plain(expm1),
+    "pow": lambda params, x, y: exp(multiply(log(x), y if isinstance(y, Rough) else normal(y.astype(jnp.float32), 0))),
+    "reduce_sum": total,
+    "reduce_max": largest_over,
+    "reduce_min": lambda params, x: negative(largest_over(params, negative(x))),
+    "cumsum": _running,
+    "dot_general": _product_of_matrices,
+    "lower_tail": _plain(lower_tail),
+}
+"""What operations are of rough numbers."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Programs of float64, run in pairs of float32: each operation of a traced program becomes that of :class:`Wide`.
+#
+# So a formula is written once, in ``jax.numpy``, and its certificate with it: only the unit of roundoff is another
+# (:mod:`jaxacct.arithmetic`), and it is asked for while the program is traced. Operations that nobody has written here
+# are refused by name: nothing falls back to the device's own float64.
+# ----------------------------------------------------------------------------------------------------
+
+NUMBERS = (Wide, Complex, Rough)
 ROUGHLY = "roughly_done"
 
 FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
@@ -48,7 +545,7 @@ def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
 
     It is traced anew, in the context that makes its certificates count pairs' roundings. To be called with float64
     enabled; numbers come and go as float64, which is where a device that lacks it rounds once more
-    (:func:`jaxacct.float_pairs.conversions.to_float64`).
+    (:func:`jaxacct.float_pairs.wide.to_float64`).
 
     Args:
         function: of arrays, to a pytree of arrays.
@@ -83,7 +580,7 @@ def _inward(value: Any) -> Any:
     if dtype != FLOAT64:
         return value
     if isinstance(value, jax.core.Tracer):
-        return conversions.of_array(value)
+        return wide.of_array(value)
     return wide.constant(np.asarray(value, np.float64))
 
 
@@ -97,7 +594,7 @@ def _outward(value: Any) -> Any:
     return _to_float64(value) if isinstance(value, Wide) else value
 
 
-_to_float64 = jax.jit(conversions.to_float64)
+_to_float64 = jax.jit(wide.to_float64)
 
 
 def _dtype(atom: Any) -> Any:
@@ -130,7 +627,7 @@ class _Interpreter:
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns what a guess comes to."""
-        return [rough.to_wide(value) for value in _Rough().called(program, [rough.of_wide(arg) for arg in args])]
+        return [to_wide(value) for value in _Rough().called(program, [of_wide(arg) for arg in args])]
 
     def called(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns what a traced program comes to."""
@@ -306,19 +803,19 @@ class _Rough(_Interpreter):
 
     def inward(self, value: Any) -> Any:
         """Returns constants as rough numbers."""
-        return rough.of_wide(_inward(value))
+        return of_wide(_inward(value))
 
     def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
         """Each step by itself: they are short."""
         for step in plan.steps:
             found = self.result(step.equation, [read(atom) for atom in step.inputs])
-            values.update(zip(step.outputs, map(rough.of_wide, found), strict=True))
+            values.update(zip(step.outputs, map(of_wide, found), strict=True))
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
         """Returns what a rule makes of rough numbers; one of pairs, where there is none for them."""
         own = ROUGH.get(name)
         if own is None:
-            return super().computed(name, params, rule, [rough.to_wide(arg) for arg in args])
+            return super().computed(name, params, rule, [to_wide(arg) for arg in args])
         return [own(params, *args)]
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxacct.float_pairs import conversions, functions, kernel_functions, normal, sums, transform, trigonometric, wide
+from jaxacct.float_pairs import functions, sums, tiles, wide
 from jaxacct.float_pairs.wide import Wide
 
 Params = dict[str, Any]
@@ -26,7 +26,7 @@ MOVING = frozenset(
 """Operations that move numbers about and do not look at them: done to each part by itself."""
 
 
-WHOLE: dict[str, Callable[..., Any]] = kernel_functions.WHOLE
+WHOLE: dict[str, Callable[..., Any]] = tiles.WHOLE
 """Functions of the kernel that are jitted by these names and have forms of their own for pairs."""
 
 
@@ -42,7 +42,7 @@ def _plain(function: Callable[..., Any]) -> Rule:
 
 
 def _ordinary(value: Any) -> Wide:
-    return value if isinstance(value, Wide) else conversions.of_array(value)
+    return value if isinstance(value, Wide) else wide.of_array(value)
 
 
 def _convert(params: Params, value: Any) -> Any:
@@ -52,8 +52,8 @@ def _convert(params: Params, value: Any) -> Any:
     if dtype == np.bool_:
         return value.high != 0
     if np.issubdtype(dtype, np.integer):
-        return conversions.to_whole(value, dtype)
-    return conversions.to_float32(value).astype(dtype)
+        return wide.to_whole(value, dtype)
+    return wide.to_float32(value).astype(dtype)
 
 
 def _whole_power(params: Params, x: Wide) -> Wide:
@@ -73,7 +73,7 @@ def _whole_power(params: Params, x: Wide) -> Wide:
 
 
 def _sign(params: Params, x: Wide) -> Wide:
-    return conversions.single(jnp.sign(x.high))
+    return wide.single(jnp.sign(x.high))
 
 
 def _remainder(params: Params, x: Wide, y: Wide) -> Wide:
@@ -120,7 +120,7 @@ def _cummin(params: Params, x: Wide) -> Wide:
 def _reduce_precision(params: Params, x: Wide) -> Wide:
     if (params["exponent_bits"], params["mantissa_bits"]) != (8, 23):
         raise NotImplementedError("of reductions of precision pairs know that to float32.")
-    return conversions.single(conversions.to_float32(x))
+    return wide.single(wide.to_float32(x))
 
 
 def _sort(params: Params, *args: Any) -> list[Any]:
@@ -143,9 +143,9 @@ def _fft(params: Params, x: Any) -> Any:
     if len(lengths) != 1:
         raise NotImplementedError("of transforms pairs know those along one axis.")
     if kind == lax.FftType.RFFT:
-        return Complex(*transform.rfft(x))
+        return Complex(*sums.rfft(x))
     if kind == lax.FftType.IRFFT:
-        return transform.irfft(x.real, x.imaginary, lengths[0])
+        return sums.irfft(x.real, x.imaginary, lengths[0])
     raise NotImplementedError(f"of transforms pairs know those of real numbers, not {kind}.")
 
 
@@ -209,7 +209,7 @@ REAL: dict[str, Rule] = {
     "le_to": _plain(wide.less_or_equal),
     "convert_element_type": _convert,
     "reduce_precision": _reduce_precision,
-    "iota": lambda params: conversions.steps(params["shape"], params["dimension"]),
+    "iota": lambda params: wide.steps(params["shape"], params["dimension"]),
     "exp": _plain(functions.exp),
     "exp2": _plain(functions.exp2),
     "expm1": _plain(functions.expm1),
@@ -218,11 +218,11 @@ REAL: dict[str, Rule] = {
     "logistic": _plain(functions.logistic),
     "tanh": _plain(functions.tanh),
     "pow": lambda params, x, y: functions.power(x, _ordinary(y)),
-    "sin": _plain(trigonometric.sin),
-    "cos": _plain(trigonometric.cos),
-    "atan2": _plain(trigonometric.atan2),
-    "erf": _plain(normal.erf),
-    "erfc": _plain(normal.erfc),
+    "sin": _plain(functions.sin),
+    "cos": _plain(functions.cos),
+    "atan2": _plain(functions.atan2),
+    "erf": _plain(functions.erf),
+    "erfc": _plain(functions.erfc),
     "reduce_sum": _reduce_sum,
     "reduce_max": _reduce_max,
     "reduce_min": _reduce_min,

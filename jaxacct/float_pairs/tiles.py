@@ -25,6 +25,11 @@ not known, or an angle of a tile above three million, results are NaN.
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from math import factorial
 from typing import Any
 
 import jax
@@ -33,11 +38,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int8, Int32
 
-from jaxacct.float_pairs import conversions, pair, wide
-from jaxacct.float_pairs.pair import Pair, Single, bits, power_of_two
-from jaxacct.float_pairs.sums import cut, joined
-from jaxacct.float_pairs.transform import ComplexPair, add, multiply
-from jaxacct.float_pairs.trigonometric import sine_and_cosine
+from jaxacct.float_pairs import functions, pair, wide
+from jaxacct.float_pairs.functions import parts, rounded, sine_and_cosine
+from jaxacct.float_pairs.pair import LEAST, Pair, Single, bits, halves, power_of_two, product, quick_two_sum
+from jaxacct.float_pairs.sums import ComplexPair, add, cut, joined, multiply
 from jaxacct.float_pairs.wide import Wide
 
 TILE = 8
@@ -55,7 +59,7 @@ POWERS = 8
 BIAS = 0x808080
 """128 for each of three digits: with these added, digits from -128 are bytes."""
 
-LEAST = 2.0**-64
+LEAST_TILE = 2.0**-64
 """Of the largest weight, that the largest product with an angle must come to."""
 
 
@@ -69,7 +73,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
     w, once = wide.aligned(weights, top[:, None]), _turn(angles)
     # No product exceeds this times its frequency.
     most = jnp.max(w.high * jnp.abs(_plain(angles).high), axis=1) * np.float32(1 + 2.0**-10)
-    known = jnp.all(jnp.isfinite(w.high + once.real.high), axis=1) & ((most == 0) | (most >= np.float32(LEAST)))
+    known = jnp.all(jnp.isfinite(w.high + once.real.high), axis=1) & ((most == 0) | (most >= np.float32(LEAST_TILE)))
     # Of 1 to 8 times the angle, and of 0 to 7 times: (lanes, 8, n).
     turns = jax.tree.map(lambda part: part[:, None], once)
     for _ in range(3):
@@ -98,7 +102,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
         return sums, add(add(multiply(turn, step), turn), weighed_step), is_known
 
     def group(i: Array, sums: Wide) -> Wide:
-        fresh = _turn(wide.multiply(conversions.single(_frequency(first + GROUP * i)[:, None]), angles))
+        fresh = _turn(wide.multiply(wide.single(_frequency(first + GROUP * i)[:, None]), angles))
         is_known = known & jnp.all(jnp.isfinite(fresh.real.high), axis=1)
         end = jnp.minimum(GROUP * (i + 1), last)
         return lax.fori_loop(GROUP * i, end, tile, (sums, _weighed(w, fresh), is_known))[0]
@@ -217,3 +221,114 @@ def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
     whole = [first >> 12, first & 0xFFF, second & 0xFFFF, last & 0xFFFF]
     found = joined([part.astype(jnp.float32) * 2.0**-s for part, s in zip(whole, (9, 21, 37, 53), strict=True)])
     return wide.normal(found, (exponent + top)[None, None])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Functions of the kernel in forms of their own for pairs, by the names that they are traced by.
+#
+# Operation by operation a Taylor series of thirteen terms in pairs takes thousands of instructions; but what a term
+# needs not contribute to the last bit needs no pair.
+# ----------------------------------------------------------------------------------------------------
+
+PAIRED = 7
+"""Terms of the series of e^x - 1 - x that are pairs; the next is at most 2^-24 of the first."""
+
+
+@functools.cache
+def _remainders() -> tuple[list[list[np.float32]], list[np.float32]]:
+    """Returns 2/(n + 2)!: in two parts each, and further ones; what is left out is below 2^-57."""
+    every = [Fraction(2, factorial(n + 2)) for n in range(14)]
+    return [parts(value, 24, 24) for value in every[:PAIRED]], [rounded(value) for value in every[PAIRED:]]
+
+
+def _onto(constant: np.float32, t: Single) -> Pair:
+    """Returns the sum with a larger constant, exactly: the maximum keeps XLA from taking (t + c) - c for t."""
+    total = jnp.maximum(t + constant, LEAST)
+    return Pair(total, t - (total - constant))
+
+
+def exp_remainder(x: Wide, expm1_x: Wide) -> list[Wide]:
+    """Returns e^x - 1 - x, given e^x - 1, within 32 u^2 of itself for |x| < 1/2, and there without the latter.
+
+    x^2/2 times S = 1 + x/3 + ..., between 0.84 and 1.2. In units of u^2: the terms that are no pairs come to 2^-24.5,
+    are off by 3 u and so count for 2. Of what is added to each coefficient, c_n = 2/(n + 2)!, the product is off by 9
+    of itself and of its low parts' sum by 4, and the coefficient and the sum by 3 of c_n; relative to c_n the product
+    is below 1/5, so the error of a partial sum over c_n is at most 3 + (13 + e)/5 with e that of the next: at most 7.
+    The square errs by 8 and the last product by 10: 27, over 0.84 where the 7 are concerned.
+    """
+    coefficients, further = _remainders()
+    high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, -2)))
+    x1, x2 = halves(high)
+    tail = jnp.full_like(high, further[-1])
+    for c in further[-2::-1]:
+        tail = product(high, tail) + c
+    (last, last_low), *rest = coefficients[::-1]
+    p, q = _onto(last, product(high, tail))
+    q = q + last_low
+    for c, d in rest:
+        # c + d + x (p + q), as pair.multiply has it; what is larger comes first.
+        p1, p2 = halves(p)
+        whole, crossed, other = x1 * p1, x1 * p2, x2 * p1
+        t = whole + (crossed + other)
+        e = x2 * p2 - (((t - whole) - other) - crossed)
+        e = e + (product(high, q) + product(low, p))
+        p, error = _onto(c, t)
+        q = error + (e + d)
+    series = pair.multiply(pair.square(x.pair), quick_two_sum(p, q))
+    near = wide.in_range(wide.normal(series, 2 * x.exponent - 1))
+    return [wide.select(x.exponent < -1, near, wide.subtract(expm1_x, x))]
+
+
+def lower_tail(z: Wide) -> list[Wide]:
+    """Returns Phi(z) for z <= 0 as erfc(x) / 2, x = -z / sqrt(2), within 75 (1 + z^2) u^2 of itself.
+
+    The product that makes x is off by 10.5 u^2, with its constant, and moves erfc by 1 + 2 x^2 times that at most, for
+    erfc x >= 2 e^(-x^2) / (sqrt(pi) (x + sqrt(x^2 + 2))); erfc is off by 64 (1 + 2 x^2), and 2 x^2 = z^2.
+    """
+    x = wide.multiply(wide.negative(z), wide.constant(math.sqrt(0.5)))
+    return [wide.by_power(functions.erfc(x), np.int32(-1))]
+
+
+def turned(angle: Wide) -> list[Wide]:
+    """Returns cos - 1 and sin, of sine and cosine of the half.
+
+    These are within 40 u^2 each, and so both together within 90 u^2 of the angle.
+    """
+    sine, cosine = functions.sine_and_cosine(wide.by_power(angle, np.int32(-1)))
+    once = np.int32(1)
+    less = wide.negative(wide.by_power(wide.square(sine), once))
+    return [less, wide.multiply(wide.by_power(sine, once), cosine)]
+
+
+def remaining_weight(least: Wide, slack: Wide) -> list[Wide]:
+    """Returns 1 - least - slack, or less.
+
+    With 1 - least rounded down by five units of roundoff at most it is not above the truth. Where slack is at least
+    half of 1 - least it is below it by ten units of slack at most, and else right to fourteen of itself.
+    """
+    rest = wide.subtract(wide.filled(1.0, least.shape), least)
+    return [wide.subtract(wide.multiply(rest, wide.constant(1 - 3 * pair.ROUNDING)), slack)]
+
+
+def missing_above(value: Wide, high: Wide) -> list[Wide]:
+    """Returns what ``high``, a float32 number, lacks of ``value``, raised to a multiple of 2^-52 of its power of two.
+
+    The difference is right to a unit of roundoff of itself and is raised by four, of which the sum takes one. What
+    follows is exact, below 2^-126 as if ``high`` were that.
+    """
+    rest = wide.subtract(value, high)
+    rest = wide.add(rest, wide.by_power(wide.absolute(rest), np.int32(-42)))
+    power = jnp.clip(high.exponent, -126, 127) - 52
+    whole = wide.by_power(wide.ceiling(wide.by_power(rest, -power)), power)
+    return [wide.select(jnp.isinf(high.high), wide.filled(0.0, value.shape), whole)]
+
+
+WHOLE: dict[str, Callable[..., list[Wide]]] = {
+    "exp_remainder": exp_remainder,
+    "lower_tail": lower_tail,
+    "missing_above": missing_above,
+    "remaining_weight": remaining_weight,
+    "sine_and_cosine": functions.sine_and_cosine,
+    "turned": turned,
+    "turned_sums": turned_sums,
+}

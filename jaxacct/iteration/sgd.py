@@ -12,8 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
-from jaxacct.convert.orders import Orders, checked_orders
-from jaxacct.convert.renyi import log_delta_of_orders
+from jaxacct.convert.renyi import Orders, checked_orders, log_delta_of_orders
 from jaxacct.iteration.contraction import (
     as_array,
     check_not_negative,
@@ -130,7 +129,7 @@ def last_iterate_delta(
     learning rate of at most 2 / smoothness, and they are not given.
 
     Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; Feldman et al. (2018), from their Theorem 22; Bok, Su and
-    Altschuler (2024). Proofs in :mod:`jaxacct.iteration.contraction` and :mod:`jaxacct.iteration.shifts`: at its
+    Altschuler (2024). Proofs in :mod:`jaxacct.iteration.contraction` and :mod:`jaxacct.iteration.contraction`: at its
     position the record moves the iterate by at most 2 learning_rate L, under noise of learning_rate * noise.
 
     >>> sgd = ProjectedNoisySGD(learning_rate=0.05, lipschitz=1.0, noise=5.0, steps=100)

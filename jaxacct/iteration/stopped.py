@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.convert.orders import Orders, checked_orders
+from jaxacct.convert.renyi import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, from_log, kernel, log_theta
 from jaxacct.iteration.sgd import (
     HIGHEST_ORDER,

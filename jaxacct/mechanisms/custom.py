@@ -12,8 +12,7 @@ from jaxtyping import ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributionPair
-from jaxacct.dominating_pairs.finite import SUM_TOLERANCE
-from jaxacct.dominating_pairs.loss_distribution import VALUE_ERROR, Distribution
+from jaxacct.dominating_pairs.finite import SUM_TOLERANCE, VALUE_ERROR, Distribution
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions
 from jaxacct.precision import as_float64, is_concrete
 from jaxacct.pytrees import register_dataclass

@@ -12,8 +12,7 @@ from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.paired_allocation import paired_allocation_pairs
-from jaxacct.dominating_pairs.random_allocation import LEAST_NOISE, MOST_BATCHES, allocation_pairs
+from jaxacct.dominating_pairs.allocation import LEAST_NOISE, MOST_BATCHES, allocation_pairs, paired_allocation_pairs
 from jaxacct.mechanisms.custom import DiscretePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
@@ -55,7 +54,7 @@ class RandomAllocation(Mechanism):
     Formal guarantee: the pair dominates, so what accountants call upper bounds are. A single batch is accounted for as
     the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one
     (not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`. Rényi
-    orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.random_allocation`.
+    orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
     noise below 0.05, or 0.085 with several participations.

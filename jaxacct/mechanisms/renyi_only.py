@@ -7,10 +7,14 @@ Accountants that compose privacy losses refuse them. :mod:`jaxacct.rdp` adds the
 from __future__ import annotations
 
 import abc
+import functools
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
@@ -149,3 +153,137 @@ class ZeroConcentratedDP(RenyiOnly):
         """Returns ``xi`` where ``rho`` is 0: that is a pure guarantee."""
         xi = as_float64(self.xi)
         return jnp.where(is_none(self.rho) & (xi >= 0), xi, jnp.inf)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Any composition on one sample: what is known of its divergences from those without sampling.
+#
+# With M run on a sample that holds the example with probability q, the divergence of a whole order a is a sum over how
+# often the likelihood ratio counts: with p_l = C(a, l) q^l (1-q)^(a-l) and moments m_l = e^((l-1) D_l), which is at
+# least 1, the a-th moment is at most sum_l c_l p_l m_l, c_0 = c_1 = c_2 = 1. As the p_l sum to one it is
+#
+#     1 + sum_(l >= 2) p_l (c_l m_l - 1) = 1 + X,
+#
+# and so it is formed: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that vanishes at
+# 1, so that between whole orders the chord bounds it. Sampling never costs more than its absence, by joint convexity.
+# ----------------------------------------------------------------------------------------------------
+
+LARGEST = 128
+"""Largest whole order whose sum is formed. Above it the divergence is bounded by that without sampling."""
+
+
+@dataclass(frozen=True)
+class _OnOneSample(OfOthers):
+    """What both kinds of sampling share."""
+
+    sampling_rate: ArrayLike
+
+    def validate(self) -> None:
+        super().validate()
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
+
+    def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
+        whole = np.arange(2.0, LARGEST + 1)
+        plain = curves.of(self.mechanism, self.steps, orders)
+        moments = (whole - 1) * curves.of(self.mechanism, self.steps, whole)
+        rate = as_float64(self.sampling_rate)
+        valid = (rate >= 0) & (rate <= 1)
+        q = jnp.where(valid & (rate < 1), rate, 0.5)
+        # Cumulants at the orders 1 to LARGEST, at a - 1 = 0, 1, ...
+        cumulants = jnp.concatenate([jnp.zeros(1), jnp.log1p(jnp.exp(self._log_excess(jnp.asarray(moments), q)))])
+        first = jnp.clip(jnp.floor(orders - 1), 0, LARGEST - 2).astype(jnp.int32)
+        share = jnp.clip(orders - 1 - first, 0.0, 1.0)
+        chord = (1 - share) * cumulants[first] + share * cumulants[first + 1]
+        sampled = jnp.where((orders <= LARGEST) & (rate < 1) & ~jnp.isnan(chord), chord / (orders - 1), jnp.inf)
+        bound = jnp.where(rate == 0, 0.0, jnp.fmin(sampled, plain))
+        return jnp.where(valid, bound, jnp.nan)
+
+    def _log_excess(self, moments: Array, q: Array) -> Array:
+        """Returns log X at the orders 2, 3, ..., from log m_l of the same orders; ``inf`` where it is not known."""
+        raise NotImplementedError
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class PoissonSubsampled(_OnOneSample):
+    """Any composition, run on one Poisson sample: known by its Rényi curve alone.
+
+    For what has no dominating pair on a sample: concentrated privacy, several releases of one sample. (A Gaussian or
+    Laplace release has one: :class:`.PoissonSubsampledGaussian`, :class:`.PoissonSubsampledLaplace`.)
+
+    Attributes:
+        mechanism: what is composed on the sample: a mechanism, or a tuple of them.
+        steps: how often each of them runs there.
+        sampling_rate (): q, probability of each example to be in the sample, in [0, 1].
+
+    Relations: "add_or_remove". All that is within has to be known under it.
+
+    Formal guarantee: an upper bound on the divergences, both ways, given upper bounds on those of the composition, both
+    ways: c_l = 3 from l = 3 on, in the notation of :mod:`.renyi_only`.
+
+    Source: Zhu and Wang (2019), "Poisson subsampled Rényi differential privacy", Theorem 6.
+
+    >>> from jaxacct import ZeroConcentratedDP, epsilon
+    >>> sampled = PoissonSubsampled(ZeroConcentratedDP(rho=0.1), 1, sampling_rate=0.01)
+    >>> bool(epsilon(sampled, steps=100, delta=1e-5).upper < 0.3)
+    True
+    """
+
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove",)
+
+    def _log_excess(self, moments: Array, q: Array) -> Array:
+        log_counts, order, place = _binomials()
+        log_factor = jnp.where(jnp.arange(2.0, LARGEST + 1) == 2, 0.0, np.log(3.0))
+        weights = log_counts + place * jnp.log(q) + (order - place) * jnp.log1p(-q)
+        return _log_sum(weights + _log_less_one(log_factor + moments)[None, :])
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class SubsampledWithoutReplacement(_OnOneSample):
+    """Any composition, run on one sample of fixed size without replacement: known by its Rényi curve alone.
+
+    Attributes:
+        mechanism: what is composed on the sample: a mechanism, or a tuple of them.
+        steps: how often each of them runs there.
+        sampling_rate (): q, size of the sample over that of the data, in [0, 1].
+
+    Relations: "replace", under which the number of examples is public. All that is within has to be known under it.
+
+    Formal guarantee: an upper bound on the divergences, given upper bounds on those of the composition under "replace":
+    the moment is at most 1 + q^2 C(a, 2) min(4 (m_2 - 1), 2 m_2) + 2 sum_(l >= 3) q^l C(a, l) m_l.
+
+    Source: Wang, Balle and Kasiviswanathan (2019), "Subsampled Rényi differential privacy and analytical moments
+    accountant", Theorem 9.
+
+    >>> from jaxacct import ZeroConcentratedDP, epsilon
+    >>> sampled = SubsampledWithoutReplacement(ZeroConcentratedDP(rho=0.1), 1, sampling_rate=0.01)
+    >>> bool(epsilon(sampled, steps=100, delta=1e-5, relation="replace").upper < 0.5)
+    True
+    """
+
+    relations: ClassVar[tuple[Relation, ...]] = ("replace",)
+
+    def _log_excess(self, moments: Array, q: Array) -> Array:
+        log_counts, _, place = _binomials()
+        pairs = jnp.minimum(np.log(4.0) + _log_less_one(moments[:1]), np.log(2.0) + moments[:1])
+        log_terms = jnp.concatenate([pairs, np.log(2.0) + moments[1:]])
+        return _log_sum(log_counts + place * jnp.log(q) + log_terms[None, :])
+
+
+@functools.cache
+def _binomials() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns log C(a, l) for a and l from 2 to LARGEST, -inf for l > a, with the columns of a and the rows of l."""
+    whole = range(2, LARGEST + 1)
+    logs = [[math.log(math.comb(a, k)) if k <= a else -math.inf for k in whole] for a in whole]
+    places = np.arange(2.0, LARGEST + 1)
+    return np.array(logs), places[:, None], places[None, :]
+
+
+def _log_less_one(log_value: Array) -> Array:
+    """Returns log(e^x - 1) for x >= 0."""
+    return log_value + jnp.log(-jnp.expm1(-log_value))
+
+
+def _log_sum(logs: Array) -> Array:
+    return jax.nn.logsumexp(jnp.where(jnp.isnan(logs), jnp.inf, logs), axis=1)

@@ -5,7 +5,7 @@ and what it reads then holds, for mechanisms chosen adaptively, too. The price i
 is a pytree: ``counted, new = odometer.spend(mechanism, steps)``, inside ``jit``, ``vmap`` and ``lax.scan``.
 """
 
-from jaxacct.menus.odometer import MenuOdometer
+from jaxacct.menus.filter import MenuOdometer
 from jaxacct.odometers.renyi import LECUYER_ORDERS, RenyiOdometer, VilleOdometer
 from jaxacct.odometers.time_uniform import FilterOdometer, MixtureOdometer, RogersOdometer, StitchedOdometer
 

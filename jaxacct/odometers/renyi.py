@@ -1,41 +1,75 @@
-"""Odometers in Rényi divergence: upper bounds on the privacy loss that hold at every moment, for every mechanism.
-
-Let L_n be the privacy loss after n releases and S_n(a) the sum of their divergences of order a, each given its past.
-``exp((a - 1) (L_n - S_n(a)))`` is a nonnegative supermartingale started at 1, whatever is chosen adaptively.
-
-* :class:`RenyiOdometer`, Lécuyer's, keeps a row of filters of growing budgets and reads the first that has not refused.
-  By Ville's inequality, applied to the process stopped by the f-th filter, the loss exceeds ``budget_f + log(2 f^2
-  |orders|/delta)/(a - 1)`` before that filter refuses with probability at most delta/(2 f^2 |orders|); the sum over f
-  and the orders is below delta. (The paper shows it for the end of the interaction; this is for all times at once.)
-* :class:`VilleOdometer` needs no row of filters. The mean of those supermartingales over the orders is one, too, so by
-  Ville's inequality it ever reaches 1/delta with probability at most delta. The reading is the loss at which it would:
-
-      mean over a of exp((a - 1) (reading - S_n(a))) = 1/delta.
-
-  It is below ``S_n(a) + log(|orders|/delta)/(a - 1)`` for every a, hence below every reading of the other.
-"""
+"""How many steps an odometer's reading allows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int32
 
 from jaxacct import validation
 from jaxacct.arithmetic import roundoff
-from jaxacct.convert.kernels import float64_leaf
+from jaxacct.convert.renyi import float64_leaf
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.odometers.search import most_steps, rounding_of_reading
 from jaxacct.precision import as_float64, in_float64, outside
 from jaxacct.programs import compiled
 from jaxacct.pytrees import register_dataclass
 from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
-from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
+from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise, rounding_of_one
+
+BITS = 30
+
+
+def rounding_of_reading() -> float:
+    """Returns the relative rounding of a reading: some tens of operations, and the sums' own, rounded up apart."""
+    return 128 * roundoff()
+
+
+def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> Int32[Array, ""]:
+    """Returns the most steps, below 2^30, whose reading is at most ``epsilon``; int32, inside the float64 scope.
+
+    Args:
+        reading: the largest one on the way to a number of steps, with a factor above 1 for what rounding adds when they
+            come one by one; it rises with both. NaN counts as too large.
+        epsilon: traced or not.
+    """
+    epsilon = as_float64(epsilon)
+
+    def fits(count: Array) -> Array:
+        # Two readings of sums that rise may differ the wrong way by what each is off.
+        return reading(count, 1 + count * rounding_of_one()) * (1 + 2 * rounding_of_reading()) <= epsilon
+
+    def refine(index: Array, count: Array) -> Array:
+        more = count + jnp.left_shift(1, BITS - 1 - index)  # exp2 would not be exact
+        return jnp.where(fits(more), more, count)
+
+    return jax.lax.fori_loop(0, BITS, refine, jnp.zeros(())).astype(jnp.int32)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Odometers in Rényi divergence: upper bounds on the privacy loss that hold at every moment, for every mechanism.
+#
+# Let L_n be the privacy loss after n releases and S_n(a) the sum of their divergences of order a, each given its past.
+# ``exp((a - 1) (L_n - S_n(a)))`` is a nonnegative supermartingale started at 1, whatever is chosen adaptively.
+#
+# * :class:`RenyiOdometer`, Lécuyer's, keeps a row of filters of growing budgets and reads the first that has not
+#   refused.
+#   By Ville's inequality, applied to the process stopped by the f-th filter, the loss exceeds ``budget_f + log(2 f^2
+#   |orders|/delta)/(a - 1)`` before that filter refuses with probability at most delta/(2 f^2 |orders|); the sum over f
+#   and the orders is below delta. (The paper shows it for the end of the interaction; this is for all times at once.)
+# * :class:`VilleOdometer` needs no row of filters. The mean of those supermartingales over the orders is one, too, so
+#   by
+#   Ville's inequality it ever reaches 1/delta with probability at most delta. The reading is the loss at which it
+#   would:
+#
+#       mean over a of exp((a - 1) (reading - S_n(a))) = 1/delta.
+#
+#   It is below ``S_n(a) + log(|orders|/delta)/(a - 1)`` for every a, hence below every reading of the other.
+# ----------------------------------------------------------------------------------------------------
 
 LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
 """1.25 to 10 by 0.25, 16 and 32: section 4.5 of the paper. Its authors' code and figures start at 2.25."""

@@ -50,7 +50,7 @@ from jaxacct.arithmetic import roundoff
 from jaxacct.filters.additive import Cost, squared, total_cost
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
-from jaxacct.odometers.search import most_steps, rounding_of_reading
+from jaxacct.odometers.renyi import most_steps, rounding_of_reading
 from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.programs import compiled
 from jaxacct.pytrees import register_dataclass

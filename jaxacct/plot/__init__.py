@@ -3,20 +3,27 @@
 Brackets are bands with the end that protects as a line. Colours are told apart by all eyes, and by their dashes in
 grey. matplotlib (the extra ``[plot]``) is imported when something is drawn; :func:`page` needs none.
 
-* :mod:`.curves`: one run; :mod:`.maps`: many; :mod:`.runs`: a trained one; :mod:`.explorer`: the interactive page.
-* :mod:`.style`: how all of them look; :mod:`.chart`: charts with their numbers, for commands and exhibits.
+* :mod:`.curves`: one run; :mod:`.curves`: many; :mod:`.curves`: a trained one; :mod:`.explorer`: the interactive page.
+* :mod:`.chart`: how all of them look; :mod:`.chart`: charts with their numbers, for commands and exhibits.
 """
 
 from jaxacct.plot.chart import Chart as Chart
 from jaxacct.plot.chart import Curve as Curve
 from jaxacct.plot.chart import document as document
 from jaxacct.plot.chart import draw as draw
+from jaxacct.plot.chart import require_matplotlib as require_matplotlib
 from jaxacct.plot.chart import write_csv as write_csv
-from jaxacct.plot.curves import ACCOUNTANTS, epsilon_over_steps, profile, tradeoff
+from jaxacct.plot.curves import (
+    ACCOUNTANTS,
+    epsilon_over_steps,
+    least_noise,
+    profile,
+    sweep,
+    tradeoff,
+    training,
+    what_if,
+)
 from jaxacct.plot.explorer import page
-from jaxacct.plot.maps import least_noise, sweep, what_if
-from jaxacct.plot.runs import training
-from jaxacct.plot.style import require_matplotlib as require_matplotlib
 
 __all__ = [
     "ACCOUNTANTS",

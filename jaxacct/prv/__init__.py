@@ -13,9 +13,6 @@ that a constant number of points does for any number of steps. Here it grows in 
 as many are known as of a step, on a circle as long as the sum (:mod:`.compose`), and nothing is coarsened on the way.
 """
 
-from jaxacct.prv.accountant import delta, epsilon
-from jaxacct.prv.curve import Curve, curve
-from jaxacct.prv.diagnostics import Diagnostics
-from jaxacct.prv.refine import ToleranceWarning
+from jaxacct.prv.accountant import Curve, Diagnostics, ToleranceWarning, curve, delta, epsilon
 
 __all__ = ["Curve", "Diagnostics", "ToleranceWarning", "curve", "delta", "epsilon"]

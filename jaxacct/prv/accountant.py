@@ -1,24 +1,515 @@
-"""The two verbs of the certified accountant."""
+"""Why a bound is what it is: the choices made and the size of each allowance."""
 
 from __future__ import annotations
 
 import functools
+import math
+import operator
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct import validation
-from jaxacct.arithmetic import CERTIFIED, Chosen
-from jaxacct.bounds import zero
-from jaxacct.composition import directed_parts, runs_nothing, says_nothing
+from jaxacct import by_work, validation
+from jaxacct.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
+from jaxacct.batching import stack
+from jaxacct.bounds import Bounds, zero
+from jaxacct.composition import Facts, Parts, check, directed_parts, facts_of, runs_nothing, says_nothing
+from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.platforms import by_pairs, by_platform, needs_pairs
-from jaxacct.precision import as_float64, in_float64_by_programs, is_concrete, outside
-from jaxacct.prv import refine
-from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked
+from jaxacct.platforms import OUTWARD, by_pairs, by_platform, needs_pairs, outward
+from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, log_complement, outside
+from jaxacct.programs import compiled
+from jaxacct.prv.compose import (
+    bounds_on_delta,
+    bracket_of,
+    composed,
+    infinite_share,
+    losses_of,
+    masses_of,
+    slack_effect,
+    transform_error,
+)
+from jaxacct.prv.plan import Asked
+from jaxacct.pytrees import of_each, register_dataclass
+from jaxacct.question import ForDelta, ForEpsilon, Kind, Question, check_asked
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Diagnostics:
+    """How a bracket came about, for the direction of the relation that decides it. Scalars unless shapes are given.
+
+    Attributes:
+        points: points of the lattice of each loss.
+        order: the tilt; truncation and rounding count relative to the mass tilted by exp(order * loss).
+        mesh: least distance between points.
+        start: the least loss of the sum's window.
+        length: points of the circle on which the sum lives: it covers the losses ``[start, start + length * mesh]``.
+        slack (2,): truncated and rounded mass above and below, relative to the tilted mass.
+        slack_delta (2,): what that mass adds to delta in the upper bound, and takes off it in the lower one, at most.
+        shift (2,): what rounding of the losses' positions adds to epsilon, and takes off it, at most.
+        infinite_mass: probability of an infinite loss, rounded up; a part of delta at every epsilon.
+        lost: probability of losses beyond the lattices, which the upper bound counts as infinite.
+        converged: that of the bracket: whether it is as tight as was asked.
+
+    What is left of the gap between the bounds is the loss of discretizing, which falls with the square of the mesh.
+    """
+
+    points: int = field(metadata={"static": True})
+    order: Float[Array, ""]
+    mesh: Float[Array, ""]
+    start: Float[Array, ""]
+    length: Float[Array, ""]
+    slack: Float[Array, " 2"]
+    slack_delta: Float[Array, " 2"]
+    shift: Float[Array, " 2"]
+    infinite_mass: Float[Array, ""]
+    lost: Float[Array, ""]
+    converged: Bool[Array, ""] | np.ndarray
+
+
+# ----------------------------------------------------------------------------------------------------
+# The compiled part: from dominating pairs and a question to a bracket, one program for each kind of pair and size.
+# ----------------------------------------------------------------------------------------------------
+
+FARTHEST = 1e9
+"""Largest epsilon, of either sign, that a mesh is chosen for. Tightness only."""
+
+Aim = tuple[Any, Any]
+"""The gap that a mesh is chosen for: relative to the answer, and beside it."""
+
+LEAST = 2**9
+"""Points of each loss with which answers are looked for first. Speed only."""
+
+AIMED = 0.1
+"""Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given."""
+
+
+def aimed_at(kind: Kind, points: int) -> Aim:
+    """Returns the gap that lattices of so many points are chosen for: it falls with the square of the mesh."""
+    return np.float64(AIMED * kind.tolerance * min((LEAST / points) ** 2, 1.0)), np.float64(0.0)
+
+
+def asked_of(facts: Facts, question: Question, goal: Aim) -> Asked:
+    """Returns what a composition is chosen for; at the ends of the range, which take none, for what is near by."""
+    if isinstance(question, ForEpsilon):
+        value = jnp.clip(question.value - facts.infinite[1], TINY, 1.0)
+    else:
+        value = jnp.clip(question.value, -FARTHEST, FARTHEST)
+    return Asked(value, jnp.asarray(isinstance(question, ForEpsilon)), *goal)
+
+
+@compiled(static=("points",))
+def answers(points: int, parts: Parts, questions: Question, goal: Aim) -> tuple[Bounds, Diagnostics]:
+    """Returns the brackets that answer questions (n,) of one kind for one direction, and the record of the first."""
+    facts = facts_of(parts)
+    first = questions.at(questions.value[0])
+    found = composed(parts, asked_of(facts, first, goal), points)
+    bounds = of_each(lambda question: bracket_of(found, question, facts))(questions)
+    at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
+    return bounds, Diagnostics(
+        points=points,
+        order=found.order,
+        mesh=found.mesh,
+        start=found.start,
+        length=found.length,
+        slack=found.slack,
+        slack_delta=slack_effect(found, at),
+        shift=found.shift,
+        infinite_mass=facts.infinite[1],
+        lost=found.lost,
+        converged=bounds.converged[0],
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# A bracket without composing, for where a mesh says nothing: few rare losses, or a delta next to 1.
+#
+# *From above.* The total variation of a composition is at most one less the product of one less those of its runs (a
+#  run
+# that goes unnoticed in both data sets changes nothing), and delta falls: delta(eps) <= 1 - prod (1 - delta_i(0))^k_i.
+#
+# A single run is what its pair says of it.
+#
+# *From below.* 1 - delta(eps) is the integral of min(P, e^eps Q), which for any 0 < a < 1 is at most that of P^a (e^eps
+# Q)^(1-a): of a product of laws, a product. By Hölder's inequality a cell contributes at most P(cell)^a Q(cell)^(1-a),
+# so
+#
+#     delta(eps) >= 1 - e^((1-a) eps) prod (sum over cells P^a Q^(1-a))^k_i.
+# ----------------------------------------------------------------------------------------------------
+
+POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
+"""Values of a."""
+
+EDGES = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.arange(-40.0, 12.25, 0.25))])
+"""Losses between which cells lie, about a loss amid the bulk."""
+
+
+@compiled
+def logs_of(pairs: DominatingPair, epsilon: Array) -> tuple[Array, Array, Array]:
+    """Returns, of pairs (m,), upper bounds on -log(1 - delta(0)) of one run, (m,), and on the logs of the sums, (m, a).
+
+    And bounds (m, 2) on delta of one run at ``epsilon``.
+
+    A sum of n terms, each two functions of an exponent that is at most 750 in size, is right to 16 F (n + 750).
+    """
+
+    def of(pair: DominatingPair) -> tuple[Array, Array, Array]:
+        infinity = jnp.full(1, jnp.inf)
+        cells = pair.cell_masses(jnp.concatenate([-infinity, pair.central_loss() + jnp.asarray(EDGES), infinity]))
+        log_p, log_q = jnp.log(cells.p + cells.p_error + TINY), jnp.log(cells.q + cells.q_error + TINY)
+        sums = jax.vmap(lambda a: jax.nn.logsumexp(a * log_p + (1 - a) * log_q))(jnp.asarray(POWERS))
+        sums = sums + arithmetic().function * 16 * (len(EDGES) + 750)
+        _, unnoticed = pair.one_run(jnp.zeros(()))
+        noticed = jnp.minimum(unnoticed + pair.infinite_mass(), 1.0)
+        return -log_complement(noticed) * (1 + 2 * arithmetic().function), sums, jnp.stack(pair.one_run(epsilon))
+
+    return of_each(of)(pairs)
+
+
+def without_composing(parts: Parts, question: Question) -> tuple[Array, Array]:
+    """Returns bounds (lower, upper) that answer a question, for one direction."""
+    epsilon = np.float64(0.0) if isinstance(question, ForEpsilon) else question.epsilon
+    every = [logs_of(pairs, epsilon) for pairs, _ in parts]
+    return _bracket([steps for _, steps in parts], every, facts_of(parts), question)
+
+
+@compiled
+def _bracket(
+    counts: list[Array], every: list[tuple[Array, Array, Array]], facts: Facts, question: Question
+) -> tuple[Array, Array]:
+    run = [steps > 0 for steps in counts]
+    noticed = [jnp.sum(jnp.where(r, k * log, 0.0)) for r, k, (log, *_) in zip(run, counts, every, strict=True)]
+    sums = [
+        jnp.sum(jax.vmap(lambda r, k, row: jnp.where(r, k * row, 0.0))(r, k, logs), axis=0)
+        for r, k, (_, logs, _) in zip(run, counts, every, strict=True)
+    ]
+    # Sums and products, which round once a term, and the function.
+    rounding = arithmetic().function * (4 + sum(map(len, counts)))
+    most = jnp.minimum(-jnp.expm1(-sum(noticed, jnp.zeros(()))) * (1 + rounding), 1.0)
+    log_overlap = sum(sums, jnp.zeros(len(POWERS)))
+    log_overlap = log_overlap + rounding * jnp.abs(log_overlap)
+    rest = 1 - POWERS
+    if isinstance(question, ForEpsilon):
+        # delta exceeds its value as long as e^((1-a) eps) times the overlap is below one less it.
+        lower = jnp.max((log_complement(question.delta) - log_overlap) / rest)
+        lower, upper = lower - rounding * jnp.abs(lower), jnp.where(most <= question.delta, 0.0, jnp.inf)
+    else:
+        log_missed = jnp.min(rest * question.epsilon + log_overlap)
+        # What is missed may be less than a unit of 1.
+        lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon))
+        lower = lower * (1 - 2 * arithmetic().function)
+        # Of a single run, with all of the infinite mass or none.
+        alone = [jnp.sum(jnp.where(r[:, None], own, 0.0), axis=0) for r, (*_, own) in zip(run, every, strict=True)]
+        is_alone = sum(map(jnp.sum, counts), jnp.zeros(())) == 1
+        least, greatest = sum(alone, jnp.zeros(2)) + jnp.stack(facts.infinite) * (1 + jnp.array([-rounding, rounding]))
+        lower = jnp.where(is_alone, jnp.maximum(lower, least * (1 - rounding)), lower)
+        upper = jnp.where(is_alone, jnp.minimum(most, greatest * (1 + rounding)), most)
+    known = facts.is_valid & ~jnp.isnan(lower)
+    return jnp.where(known, jnp.maximum(lower, 0.0), 0.0), jnp.where(facts.is_valid, upper, question.worst)
+
+
+# ----------------------------------------------------------------------------------------------------
+# From the directions of a relation to one answer, on lattices fine enough for the gap asked for.
+# ----------------------------------------------------------------------------------------------------
+
+MOST = 2**17
+"""Most points of each loss where a tolerance is given, from :data:`.accountant.LEAST` on by powers of two."""
+
+GROWTH = 16
+"""By how much the number of points grows at most before another look at the gap."""
+
+SAFETY = 1.5
+"""By how much the gap foreseen for a lattice must lie below the tolerance for it to be chosen."""
+
+Answer = tuple[Bounds, Diagnostics]
+
+Goal = float | tuple[float, float]
+"""What is wanted of an answer: a relative gap, or errors of epsilon and of delta."""
+
+
+class ToleranceWarning(UserWarning):
+    """The bracket is valid, but wider than the tolerance asked for."""
+
+
+class _Found:
+    """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
+
+    def __init__(self, directions: list[Parts], question: Question, goal: Goal, aim: Aim):
+        self.directions, self.question, self.goal, self.aim = directions, question, goal, aim
+        self.answers: dict[int, Answer] = {}
+        self.beside: dict[int, list[Bounds]] = {}
+
+    def improve(self, points: int) -> None:
+        """Narrows, by lattices of so many points, the brackets of those directions that may be the largest."""
+        for i in range(len(self.directions)):
+            threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
+            old = self.answers.get(i)
+            if old is None or old[0].upper > threshold:
+                (new, *self.beside[i]), record = self.solved(i, points)
+                # The finer lattice has the estimate.
+                self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
+
+    def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
+        """Returns the brackets that answer all questions of a direction, and the record of the first."""
+        values = self.question.at(np.asarray(self.values(), np.float64))
+        bounds, record = outside(answers(points, self.directions[which], values, self.aim))
+        ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
+        return [Bounds(*row) for row in zip(*ends, strict=True)], record
+
+    def values(self) -> list[Any]:
+        """Returns what is asked at, and an error below and above it if the goal is errors."""
+        value = self.question.value
+        if not isinstance(self.goal, tuple):
+            return [value]
+        step = self.goal[isinstance(self.question, ForEpsilon)]
+        return [value, max(value - step, 0.0), value + step]
+
+    def excess(self) -> float:
+        """Returns how many times the goal the brackets are apart.
+
+        With errors (a, b), and e(d) for epsilon, at delta d: upper <= e(d - b) + a and lower >= e(d + b) - a if the
+        upper end is at most a above the lower one at d - b, and that at d + b likewise above the lower end. Of delta
+        alike.
+        """
+        every = [bounds for bounds, _ in self.answers.values()]
+        lower, upper = max(b.lower for b in every), max(b.upper for b in every)
+        if lower == upper:
+            return 0.0
+        if not isinstance(self.goal, tuple):
+            return float(Bounds(lower=lower, estimate=lower, upper=upper).gap) / self.goal
+        before = max(below.lower for below, _ in self.beside.values())
+        after = max(above.upper for _, above in self.beside.values())
+        apart = max(upper - before, after - lower) / self.goal[not isinstance(self.question, ForEpsilon)]
+        return float(apart) if np.isfinite(apart) else float("inf")
+
+    def narrow(self) -> None:
+        """Adds what is known without a mesh, which is little but holds where a mesh says nothing."""
+        for i, (bounds, record) in self.answers.items():
+            lower, upper = without_composing(self.directions[i], self.question)
+            rough = Bounds(lower=lower, estimate=bounds.estimate, upper=upper, converged=False)
+            self.answers[i] = rough.intersection(bounds), record
+
+    def largest(self) -> Answer:
+        """Returns the larger of the brackets, and the record of the one with the largest upper end.
+
+        It has converged where both ends are one number, be it infinite, or as near as was asked.
+        """
+        every = [bounds for bounds, _ in self.answers.values()]
+        _, record = max(self.answers.values(), key=lambda answer: float(answer[0].upper))
+        converged = np.asarray(self.excess() <= 1)[()]
+        bounds = Bounds(
+            lower=max(b.lower for b in every),
+            estimate=max(b.estimate for b in every),
+            upper=max(b.upper for b in every),
+            converged=converged,
+        )
+        return bounds, replace(record, converged=converged)
+
+
+def at_points(directions: list[Parts], question: Question, points: int) -> Answer:
+    """Returns the answer of concrete arguments by lattices of ``points`` points."""
+    found = _Found(directions, question, question.tolerance, aimed_at(type(question), points))
+    found.improve(points)
+    return found.largest()
+
+
+def answer_in_trace(directions: list[Parts], question: Question, points: int) -> Answer:
+    """Returns the answer inside a trace; directions of one structure share their code, and lanes of a batch a block."""
+    return by_work.in_lanes(functools.partial(_traced, points=points))(directions, question)
+
+
+def _traced(directions: list[Parts], question: Question, points: int) -> Answer:
+    goal = aimed_at(type(question), points)
+    questions = question.at(question.value[None])
+
+    def answer(parts: Parts) -> Answer:
+        bounds, record = answers(points, parts, questions, goal)
+        return jax.tree.map(operator.itemgetter(0), bounds), record
+
+    if len({jax.tree.structure(parts) for parts in directions}) > 1 or len(directions) == 1:
+        every = [answer(parts) for parts in directions]
+    else:
+        batch = jax.lax.map(answer, stack(*directions))
+        every = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
+    return functools.reduce(functools.partial(_larger, question.tolerance), every)
+
+
+def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
+    (a, record), (b, other) = first, second
+    decides = b.upper > a.upper
+    bounds = Bounds(
+        lower=jnp.maximum(a.lower, b.lower),
+        estimate=jnp.maximum(a.estimate, b.estimate),
+        upper=jnp.maximum(a.upper, b.upper),
+        converged=a.converged & b.converged,
+    )
+    # The direction that decides may be tight, and the other one need not be.
+    bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= tolerance))
+    return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
+
+
+def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
+    """Returns the answer of concrete arguments by the smallest lattices found to reach a goal.
+
+    The first ones tell how far the gap has to fall; it falls with the square of the mesh as long as rounding and
+    truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
+    """
+    aim = (0.0, goal[not isinstance(question, ForEpsilon)]) if isinstance(goal, tuple) else (goal, 0.0)
+    found, points = _Found(directions, question, goal, (np.float64(aim[0]), np.float64(aim[1]))), LEAST
+    previous, stalls, is_narrowed = float("inf"), 0, False
+    while True:
+        found.improve(points)
+        bounds, record = found.largest()
+        if float(bounds.gap) >= 0.5 and not is_narrowed:
+            # What is known without a lattice may be all that is asked, or rule out a direction.
+            found.narrow()
+            bounds, record = found.largest()
+            is_narrowed = True
+        gap, excess = float(bounds.gap), found.excess()
+        # A finer lattice cannot help where rounding or truncation is what is left: where it has twice not helped.
+        stalls += 0.8 * previous < gap
+        if bounds.converged or stalls == 2 or points == MOST:
+            break
+        # From afar the gap says little of where it will fall.
+        finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5 if np.isfinite(gap) else MOST
+        least = min(max(finer, points + 1), GROWTH * points, MOST)
+        points, previous = 1 << (int(np.ceil(least)) - 1).bit_length(), gap
+    if not bounds.converged:
+        _warn(question, gap, goal)
+    return bounds, record
+
+
+def nothing_known(question: Question, goal: Goal | None) -> Bounds:
+    """Returns the bracket of pairs that are not valid, of which no mesh knows more; warns where a goal is given."""
+    worst = np.float64(question.worst)
+    if goal is not None:
+        _warn(question, worst, goal)
+    return Bounds(lower=np.float64(0.0), estimate=worst / 2, upper=worst, converged=np.bool_(False))
+
+
+def _warn(question: Question, gap: float, goal: Goal) -> None:
+    asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
+    warnings.warn(
+        f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
+        "as wide as it says.",
+        ToleranceWarning,
+        stacklevel=6,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Compositions as measures on an equidistant lattice, tilted alike: what adaptive uses of them are computed from.
+#
+# The spectrum of a sum (:mod:`.compose`) is taken whole and inverted. An error of its values of norm e in L2, over the
+# root of the number n of points, is one of the weights, so in L1 it is at most e (Cauchy and Schwarz); the inverse
+# transform adds its own.
+# ----------------------------------------------------------------------------------------------------
+
+NARROW = 1e-9
+"""The relative error that windows are chosen for: what they leave out comes back elsewhere, and is seen. Tightness."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class LossLattice:
+    """A measure above a loss and one below it: masses ``weights exp(log_mass - order y)`` at ``y = start + i mesh``.
+
+    With T the measure that is stood for and E some positive measure of tilted mass at most ``slack exp(log_mass)``,
+    T is at most the masses and E above, in the order of :mod:`jaxacct.prv`; below, the masses are at most T and E.
+
+    Attributes:
+        weights (2, n): tilted masses above and below, nonnegative, that sum to about 1.
+        log_mass (2,), slack (2,): see above.
+        log_total (2,): upper bound on the log of T's tilted mass.
+        shift (2,): bound on how far the losses y are from those they stand for.
+        infinite (2,): probability of an infinite loss, at most and at least.
+        rounding: bound on the errors of ``log_mass`` and ``log_total``.
+        start, mesh, order: scalars; the tilt is common to both.
+    """
+
+    weights: Float[Array, "2 n"]
+    log_mass: Float[Array, " 2"]
+    slack: Float[Array, " 2"]
+    log_total: Float[Array, " 2"]
+    shift: Float[Array, " 2"]
+    infinite: Float[Array, " 2"]
+    rounding: Float[Array, ""]
+    start: Float[Array, ""]
+    mesh: Float[Array, ""]
+    order: Float[Array, ""]
+
+
+@compiled(static=("points",))
+def lattice(points: int, parts: Parts, question: Question, order: Array) -> LossLattice:
+    """Returns a composition, tilted by ``order``, as it suits ``question``; losses have ``points`` points each."""
+    facts = facts_of(parts)
+    goal = np.float64(NARROW), np.float64(0.0)
+    asked = asked_of(facts, question, goal)._replace(order=order, is_whole=True)
+    found = composed(parts, asked, points)
+    real, imaginary = found.spectrum
+    size = 2 * (real.shape[1] - 1)
+    weights = jnp.fft.irfft(real - 1j * imaginary, size)
+    off = jnp.sqrt(2 * jnp.sum(found.off**2, axis=1))
+    # The inverse's own error is relative to the norm of what it should give: that of what it gives but for the error.
+    levels = transform_error(size)
+    inverse = math.sqrt(size) * levels / (1 - levels) * jnp.sqrt(jnp.sum(weights**2, axis=1))
+    allowed = off + inverse
+    return LossLattice(
+        # Weights that an error may be anywhere are left to what is allowed for, which counts twice: far below they
+        # would be all the mass there is. The truth is not negative.
+        weights=jnp.where(weights > (allowed / size)[:, None], weights, 0.0),
+        log_mass=found.log_mass,
+        slack=found.slack + 2 * allowed * (1 + 4 * size * roundoff()),
+        log_total=found.log_total,
+        shift=found.shift,
+        infinite=infinite_share(facts, found.lost),
+        rounding=found.rounding,
+        start=found.start,
+        mesh=found.mesh,
+        order=found.order,
+    )
+
+
+@compiled(static=("points",))
+def tilt(points: int, parts: Parts, question: Question) -> Array:
+    """Returns the order that suits a composition."""
+    facts = facts_of(parts)
+    return masses_of(parts, asked_of(facts, question, aimed_at(type(question), points)), points)[0].order
+
+
+@compiled(static=("points",))
+def masses_above(points: int, parts: Parts, question: Question) -> tuple[Array, Array, Facts]:
+    """Returns losses (m, points), masses above on them, and what is known of all."""
+    facts = facts_of(parts)
+    chosen, _, masses = masses_of(parts, asked_of(facts, question, aimed_at(type(question), points)), points)
+    return losses_of(chosen), masses.upper, facts
+
+
+def lattices_apart(
+    compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int
+) -> list[LossLattice]:
+    """Returns several compositions, each by itself, tilted alike. Concrete arguments only.
+
+    The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say.
+    """
+    question = ForDelta(np.float64(epsilon))
+    together = tuple(
+        (pairs, share * steps) for parts, share in zip(compositions, shares, strict=True) for pairs, steps in parts
+    )
+    order = tilt(points, together, question)
+    return [lattice(points, parts, question, order) for parts in compositions]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The two verbs of the certified accountant.
+# ----------------------------------------------------------------------------------------------------
 
 DEFAULT_POINTS = 2**12
 """Points of each loss inside a trace, where no gap can be looked at."""
@@ -200,7 +691,7 @@ def answer(
         def traced(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
             directions = directed_parts(mechanism, steps, relation)
             question = question.at(as_float64(question.value))
-            return refine.traced(directions, question, points=points or DEFAULT_POINTS)
+            return answer_in_trace(directions, question, points=points or DEFAULT_POINTS)
 
         found = by_platform(traced, mechanism, steps, question)
     else:
@@ -210,9 +701,120 @@ def answer(
         question = question.at(np.asarray(question.value, np.float64))
         goal = error or tolerance or question.tolerance
         if not return_diagnostics and says_nothing(directions):
-            return refine.nothing_known(question, goal if points is None else None)
-        if points is None:
-            found = refine.within(directions, question, goal)
-        else:
-            found = refine.at_points(directions, question, points)
+            return nothing_known(question, goal if points is None else None)
+        found = within(directions, question, goal) if points is None else at_points(directions, question, points)
     return outside(found) if return_diagnostics else found[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Delta over epsilon of a composition: few compositions, each tilted for a part of the curve.
+# ----------------------------------------------------------------------------------------------------
+
+REFERENCES = 4
+"""Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Curve:
+    """A privacy profile: ``delta``, bounds of shape (n,), at each of the ``epsilon`` (n,)."""
+
+    epsilon: Float[Array, " n"]
+    delta: Bounds
+
+
+# A bound holds at its epsilon, which leaves as it came.
+OUTWARD[Curve] = lambda found: replace(found, delta=outward(found.delta))
+
+
+@in_float64
+def curve(
+    mechanism: Mechanisms,
+    steps: Steps,
+    epsilon: ArrayLike | None = None,
+    *,
+    relation: Relation = "add_or_remove",
+    points: int = DEFAULT_POINTS,
+    method: str | None = None,
+) -> Curve:
+    """Returns certified bounds on delta at many epsilons of a composition.
+
+    Args:
+        mechanism: as of :func:`~jaxacct.prv.epsilon`.
+        steps: likewise.
+        epsilon (n,): where delta is wanted; negative ones too. By default 100 from 0 to where delta is 1e-12, for which
+            the arguments must be concrete.
+        relation: as of :func:`~jaxacct.prv.epsilon`.
+        points: likewise.
+        method: likewise.
+
+    Formal guarantee: each entry as of :func:`~jaxacct.prv.delta`.
+
+    Raises:
+        ValueError: a concrete argument out of range, or no epsilon inside a trace.
+
+    >>> from jaxacct import Gaussian
+    >>> profile = curve(Gaussian(noise_multiplier=10.0), 100, [0.0, 1.0, 4.0])
+    >>> [f"{d:.4f}" for d in profile.delta.upper.tolist()]
+    ['0.3829', '0.1269', '0.0000']
+    """
+    check(mechanism, steps)
+    check_method(method)
+    check_points(points)
+    if epsilon is None:
+        last = answer(mechanism, steps, ForEpsilon(1e-12), relation, points=LEAST).upper
+        if isinstance(last, jax.core.Tracer) or not np.isfinite(last):
+            raise ValueError("epsilon = None: no range is known for these arguments; give the epsilons that you want.")
+        epsilon = np.linspace(0.0, float(last), 100)
+    at: Any = as_float64(epsilon) if isinstance(epsilon, jax.core.Tracer) else np.asarray(epsilon, np.float64)
+    if at.ndim != 1 or not at.size:
+        raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
+    directions = directed_parts(mechanism, steps, relation)
+    if says_nothing(directions):
+        # Nothing is known of them on any mesh.
+        nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
+        return Curve(epsilon=at, delta=nothing)
+    found = [_profile(points, parts, at) for parts in directions]
+    return outside(Curve(epsilon=at, delta=_largest(found, at)))
+
+
+Profile = tuple[Array, Array, Facts]
+"""Lower and upper bounds on delta, (n,) each, of one direction, and what is known of it without a mesh."""
+
+
+@compiled(static=("points",))
+def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
+    """Returns bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
+    places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
+    facts, goal = facts_of(parts), aimed_at(ForDelta, points)
+
+    def bounded(reference: Array) -> Array:
+        found = composed(parts, asked_of(facts, ForDelta(reference), goal), points)
+        infinite = infinite_share(facts, found.lost)
+        # One epsilon after the other: each is a sum over all frequencies.
+        return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)
+
+    every = jax.lax.map(bounded, jnp.sort(epsilons)[places])
+    return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0), facts
+
+
+@compiled
+def _largest(directions: list[Profile], epsilons: Array) -> Bounds:
+    """Returns the bounds on the largest delta of the directions."""
+    # No loss at all: delta is 1 - e^epsilon below 0.
+    nothing = jnp.maximum(-jnp.expm1(epsilons), 0.0)
+
+    def of_one(lower: Array, upper: Array, facts: Facts) -> tuple[Array, Array]:
+        upper = jnp.where(facts.is_valid & ~jnp.isnan(upper), upper, 1.0)
+        lower = jnp.where(facts.is_valid, lower, 0.0)
+        closed = ForDelta(jnp.maximum(epsilons, 0.0)).close(Bounds(lower, upper, upper), facts)
+        idle = facts.is_valid & facts.is_idle
+        return (
+            jnp.where(idle, nothing * (1 - 8 * roundoff()), jnp.where(epsilons < 0, lower, closed.lower)),
+            jnp.where(idle, nothing * (1 + 8 * roundoff()), jnp.where(epsilons < 0, upper, closed.upper)),
+        )
+
+    found = [of_one(*direction) for direction in directions]
+    lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
+    return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)

@@ -1,33 +1,11 @@
-"""Composition: from dominating pairs to the spectrum of the sum of all losses, above the true one and below it.
-
-The losses of one step lie on a lattice of the multiples of one mesh h, dense where most of the mass is; as many points
-do for any number of steps. What grows with the steps is the circle on which the sum lives, and of that only the
-spectrum is formed, at a number of frequencies that does not grow: the mesh of the sum is as wide as the sum asks for,
-which is the evolving mesh of Ghazi, Kamath, Kumar and Manurangsi (2022) without its stages. The steps:
-
-1. *Masses* of the cells of a lattice, asked of the pair four times by one loop: on a grid that sees how far the loss
-   reaches, on a sketch that everything is chosen from (:mod:`.plan`), between the points, and in bins about them. They
-   are moved to the points such that what comes out is above, or below, the pair (:mod:`.discretize`).
-2. *The tilt*: weights w proportional to m e^(t y), so that what is truncated or rounded is small relative to delta.
-3. *The spectrum* phi of the weights to the power of the steps. Where few steps leave it wide, or losses have atoms, it
-   is taken whole, on a circle of some multiple of the points. Where it falls it is known at the J lowest frequencies of
-   a circle as long as the sum's window, and beyond them bounded: with weights w and any m, phi(w) is half the sum over
-   l of w_l e^(iwl) + w_(l+m) e^(iw(l+m)), and for a, b >= 0 with phases x apart
-
-       |a + b e^(ix)| = sqrt((a + b)^2 - 2ab (1 - cos x)) <= a + b - (1 - cos x) ab / (a + b),
-
-   so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): the best of m = 1, 2,
-   3, 4, 6, 8, ... is at most 1 - 3/2 H_m anywhere from pi down to where the J frequencies end.
-4. *The window*: what lies outside of it, by Chernoff's bounds from the weights' own moments, is slack.
-
-Delta and epsilon are read off the spectrum by :mod:`.evaluate`.
-"""
+"""First discretization of a privacy loss: a measure above it and one below it, on one mesh."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -37,14 +15,177 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import by_work
 from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.composition import Parts
+from jaxacct.bounds import Bounds
+from jaxacct.composition import Facts, Parts
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
-from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
+from jaxacct.dominating_pairs.normal import sine_and_cosine, turned
+from jaxacct.dominating_pairs.pair import surplus
 from jaxacct.precision import TINY, log_complement, log_peak
 from jaxacct.prv import plan
-from jaxacct.prv.discretize import balanced_edges, lowered, raised, relaxation
 from jaxacct.prv.plan import CIRCLE, RATES, Asked, Known, Plan, frequencies_for
 from jaxacct.pytrees import of_each
+from jaxacct.question import ForEpsilon, Question
+
+
+def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
+    """Splits each cell's mass between its two ends so that P- and Q-mass stay ("connect the dots").
+
+    Doroshenko et al. (2022), "Connect the dots: tighter discrete approximations of privacy loss distributions". Mass
+    below the first point moves up to it.
+
+    Let y be the double that stands for a cell's lower end, and z the point that the lattice claims there: above the
+    true end b, z - b <= 2 shift, and z >= y. Losses between b and z are raised to z, which leaves Q' >= e^(-2 shift) Q;
+    then the share (P - e^z Q')/(1 - e^-h) of the mass must go up, or more. Since e^y Q <= e^shift P it is at most
+    (P - e^y Q + (e^(2 shift) - 1) P)/(1 - e^-h). It is rounded up by the errors of P and Q and by its own, the cell's
+    mass by its own; both raise.
+    """
+    p, q = cells.p[1:-1], cells.q[1:-1]
+    p_error, q_error = cells.p_error[1:-1], cells.q_error[1:-1]
+    mass = (p + p_error) * (1 + 2 * roundoff())
+    value, rounding = surplus(p, q, losses[:-1])
+    error = p_error + jnp.exp(losses[:-1]) * q_error * (1 + 8 * roundoff()) + jnp.expm1(2 * shift) * mass + rounding
+    # The sum of the errors rounds, too, and the quotient by 12u.
+    upward = (value + error * (1 + 16 * roundoff())) / -jnp.expm1(-h) * (1 + 16 * roundoff())
+    # Where e^y Q is 0 times infinity nothing is known of the split: all of it moves up.
+    upward = jnp.clip(jnp.where(jnp.isnan(upward), mass, upward), 0.0, mass)
+    # A compiler may leave the product's rounding out of this difference alone: it is not to be below 0.
+    stays = jnp.concatenate([jnp.maximum(mass - upward, 0.0), jnp.zeros(1)])
+    return stays + jnp.concatenate([(cells.p[0] + cells.p_error[0])[None], upward])
+
+
+def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
+    """Returns masses on the points below the pair's loss: one bin a point, and small flows that balance it.
+
+    Telling only the bin is post-processing, so (P_i, Q_i) of the bins is a pair below the given one, with the losses
+    log P_i/Q_i. The bins' edges lie where these come out at the mesh points up to third order. What is left of a bin's
+    surplus P_i - e^(y_i) Q_i is balanced by merging: a bin in deficit is joined by as much of the next bin, moved down,
+    as pays for it; a bin with a surplus is joined by as much of the bin below, moved up, as it pays for. Whatever is
+    gathered at a point has log P/Q >= y_i, so putting it there only lowers. A deficit that cannot be paid falls to the
+    point below. Everything is rounded to the safe side; ``relaxed`` is how far the points may lie above their losses.
+    """
+    p = jnp.maximum(_moved(bins.p, bins.p_error, -1.0), 0.0)
+    q = _moved(bins.q, bins.q_error, 1.0)
+    points = losses - relaxed
+
+    zero = jnp.zeros(1)
+    next_p, next_q = jnp.concatenate([p[1:], zero]), jnp.concatenate([q[1:], zero])
+    below_p, below_q = jnp.concatenate([zero, p[:-1]]), jnp.concatenate([zero, q[:-1]])
+    # P - e^y Q rounded down, y the point lowered by what it may be off: of each bin, and of the whole next one, and of
+    # the whole one below, were they here.
+    each = jnp.stack([p, next_p, below_p]), jnp.stack([q, next_q, below_q])
+    value, rounding = jax.vmap(surplus, in_axes=(0, 0, None))(*each, points)
+    excess, payment, below = value - rounding
+    # Down: mass of the next bin needed by this one, at most half of it, and the share of the need that it covers.
+    need = jnp.maximum(-excess, 0.0)
+    half_paid = 0.5 * jnp.maximum(payment, 0.0)
+    share = jnp.clip(_finite(half_paid / need), 0.0, 1.0) * (1 - 4 * roundoff())
+    covered = jnp.where(need > 0, share, 1.0)
+    asked = jnp.minimum(1.0, _finite(need / half_paid) * (1 + 8 * roundoff()))
+    taken_down = jnp.where((need > 0) & (share > 0), 0.5 * next_p * asked, 0.0)
+    leaves_down = jnp.concatenate([zero, taken_down[:-1]])
+
+    # Up: mass of the bin below that this one's surplus can lift; what leaves this bin takes its surplus along.
+    spare = jnp.maximum(excess, 0.0)
+    cost = jnp.maximum(-below, 0.0)
+
+    def lifted(spare: Array) -> Array:
+        return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * roundoff()), 0.0, 0.5)
+
+    most = jnp.concatenate([lifted(spare)[1:], zero])
+    stays = jnp.clip(_finite((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * roundoff())
+    taken_up = lifted(spare * stays)
+    leaves_up = jnp.concatenate([taken_up[1:], zero])
+    kept = jnp.maximum(p - leaves_down - leaves_up, 0.0)
+    falls = jnp.concatenate([((1 - covered) * kept)[1:], zero])
+    # Each sum of four rounds once or twice more.
+    return (covered * kept + taken_down + taken_up + falls) * (1 - 8 * roundoff())
+
+
+def relaxation(bins: CellMasses, largest: Array) -> Array:
+    """Returns how far the points below are lowered, so that the rounding of a bin's masses is no deficit at an atom.
+
+    The losses of atoms and what is made of them are right to a few units; masses that are sums bring in their own
+    errors, where those are a rounding and not all that there is: up to some 40 units each of P's mass and of Q's.
+    """
+    errors = _outward(bins.p, bins.p_error) / bins.p + _outward(bins.q, bins.q_error) / bins.q
+    known = (bins.p > 0) & (bins.q > 0) & (errors > roundoff() / 4)
+    relative = jnp.max(jnp.where(known, errors, 0.0))
+    return 64 * roundoff() * largest + jnp.minimum(2 * relative, 256 * roundoff())
+
+
+def _outward(mass: Array, error: Array) -> Array:
+    """Returns what a mass is moved by to count its error: that, and the rounding of the move where there is one."""
+    return error + jnp.where(error > roundoff() / 4 * mass, 2 * roundoff() * mass, 0.0)
+
+
+def _moved(mass: Array, error: Array, side: float) -> Array:
+    """Returns a mass moved to ``side`` by its error and by what was flushed to zero, where they are any part of it.
+
+    Elsewhere it stays as it is: a sum with next to nothing is rounded, and to nearest only in float64. Where what is
+    flushed counts the rounding, at most four times as much, is added to it, with some to spare.
+    """
+    moved = jnp.where(error > roundoff() / 4 * mass, mass + side * _outward(mass, error), mass)
+    flushed = 4 * TINY
+    return jnp.where(flushed > roundoff() / 4 * moved, moved + side * (8 * flushed), moved)
+
+
+def balanced_edges(p: Array, losses: Array, h: Array) -> Array:
+    """Returns edges between the mesh points such that bins of an exponential density balance.
+
+    With density e^(-x u/h) times the weight 1 - e^-u, that is u e^(-u/2) up to third order, the bin from a to a + h has
+    its balance at a = 1/x - 1/(e^x - 1) below the point, in units of h, where x includes h/2. So it is about where the
+    width h of cells changes, too, and nearly elsewhere.
+    """
+    log_p = jnp.log(p) - (jnp.log(h) if jnp.ndim(h) else 0.0)
+
+    def across(values: Array) -> tuple[Array, Array]:
+        """Returns the entries after each, and before."""
+        return jnp.concatenate([values[1:], values[-1:]]), jnp.concatenate([values[:1], values[:-1]])
+
+    after, before = across(log_p)
+    # From the middle of the cell before to that of the cell after, over h.
+    growth = (after - before) / (1 + sum(across(h)) / (2 * h) if jnp.ndim(h) else 2.0)
+    x = jnp.clip(jnp.where(jnp.isnan(growth), 0.0, h / 2 - growth), -50.0, 50.0)
+    apart = jnp.where(jnp.abs(x) < 0.05, 1.0, x)
+    below = jnp.where(jnp.abs(x) < 0.05, 0.5 - x / 12 + x**3 / 720, 1 / apart - 1 / jnp.expm1(apart))
+    # Where cells become narrower a bin takes no more of the wider one than of its own: for what it would lack mass of
+    # the next bin would have to come down, while a surplus, as the bin before then has, lifts what is below it.
+    return losses[:-1] + h - (jnp.minimum(h, across(h)[0]) if jnp.ndim(h) else h) * below
+
+
+def _finite(values: Array) -> Array:
+    return jnp.where(jnp.isfinite(values), values, 0.0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Composition: from dominating pairs to the spectrum of the sum of all losses, above the true one and below it.
+#
+# The losses of one step lie on a lattice of the multiples of one mesh h, dense where most of the mass is; as many
+# points do for any number of steps. What grows with the steps is the circle on which the sum lives, and of that only
+# the spectrum is formed, at a number of frequencies that does not grow: the mesh of the sum is as wide as the sum asks
+# for, which is the evolving mesh of Ghazi, Kamath, Kumar and Manurangsi (2022) without its stages. The steps:
+#
+# 1. *Masses* of the cells of a lattice, asked of the pair four times by one loop: on a grid that sees how far the loss
+#    reaches, on a sketch that everything is chosen from (:mod:`.plan`), between the points, and in bins about them.
+#    They
+#    are moved to the points such that what comes out is above, or below, the pair (:mod:`.compose`).
+# 2. *The tilt*: weights w proportional to m e^(t y), so that what is truncated or rounded is small relative to delta.
+# 3. *The spectrum* phi of the weights to the power of the steps. Where few steps leave it wide, or losses have atoms,
+#     it
+#    is taken whole, on a circle of some multiple of the points. Where it falls it is known at the J lowest frequencies
+#    of
+#    a circle as long as the sum's window, and beyond them bounded: with weights w and any m, phi(w) is half the sum
+#    over
+#    l of w_l e^(iwl) + w_(l+m) e^(iw(l+m)), and for a, b >= 0 with phases x apart
+#
+#        |a + b e^(ix)| = sqrt((a + b)^2 - 2ab (1 - cos x)) <= a + b - (1 - cos x) ab / (a + b),
+#
+#    so |phi(w)| <= 1 - (1 - cos mw) H_m with 2 H_m = sum of w_l w_(l+m) / (w_l + w_(l+m)): the best of m = 1, 2,
+#    3, 4, 6, 8, ... is at most 1 - 3/2 H_m anywhere from pi down to where the J frequencies end.
+# 4. *The window*: what lies outside of it, by Chernoff's bounds from the weights' own moments, is slack.
+#
+# Delta and epsilon are read off the spectrum by :mod:`.compose`.
+# ----------------------------------------------------------------------------------------------------
 
 Tree = TypeVar("Tree")
 
@@ -105,7 +246,7 @@ class Sum(NamedTuple):
     """The spectrum from the window's first point on, times both of :func:`kernels_of`: real and imaginary parts, twice
     those of frequencies that stand for two, over the circle's length; 0 where what it is counts as slack."""
     error: Float[Array, " 2"]
-    """Bound on what the spectrum's errors change in the sum that is read off, of :mod:`.evaluate`."""
+    """Bound on what the spectrum's errors change in the sum that is read off, of :mod:`.compose`."""
     spectrum: Float[Array, "parts sides frequencies"]
     """From the window's first point on."""
     off: Float[Array, "sides frequencies"]
@@ -135,7 +276,7 @@ def transform_error(points: int) -> float:
     holds entry by entry: every output reaches every input by one path). 12u in place of 7u covers the packing of a real
     transform and twiddle factors wrong by one unit. A level of three, of 3 2^k points, multiplies likewise and then
     errs by five more roundings of parts that sum to 1.37 times the input: 13u, and it counts as log2(3) levels.
-    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.transform`): units are the arithmetic's.
+    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.sums`): units are the arithmetic's.
     """
     return math.log2(points) * (arithmetic().of_level * roundoff())
 
@@ -523,3 +664,193 @@ def kernels_of(angles: Array, mesh: Array, order: Array) -> Array:
     x, y = a * c - b * d, a * d + b * c
     x, y = (x + x * cosine + y * sine) * factor, (y + y * cosine - x * sine) * factor
     return jnp.stack([jnp.stack([x, c]), jnp.stack([y, d])])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Delta and epsilon of a sum, read off its spectrum (:mod:`.compose`) by Parseval, every allowance on the safe side.
+#
+# With weights v on a circle, delta is the sum over points y above epsilon of v(y) e^(-ty) (1 - e^(epsilon - y)): the
+# sum over frequencies of v's spectrum times that of the rest, which is a geometric series and the difference of two.
+# Epsilon by Newton's iteration on the bound; what it ends at is asked of the bound once more, on its safe side.
+# ----------------------------------------------------------------------------------------------------
+
+MARGINS = np.exp2([-43.0, -36.0, -26.0])
+"""How far from where Newton's iteration ends epsilon is asked for, relative to it. Any are sound."""
+
+NEWTON, PATIENCE = 120, 12
+"""Steps after which it ends wherever it is, and after which every second one is a bisection. Any are sound."""
+
+
+class _Reader(NamedTuple):
+    """What delta is read off: of one side, or of both with a leading axis."""
+
+    series: Array
+    """As of :class:`.Sum`, (parts, rates, J) of one side."""
+    allowance: Array
+    """What is added to the sum, above, or taken off it."""
+    log_mass: Array
+    sign: Array
+
+
+def reader_of(found: Sum) -> _Reader:
+    """Returns it, of both sides."""
+    sign = jnp.array([1.0, -1.0])
+    # The most of e^(-tx) (1 - e^-x): of slack as of what is on the circle.
+    allowance = sign * (found.error + found.slack * jnp.exp(log_peak(found.order))) * (1 + 16 * roundoff())
+    return _Reader(found.series, allowance, found.log_mass, sign)
+
+
+def log_delta(reader: _Reader, found: Sum, epsilon: Array, counted: Array | float = 1.0) -> tuple[Array, Array]:
+    """Returns the log of the bound of one side on delta(epsilon), and minus its slope; -inf where there is none.
+
+    It is a bound where the allowances are ``counted`` once; -1 turns that of a lower one into an upper one. Losses may
+    be off by ``found.shift``, which is not counted here.
+    """
+    mesh, order, length = found.mesh, found.order, found.length
+    index = jnp.clip(jnp.floor((epsilon - found.start) / mesh) + 1, 0.0, length)
+    # Losses of the first point above, and of the window's end, over epsilon.
+    over = jnp.maximum(found.start + index * mesh - epsilon, 0.0)
+    beyond = jnp.maximum(found.start + length * mesh - epsilon, over)
+    turns = exact_remainder(np.arange(reader.series.shape[-1]) * index, length) / length
+    sine, cosine = sine_and_cosine(2 * math.pi * turns)
+    # Sums from that point on, and from the end, which is where the window begins: round and round the circle.
+    real, imaginary = reader.series
+    here = real * cosine[None] + imaginary * sine[None]
+    sums = jnp.sum(jnp.stack([here, real]), axis=2)
+    # With losses x over epsilon from a point on, x0 the first: e^(-tx) (1 - e^-x) as e^(-t x0) times what is
+    # e^(-t (x - x0)) (1 - e^-(x - x0)), and e^-(1 + t)(x - x0) times 1 - e^-x0.
+    from_first = jnp.stack([over, beyond])
+    parts = jnp.exp(-order * from_first) * (sums[:, 0] - jnp.expm1(-from_first) * sums[:, 1])
+    of_ends = jnp.exp(-(1 + order) * from_first) * sums[:, 1]
+    both, discounted = parts[0] - parts[1], of_ends[0] - of_ends[1]
+    value = both + counted * reader.allowance
+    log_sum = jnp.log(jnp.maximum(value, 0.0))
+    exponent = reader.log_mass - order * epsilon
+    rounded = found.rounding + roundoff() * (
+        64 + 8 * jnp.abs(order * epsilon) + 8 * jnp.abs(log_sum) + 8 * jnp.abs(exponent)
+    )
+    bound = log_sum + exponent + reader.sign * counted * rounded
+    nothing = jnp.where(reader.sign > 0, jnp.inf, -jnp.inf)
+    return jnp.where(jnp.isnan(bound), nothing, jnp.where(value > 0, bound, -jnp.inf)), discounted / value
+
+
+def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
+    """Returns one side's bound on epsilon at ``delta``, but for ``found.shift``; inf or 0 where it says nothing.
+
+    By one loop: bounds from above fall all the way, and are inverted by Newton's iteration. One from below is hidden
+    far below by what is allowed for, so it is looked for from what inverts one from above on. Where that ends the bound
+    is asked once more, at each of :data:`MARGINS`, until it holds.
+    """
+    wanted = jnp.log(jnp.maximum(delta, TINY))
+    is_upper, order = reader.sign > 0, found.order
+    # Losses may be off by the shift: so much below 0 delta is that at 0, or more.
+    least, top = -2 * jnp.max(found.shift), jnp.maximum(found.start + found.length * found.mesh, 0.0)
+    # The logarithm of what is wanted rounds, too.
+    room = 8 * roundoff() * (1 + jnp.abs(wanted))
+
+    def step(state: _Search) -> _Search:
+        epsilon, root, low, high, reach, counted, margin, _, steps = state
+        value, slope = log_delta(reader, found, epsilon, counted)
+        excess = value - wanted
+        holds = (margin >= 0) & jnp.where(is_upper, excess + room <= 0, excess - room >= 0)
+        low, high = jnp.where(excess > 0, epsilon, low), jnp.where(excess > 0, high, epsilon)
+        following = epsilon + excess / slope
+        inside = (following >= low) & (following <= high)
+        # Between atoms the slope says little of what is beyond them: after a while every second step halves.
+        halves = (steps >= PATIENCE) & (steps % 2 == 1) & (reader.sign * counted > 0)
+        following = jnp.where(inside & ~halves, following, low + (high - low) / 2)
+        # From below nothing is seen of it yet: farther down, twice as far each time.
+        is_hidden = (reader.sign * counted < 0) & (value == -jnp.inf) & (low <= least)
+        following = jnp.where(is_hidden, jnp.maximum(epsilon - reach, least), following)
+        reach = jnp.where(is_hidden, 2 * reach, MARGINS[0] * jnp.maximum(epsilon, found.mesh))
+        is_found = ~(jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon) | (steps >= NEWTON)
+        begins = is_found & (counted < 0)
+        low, high = jnp.where(begins, least, low), jnp.where(begins, top, high)
+        root = jnp.where(margin < 0, following, root)
+        margin = jnp.where(margin >= 0, margin + 1, jnp.where(is_found & ~begins, 0, margin))
+        away = jnp.asarray(MARGINS)[jnp.clip(margin, 0, len(MARGINS) - 1)] * jnp.maximum(root, found.mesh)
+        tried = jnp.clip(root + reader.sign * away, least, top)
+        following = jnp.where(holds, epsilon, jnp.where(margin >= 0, tried, following))
+        return _Search(following, root, low, high, reach, jnp.where(begins, 1.0, counted), margin, holds, steps + 1)
+
+    def goes_on(state: _Search) -> Array:
+        return ~state.holds & (state.margin < len(MARGINS))
+
+    # Chernoff's bound lies above, and log delta is mostly concave: from there Newton's iteration falls.
+    begin = jnp.clip((reader.log_mass + log_peak(order) - wanted) / order, 0.0, top)
+    begin = jnp.where(jnp.isnan(begin), top, begin)
+    state = _Search(begin, begin, least, top, 0 * begin, reader.sign, jnp.int32(-1), top < 0, jnp.int32(0))
+    end = jax.lax.while_loop(goes_on, step, state)
+    return jnp.where(end.holds & (delta >= TINY), end.epsilon, jnp.where(is_upper, jnp.inf, 0.0))
+
+
+class _Search(NamedTuple):
+    """Where a search for epsilon is."""
+
+    epsilon: Array
+    """What is asked next."""
+    root: Array
+    low: Array
+    high: Array
+    reach: Array
+    """How far down the next step goes where nothing is seen."""
+    counted: Array
+    """How often allowances are counted: see :func:`log_delta`."""
+    margin: Array
+    """Which of :data:`MARGINS` is tried; below 0 while the root is looked for."""
+    holds: Array
+    """Whether the bound holds at ``epsilon``."""
+    steps: Array
+
+
+def infinite_share(facts: Facts, lost: Array) -> Array:
+    """Returns what infinite losses, and those that count as such, add to delta: (2,), at most and at least."""
+    least, most = facts.infinite
+    # The union bound on either, rounded up.
+    return jnp.stack([jnp.minimum(most + lost * (1 + 8 * roundoff()), 1.0), least])
+
+
+def bounds_on_epsilon(found: Sum, infinite: Array, delta: Array) -> Array:
+    """Returns bounds from above and from below (2,) on epsilon at ``delta``, of which infinite losses take a share.
+
+    The difference rounds by one unit of delta.
+    """
+    room = delta - infinite - jnp.array([1.0, -1.0]) * roundoff() * delta * (infinite > 0)
+    reader = reader_of(found)
+    values = jax.vmap(lambda reader, delta: epsilon_at(reader, found, delta))(reader, room)
+    moved = jnp.maximum((values + reader.sign * found.shift) * (1 + 4 * roundoff() * reader.sign), 0.0)
+    return jnp.where(room > 0, moved, jnp.array([jnp.inf, 0.0]))
+
+
+def bounds_on_delta(found: Sum, infinite: Array, epsilon: Array) -> Array:
+    """Returns bounds from above and from below (2,) on delta at ``epsilon``, infinite losses included."""
+    reader = reader_of(found)
+    at = epsilon - reader.sign * (found.shift + 4 * roundoff() * jnp.abs(epsilon))
+    logs, _ = jax.vmap(lambda reader, e: log_delta(reader, found, e))(reader, at)
+    values = jnp.exp(logs) * (1 + reader.sign * 16 * roundoff()) + reader.sign * 4 * TINY
+    return jnp.clip(jnp.clip(values, 0.0, 1.0) + infinite * (1 + reader.sign * 4 * roundoff()), 0.0, 1.0)
+
+
+def bracket_of(found: Sum, question: Question, facts: Facts) -> Bounds:
+    """Returns the bracket that answers a question."""
+    infinite = infinite_share(facts, found.lost)
+    if isinstance(question, ForEpsilon):
+        results = bounds_on_epsilon(found, infinite, question.delta)
+    else:
+        results = bounds_on_delta(found, infinite, question.epsilon)
+    # Of a contradiction nothing would be known.
+    is_known = ~jnp.isnan(results) & (results[0] >= results[1])
+    upper, lower = jnp.where(is_known, results, jnp.array([question.worst, 0.0]))
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
+    bounds = question.close(bounds, facts)
+    return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
+
+
+def slack_effect(found: Sum, epsilon: Array) -> Array:
+    """Returns the most that the slack can change delta at ``epsilon`` (), at most 1, (2,).
+
+    A measure of tilted mass m at order t changes it by at most m sup over y > epsilon of e^(-ty) (1 - e^(epsilon-y)),
+    which is m e^(-t epsilon) t^t / (1+t)^(1+t), met at y = epsilon + log(1 + 1/t).
+    """
+    exponent = jnp.log(found.slack) + found.log_mass - found.order * epsilon + log_peak(found.order)
+    return jnp.where(found.slack > 0, jnp.exp(jnp.minimum(exponent, 0.0)), 0.0)

@@ -1,9 +1,8 @@
 """Rényi differential privacy: the curve of a mechanism over the orders, and the (epsilon, delta) it implies."""
 
-from jaxacct.convert.closed import epsilon_improved, epsilon_mironov, log_delta_improved, log_delta_mironov
+from jaxacct.convert.renyi import epsilon_improved, epsilon_mironov, log_delta_improved, log_delta_mironov
 from jaxacct.rdp.accountant import CONVERSIONS, composed_curve, curve, delta, epsilon
-from jaxacct.rdp.divergence import ALLOWANCE, FLOOR
-from jaxacct.rdp.orders import DEFAULT_ORDERS
+from jaxacct.rdp.divergence import ALLOWANCE, DEFAULT_ORDERS, FLOOR
 
 __all__ = [
     "ALLOWANCE",

@@ -1,45 +1,800 @@
-"""The integral along a line through the saddle point, and a bound for everything it leaves out.
+"""Moments of the sum of all losses at real orders: those of each loss, times its runs; and their errors.
 
-For any t > 0 and the sum S of the losses, K its cumulant function, z = t + iw,
-
-    delta(eps) = (1/2 pi) integral of exp(K(z) - z eps) / (z (z + 1)) dw.
-
-The rule with nodes m dw gives the sum of e^(t m L) delta(eps + m L) over all integers m, L = 2 pi/dw: the truth and
-*positive* terms beside it. With the Chernoff bound delta(eps') <= e^(K(a) - a eps') c(a), c(a) = a^a/(1+a)^(1+a), at an
-order a > t the terms m > 0 fall geometrically, and at one below t (or with delta <= 1) those with m < 0. So L is chosen
-to make them small. Nodes end where a bound of the characteristic function that holds from there on is small. With the
-quadrature's and the roundings' errors, each bounded where it arises, that makes the bracket.
+What is composed is a list of parts: pairs of one class with their numbers of runs. Here most are of a single pair, and
+such a one is taken without its axis (:func:`jaxacct.pytrees.without_axes`): an operation on an axis of length 1 is
+several.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic, roughly, with_pair_form
-from jaxacct.composition import Parts
-from jaxacct.dominating_pairs.law import law_of
-from jaxacct.dominating_pairs.turns import turned
+from jaxacct.arithmetic import arithmetic, roughly, roundoff, with_pair_form
+from jaxacct.composition import Part, Parts
+from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.dominating_pairs.normal import turned
+from jaxacct.dominating_pairs.pair import (
+    HasLaw,
+    Law,
+    Marked,
+    Moments,
+    Nodes,
+    Rungs,
+    law_of,
+    log_left_out,
+    moments_and_errors,
+    rungs,
+    tilted,
+)
 from jaxacct.float_pairs import few_digits
 from jaxacct.precision import first_index, log_peak
-from jaxacct.pytrees import each
-from jaxacct.saddlepoint.characteristic import (
-    BLOCK,
-    FREQUENCIES,
-    TILE,
-    Transforms,
-    blocks_of,
-    frequencies,
-    log_characteristic,
-    transforms,
-)
-from jaxacct.saddlepoint.rare import Rare, with_rare
-from jaxacct.saddlepoint.search import HERE, HIGHER, Aim
-from jaxacct.saddlepoint.sums import above_at, summed, total_and_error
+from jaxacct.pytrees import each, register_dataclass
+
+VALUE_ROUNDING = 700.0
+"""Units of roundoff by which a cumulant errs relative to itself.
+
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments
+are sums of positive terms, taken directly where they are above 1/4 only.
+"""
+
+Tree = TypeVar("Tree")
+
+
+def scanned(parts: Parts) -> list[Nodes]:
+    """Returns the nodes of all parts for real orders."""
+    return [each(part, lambda pair: law_of(pair).scan()) for part in parts]
+
+
+def is_alone(parts: Parts) -> bool:
+    """Returns whether one pair is all there is: where that is not run, all is idle, whatever is said of it."""
+    return len(parts) == 1 and jnp.ndim(parts[0][1]) == 0
+
+
+def summed(parts: Parts, found: list[Tree]) -> Tree:
+    """Returns the sum of what each run of each row comes to."""
+    if is_alone(parts):
+        return jax.tree.map(lambda row: parts[0][1] * row, found[0])
+
+    def of_part(steps: Array, rows: Array) -> Array:
+        runs = jnp.reshape(steps, jnp.shape(steps) + (1,) * (jnp.ndim(rows) - jnp.ndim(steps)))
+        terms = jnp.where(runs > 0, runs * rows, 0.0)
+        return jnp.sum(terms, axis=0) if jnp.ndim(steps) else terms
+
+    def of_all(*found: Array) -> Array:
+        terms = [of_part(steps, rows) for (_, steps), rows in zip(parts, found, strict=True)]
+        return sum(terms[1:], terms[0])
+
+    return jax.tree.map(of_all, *found)
+
+
+def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
+    """Returns about the moments of the sum at orders (n,), and those of each row."""
+    rows = [each(part, lambda _, rows: rungs(rows, orders), rows) for part, rows in zip(parts, nodes, strict=True)]
+    return summed(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
+
+
+def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array]) -> tuple[Array, list[Array]]:
+    """Returns upper bounds on the sum's values at orders (n,), and what quadrature misses of each row's, (n,).
+
+    ``rows`` are upper bounds on what the nodes say of each row.
+    """
+
+    def missed(pair: Any, nodes: Nodes) -> Array:
+        step = nodes.places[1] - nodes.places[0]
+        return jnp.exp(law_of(pair).log_scan_errors(orders, step))
+
+    found = [each(part, missed, row) for part, row in zip(parts, nodes, strict=True)]
+    return summed(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
+
+
+class Row(NamedTuple):
+    """Moments of a row, and how far rounding may have moved the slope; only pairs ask for that."""
+
+    moments: Moments
+    slope_error: Array | None
+
+
+def total_and_error(
+    parts: Parts, nodes: list[Nodes], missed: list[Array], order: Array
+) -> tuple[Moments, Array, list[Row]]:
+    """Returns the moments of the sum, a bound on the error of its value, and the moments of each row.
+
+    The error is that of rounding, and of quadrature, which is given.
+    """
+
+    def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Array | None]:
+        law, u = law_of(pair), arithmetic().roundoff
+        found, value_error, slope_error = moments_and_errors(nodes, order)
+        error = VALUE_ROUNDING * u * jnp.abs(found.value)
+        if value_error is not None and slope_error is not None:
+            error = jnp.fmin(error, value_error) if law.is_close else error
+            slope_error = slope_error if law.is_close else jnp.full_like(slope_error, jnp.inf)
+        if isinstance(pair, Kept):
+            # Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
+            marked = pair.marked
+            missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * u)
+        return found, error + missed, slope_error
+
+    found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
+    return *summed(parts, [(row[0], row[1]) for row in found]), [Row(row[0], row[2]) for row in found]
+
+
+def largest_order(parts: Parts) -> Array:
+    """Returns the largest order at which moments of all that is run are known."""
+    largest = [each(part, lambda pair: law_of(pair).largest_order()) for part in parts]
+    if is_alone(parts):
+        return largest[0]
+    run = [jnp.min(jnp.where(k > 0, most, jnp.inf)) for (_, k), most in zip(parts, largest, strict=True)]
+    return jnp.min(jnp.stack(run))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rare losses, taken out of the integral: where they are rare they cost it most of its nodes.
+#
+# A run is marked where its noise lies beyond a place, where losses are large and rare, or small. With A the event that
+# a run is marked where losses are large, and B that none is so but one where they are small,
+#
+#     delta(eps) = E[(1 - e^(eps - S))+; no mark] + E[(1 - e^(eps - S))+; A] + E[(1 - e^(eps - S))+; B],
+#
+# and the first is the integral of a law without those losses: it has moments of all orders, and no reach beyond the
+# losses that are kept. The second lies between P(A) - e^eps Q(A), for (x)+ >= x, and P(A), where of A only what P has
+# mass on counts for Q: other runs may lose -inf. Where marked losses are so large that S >= eps whatever the other runs
+# lose, which is at least their infimum, the lower of the two is exact. The third lies between 0 and P(B), and is 0
+# where marked losses are so small that S <= eps though the other runs lose their suprema. So marks begin where that is
+# so, or, where it comes first, where they are nothing beside delta.
+# ----------------------------------------------------------------------------------------------------
+
+UNITS = 1024
+"""Units of roundoff by which Q's mass where P has none may err, relative to itself: a sum of so many atoms."""
+
+
+class Rare(NamedTuple):
+    """What is known of the marked losses of a composition.
+
+    Attributes:
+        p (), q (): probabilities that any run is marked where losses are large, all losses finite, those of -inf
+            being none that P has.
+        small (): P's probability that any run is marked where losses are small.
+        error (): bound on the relative errors of these.
+        above (): eps up to which the sum is at least eps wherever a run is marked where losses are large.
+        below (): eps from which on it is at most eps wherever one is marked where losses are small.
+    """
+
+    p: Array
+    q: Array
+    small: Array
+    error: Array
+    above: Array
+    below: Array
+
+    def shares(self, epsilon: Array) -> tuple[Array, Array, Array, Array]:
+        """Returns what marked losses add to delta(epsilon).
+
+        At least; how much that falls with epsilon; how much more they add at most; and the rounding of these.
+        """
+        of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
+        least = jnp.maximum(self.p - of_q, 0.0)
+        more = jnp.where(epsilon <= self.above, 0.0, jnp.minimum(of_q, self.p))
+        more = more + jnp.where(epsilon >= self.below, 0.0, self.small * (1 + self.error))
+        return least, jnp.where(least > 0, of_q, 0.0), more, (self.error + 8 * roundoff()) * (self.p + of_q)
+
+    def between(self, epsilon: Array) -> tuple[Array, Array, Array]:
+        """Returns what marked losses add to delta(epsilon): at least, how much more at most, and the rounding."""
+        least, _, more, off = self.shares(epsilon)
+        return least, more, off
+
+
+def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
+    """Returns an upper bound on log delta(eps) together with what is marked, given one on it without.
+
+    Both exponentials and the sum are right to 24 units; the logarithm is, to eight of itself.
+    """
+    if rare is None:
+        return log_delta
+    whole = jnp.exp(log_delta) + sum(rare.between(epsilon)) + jnp.finfo(log_delta.dtype).tiny
+    found = jnp.log(whole)
+    return found + 24 * roundoff() * (1 + jnp.abs(found))
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Kept:
+    """A pair without the losses that are marked."""
+
+    pair: DominatingPair
+    marked: Marked
+
+    def law(self) -> Law:
+        """Returns the law of the pair, for the losses that are kept."""
+        return law_of(self.pair).kept(self.marked)
+
+
+def may_be_rare(parts: Parts) -> bool:
+    """Returns whether there are losses among them that can be marked, and programs that may be so long."""
+    return any(map(_has_marks, parts))
+
+
+def _has_marks(part: Part) -> bool:
+    return arithmetic().leaves_out_rare and law_of(part[0]).has_marks
+
+
+Marks = tuple[Marked | None, ...]
+"""For each part what is marked of its rows; None where its losses are never rare."""
+
+
+def nowhere(parts: Parts) -> Marks:
+    """Returns that nothing is marked."""
+    no = tuple(jnp.full_like(counts, 0.0) for _, counts in parts)
+    return tuple(
+        Marked(zero + jnp.inf, zero, zero, zero, zero, zero) if _has_marks(part) else None
+        for zero, part in zip(no, parts, strict=True)
+    )
+
+
+def kept(parts: Parts, marks: Marks) -> Parts:
+    """Returns what is composed without the runs that are marked."""
+    return tuple(
+        (pairs if marked is None else Kept(pairs, marked), counts)  # type: ignore[misc]
+        for (pairs, counts), marked in zip(parts, marks, strict=True)
+    )
+
+
+class Ends(NamedTuple):
+    """For each part the infima and the suprema of its losses, and what all the other runs' come to beside one of it."""
+
+    rows: list[tuple[Array, Array]]
+    others: list[tuple[Array, Array]]
+
+
+def ends_of(parts: Parts) -> Ends:
+    """Returns where losses end; where what others come to is not known, NaN."""
+    rows = [each(part, lambda pair: pair.loss_range()) for part in parts]
+    # Zero times infinity where nothing is run.
+    each_part = [
+        jnp.stack([jnp.sum(jnp.where(counts > 0, counts * end, 0.0)) for end in ends])
+        for (_, counts), ends in zip(parts, rows, strict=True)
+    ]
+    least, most = sum(each_part[1:], each_part[0])
+    return Ends(rows, [(least - low, most - high) for low, high in rows])
+
+
+def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array) -> Marks:
+    """Returns what is marked for it to be known, or to have about that mass of P together, where that comes first.
+
+    Known are large losses for eps up to ``high`` (if not inf), small ones for eps from ``low`` on (if not -inf).
+    """
+    runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
+
+    def marks(part: Part, least: Array, most: Array) -> Marked | None:
+        if not _has_marks(part):
+            return None
+
+        def of_row(pair: DominatingPair, counts: Array, least: Array, most: Array) -> Marked:
+            large, small = high - least, low - most
+            large = jnp.where(jnp.isnan(large), jnp.inf, large)
+            small = jnp.where(jnp.isnan(small), -jnp.inf, small)
+            law = law_of(pair)
+            place = law.mark_from(large, small, log_mass - runs)
+            return law.marked(jnp.where(counts > 0, place, jnp.inf))
+
+        found: Marked = each(part, of_row, part[1], least, most)
+        return found
+
+    return tuple(marks(part, *others) for part, others in zip(parts, ends.others, strict=True))
+
+
+def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> Rare:
+    """Returns what the losses come to that are marked, and left out, of what is composed; ``scans`` are of the rest."""
+    u, worst, off = roundoff(), jnp.zeros(()), jnp.zeros(())
+    # Logs of probabilities: that no run is marked, where losses are large, under P and Q, and where they are small;
+    # that no loss is infinite, and that P can have made every run that is not of these parts.
+    none, finite, present = jnp.zeros(3), jnp.zeros(()), jnp.zeros(())
+    above, below = jnp.full((), jnp.inf), jnp.full((), -jnp.inf)
+
+    def log_none(counts: Array, mass: Array) -> Array:
+        counts = jnp.reshape(counts, (-1, 1))
+        logs = jnp.log1p(-jnp.reshape(mass, (counts.shape[0], -1)))
+        return jnp.sum(jnp.where(counts > 0, counts * logs, 0.0), axis=0)
+
+    for part, marked, scan, (lowest, highest), (least, most) in zip(parts, marks, scans, *ends, strict=True):
+        counts, infinite = part[1], None
+        if type(part[0]).infinite_mass is not DominatingPair.infinite_mass:
+            infinite = each(part, lambda pair: pair.infinite_mass())
+            finite = finite + log_none(counts, infinite)[0]
+        if marked is None:
+            # A run that P cannot have made has no share in what Q says of large losses beside it.
+            missing = jnp.clip(scan.missing, 0.0, 1 - u)
+            present = present + log_none(counts, missing)[0]
+            off = off + UNITS * u * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
+            continue
+        # Of the finite losses, for the rest of a composition has finite ones, too.
+        p, q, large = marked.p if infinite is None else marked.p / (1 - infinite), marked.q, marked.are_large
+        none = none + log_none(counts, jnp.stack([large * p, large * q, (1 - large) * p], axis=-1))
+        there = (counts > 0) & jnp.isfinite(marked.place)
+        worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, marked.error, 0.0)))
+        # The sum of all is right to units of itself, and so is it less one's own.
+        size = jnp.abs(marked.loss)
+        up = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
+        down = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
+        is_large = large > 0
+        above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up, jnp.inf)))
+        below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down, -jnp.inf)))
+    # NaN, of infinite ends, is not known.
+    above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
+    # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
+    p, q, small = -jnp.expm1(none)
+    return Rare(p * jnp.exp(finite), q * jnp.exp(present), small, 2 * worst + 64 * u + off, above, below)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The search for a line: a saddle point, and the losses that are rare there, by looks at a ladder of orders.
+#
+# Each look is one product of matrices: the moments of the sum at nine orders around the one that is looked at, and what
+# Laplace's method makes of them. The saddle point lies between two of them, or beyond one end: the next look is there,
+# by Newton's step from the lower of the two, until the step is shorter than the ladder's own. Where large losses are
+# rare it begins again without them, twice: without what may come to a quarter of delta, which bounds eps roughly; and
+# without those that are known exactly up to this eps. All of this is guessed: brackets hold wherever a line is.
+# ----------------------------------------------------------------------------------------------------
+
+LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
+"""Orders that are looked at, over the saddle point: those of the lines to choose from, and of Chernoff's bounds on what
+the rule adds."""
+
+HERE, HIGHER = -4, 3
+"""Where in them the saddle point's own order stands. The last so many of them, beyond the saddle point, are for bounds
+alone; all others may be lines.
+
+Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
+line leaves them out and needs far fewer nodes.
+"""
+
+LEAST = 4.0**-16
+"""Smallest order looked at, over the largest. Speed only: saddle points below are not found."""
+
+LOOKS = 24
+"""Most looks for a saddle point. Three are usual. Speed only: what is not found by then has not converged."""
+
+CLOSE = 0.15
+"""Share of the order that a step may come to for its look to be the last; log delta may move by one nat. Speed only:
+any line is sound, and Newton's method for eps corrects what Laplace's is off by."""
+
+STAGES = 3
+"""Searches where large losses are rare: with them all; without what may come to a quarter of delta; and without those
+that are known exactly up to this eps. Speed only."""
+
+BEYOND_NEED = 0.01
+"""Share of the law tilted by 1.5 times the order that may lie beyond what a second search would leave out: above, large
+losses are rare. Speed only."""
+
+NEXT_TO_NOTHING = 32.0
+"""Nats below delta of what is left out though it is not known. It is counted; speed only."""
+
+LOOSE = 6.0
+"""Nats by which the bound on a moment's quadrature may be above its floor. Speed only."""
+
+FARTHER_ORDERS = 1.05
+"""Factor over a guess of eps up to which what is left out is known. Speed only."""
+
+
+class Wanted(NamedTuple):
+    """The line that is wanted: through the saddle point for ``epsilon``; where ``by_delta``, for the eps of ``delta``.
+
+    An order above 0 asks for a rough line at this order: an upper bound of delta at ``epsilon``, if below ``delta``.
+    """
+
+    epsilon: Any
+    delta: Any
+    by_delta: Any
+    order: Any
+
+
+class Aim(NamedTuple):
+    """What a line is chosen for: where losses are left out as rare, and a saddle point of the rest."""
+
+    stage: Array
+    """Of STAGES searches; the last is over at STAGES."""
+    looks: Array
+    """Done in this stage."""
+    order: Array
+    """To be looked at next."""
+    epsilon: Array
+    log_delta: Array
+    """Eps and log delta as Laplace's method has them, with what is rare."""
+    is_known: Array
+    """Whether a saddle point was found."""
+    orders: Array
+    above: list[Array]
+    """Orders of the ladder that was looked at, and upper bounds on what the nodes of each row say of moments there."""
+    marks: Marks
+    """What is left out; of the rest are the nodes."""
+    scans: list[Nodes]
+    largest: Array
+    """The largest order of the rest."""
+    rare: Rare | None
+    inner: Array
+    """Log of what is asked for of the rest."""
+
+
+@with_pair_form(traced=few_digits.ladder)
+def ladder() -> np.ndarray:
+    """Returns the orders that are looked at, over the one that is sought."""
+    return LADDER
+
+
+def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
+    """Returns what a line is chosen for; where it is not searched for, what one look at its order says."""
+    marks, zero = nowhere(parts), jnp.zeros_like(target)
+    if may_be_rare(parts):
+        shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, ends_of(parts), at, at), parts, zero)
+        scans, largest, rare, inner = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    else:
+        scans, largest, rare, inner = scanned(parts), largest_order(parts), None, target
+    row = jnp.zeros(len(ladder()), target.dtype)
+    rows = [jnp.zeros((*np.shape(counts), row.size), row.dtype) for _, counts in parts]
+    stage = jnp.where(searches, 0, STAGES - 1).astype(jnp.int32)
+    aim = Aim(stage, jnp.int32(0), wanted.order, zero, target, zero > 0, row, rows, marks, scans, largest, rare, inner)
+    if rare is not None:
+        return _aim_found(parts, aim, wanted, target, searches)
+    # What is guessed is found roughly; what bounds rest on, nodes and what they say at the orders found, is not.
+    found = roughly(_aim_found)(parts, aim, wanted, target, searches)
+    orders = jnp.minimum(found.orders, largest)
+    _, each_row = rungs_of(parts, scans, orders)
+    return found._replace(scans=scans, largest=largest, orders=orders, above=[row.above for row in each_row])
+
+
+def _left(
+    parts: Parts, marks: Marks, ends: Ends, epsilon: Array, target: Array
+) -> tuple[list[Nodes], Array, Rare, Array]:
+    """Returns the nodes of what is not marked, the largest order, what is known of the marked, and a share of delta.
+
+    Rare losses take their share first: ``target`` is the log of all, and what is returned that of the rest.
+    """
+    rest = kept(parts, marks)
+    scans = scanned(rest)
+    rare = rare_beyond(parts, marks, scans, ends)
+    share = rare.between(epsilon)[0] * jnp.exp(-target)
+    return scans, largest_order(rest), rare, target + jnp.log1p(-jnp.minimum(share, 0.9))
+
+
+def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
+    given = parts, wanted, target, searches
+    return by_work.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _looked, aim, given)
+
+
+def _looked(aim: Aim, given: Any) -> Aim:
+    """Returns what is known after a look at the order that is next."""
+    parts, wanted, target, searches = given
+    scans, largest, rare, inner, ends = aim.scans, aim.largest, aim.rare, aim.inner, None
+    if rare is not None:
+        ends = ends_of(parts)
+        scans, largest, rare, inner = jax.lax.cond(
+            aim.looks == 0,
+            lambda: _left(parts, aim.marks, ends, aim.epsilon, target),
+            lambda: (scans, largest, rare, inner),
+        )
+    order = jnp.maximum(aim.order, LEAST * largest)
+    orders = jnp.minimum(order * jnp.asarray(ladder(), order.dtype), largest)
+    found, rows = rungs_of(parts, scans, orders)
+    # Laplace's method at each: the eps whose saddle point it is, and log delta there.
+    near = orders / (1 + orders)
+    epsilons = found.slope - (1 + near) / orders
+    bend = orders**2 * found.curvature + 1 + near**2
+    reached = found.value - orders * epsilons - jnp.log1p(orders) - 0.5 * jnp.log(2 * jnp.pi * bend)
+    is_sought, epsilon = wanted.by_delta, wanted.epsilon
+    if rare is not None:
+        # The last search is for the eps of the one before, which leaves out more and errs upwards.
+        epsilon = jnp.where(is_sought, jnp.maximum(aim.epsilon, 0.0), epsilon)
+        is_sought &= aim.stage < STAGES - 1
+    # Nats, falling in the order, through 0 at the saddle point; of a Gaussian loss linear in the square of the order.
+    value = jnp.where(is_sought, reached - inner, orders * (epsilon - epsilons))
+    count = jnp.sum(value > 0, dtype=jnp.int32)
+    rung = jnp.clip(count - 1, 0, len(ladder()) - 1)
+    columns = jnp.stack([orders, jnp.append(orders[1:], largest), value, found.curvature, epsilons, reached])
+    at, top, short, curvature, level, height = jax.lax.dynamic_slice(
+        columns, (jnp.int32(0), rung), (6, 1), allow_negative_indices=False
+    )[:, 0]
+    ahead = jnp.sqrt(jnp.clip(at * at + 2 * short / curvature, (at / 8) ** 2, top * top))
+    is_known = (count > 0) & (count < len(ladder())) & (largest < jnp.inf)
+    epsilon = jnp.where(is_sought, level + (height - inner) / at, epsilon)
+    is_met = ~(jnp.abs(ahead - order) > CLOSE * order) & ~(is_sought & (order * jnp.abs(epsilon - aim.epsilon) > 1))
+    log_delta = jnp.where(wanted.by_delta, target, with_rare(height + at * (level - epsilon), rare, epsilon))
+    aim = aim._replace(
+        order=ahead,
+        epsilon=epsilon,
+        log_delta=log_delta,
+        is_known=is_known,
+        orders=orders,
+        above=[row.above for row in rows],
+    )
+    is_over = is_met | (aim.looks >= LOOKS) | ~searches
+    stage, looks = jnp.where(is_over, STAGES, 0), aim.looks + 1
+    if rare is None or ends is None:
+        return aim._replace(stage=stage.astype(jnp.int32), looks=looks)
+    aim = aim._replace(scans=scans, largest=largest, rare=rare, inner=inner)
+    marks, is_rare = _ahead(parts, ends, aim, wanted)
+    # Without what is rare any order will do for a line.
+    is_known |= aim.stage > 0
+    stage = jnp.where(is_over, jnp.where((aim.stage > 0) | is_rare, aim.stage + 1, STAGES), aim.stage)
+    goes_on = is_over & (stage < STAGES)
+    marks = jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), marks, aim.marks)
+    return aim._replace(stage=stage, looks=jnp.where(goes_on, 0, looks), is_known=is_known, marks=marks)
+
+
+def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, Array]:
+    """Returns what the next search leaves out, and whether that is rare enough for one."""
+    is_first = wanted.by_delta & (aim.stage == 0)
+    guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, FARTHER_ORDERS, 1 + 1e-6)
+    high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
+    log_mass = aim.log_delta - jnp.where(is_first, np.log(4.0), NEXT_TO_NOTHING)
+    ahead, is_rare = marks_for(parts, ends, high, low, log_mass), ~aim.is_known
+    for part, nodes, marked in zip(parts, aim.scans, ahead, strict=True):
+        if marked is not None:
+
+            def is_lost(pair: Any, nodes: Nodes, marked: Marked) -> Array:
+                beyond = jnp.sum(jnp.where(nodes.places > marked.place, tilted(nodes, 1.5 * aim.order), 0.0))
+                step = nodes.places[1] - nodes.places[0]
+                missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
+                return (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
+
+            is_rare |= jnp.any(each(part, is_lost, nodes, marked))
+    return ahead, is_rare
+
+
+# ----------------------------------------------------------------------------------------------------
+# The characteristic function of the tilted sum at the nodes of a line, less what is known of it in closed form.
+#
+# With X = Y - E_t Y it is summed as E_t[e^(iwX) - 1], which is small where w is, and so keeps its digits when it is
+# raised to the power of the steps. Nodes come in pieces, as many as the highest frequency asks for. Frequencies come in
+# tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a the tile's first and b one of few offsets, in one
+# product.
+# ----------------------------------------------------------------------------------------------------
+
+FREQUENCIES = 2048
+"""Most nodes on one half of the line."""
+
+TILE = 8
+"""Frequencies that share one turn of all nodes."""
+
+TILES_OF_STEP = 16
+"""Tiles for which nodes are made at a time where lanes are side by side."""
+
+BLOCK = 64
+"""Frequencies that are worked on at a time."""
+
+NODE_ROUNDING = 150.0
+"""Units of roundoff by which the log of a characteristic function errs relative to the mean of |w X|.
+
+Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, 130 in
+all; angles, of which two are put together, the one of a few products, err by up to eight units of themselves
+(tests/saddlepoint/test_tiles.py).
+"""
+
+Sums = tuple[Array, ...]
+
+
+def frequencies(spacing: Array) -> Array:
+    """Returns the frequencies (blocks, BLOCK) of all blocks."""
+    return spacing * jnp.asarray(np.arange(1.0, FREQUENCIES + 1).reshape(-1, BLOCK), spacing.dtype)
+
+
+def blocks_of(tiles: Array) -> Array:
+    """Returns how many blocks of frequencies so many tiles fill, the last perhaps in part."""
+    return -(-tiles * TILE // BLOCK)
+
+
+class Transforms(NamedTuple):
+    """Of each row, if there are several with an axis for them, after that of the blocks.
+
+    Attributes:
+        sums (blocks, [m,] 2, BLOCK): real and imaginary parts of E_t[e^(iwX) - 1] at the frequencies.
+        spread ([m,] n), missed ([m]): what bounds their errors.
+        steps ([m]): runs.
+    """
+
+    sums: Array
+    spread: Array
+    missed: Array
+    steps: Array
+
+
+def transforms(
+    parts: Parts,
+    scans: list[Nodes],
+    windows: list[tuple[Array, Array]],
+    known: list[tuple[Moments, Array | None]],
+    order: Array,
+    spacing: Array,
+    tiles: Array,
+) -> Transforms:
+    """Returns the sums of all rows at (1 ... FREQUENCIES) spacing, of which only the first ``tiles`` tiles are filled.
+
+    ``known`` has the moments of each row at that order, and the errors of their slopes.
+    """
+    found: list[Transforms] = []
+    for (pairs, steps), *more in zip(parts, scans, windows, known, strict=True):
+        run = (pairs, *more, steps)
+        if is_alone(parts):
+            return _row(run, order, spacing, tiles)
+        if jnp.ndim(steps) == 0:
+            found.append(jax.tree.map(lambda leaf: leaf[None], _row(run, order, spacing, tiles)))
+        else:  # one after the other: each takes as many pieces as it needs
+            found.append(jax.lax.map(lambda row: _row(row, order, spacing, tiles), run))
+    rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
+    return rows._replace(sums=jnp.swapaxes(rows.sums, 0, 1))
+
+
+def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
+    """Returns the sums of one loss."""
+    pair, scan, window, known, steps = run
+    moments, _ = known
+    law = law_of(pair)
+    end = spacing * TILE * tiles
+    # What so many pieces miss is bounded below.
+    pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
+    # What is not run takes no time.
+    taken = jnp.where(steps > 0, pieces, 0)
+    given = pair, window, pieces, (moments.value, moments.slope), order, spacing, tiles
+    sums, spread = _all_pieces(given, taken)
+    # What is not run has no errors either.
+    missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
+    spread = _with_doubt(spread, law, order, scan, window, pieces, known)
+    return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
+
+
+@with_pair_form(traced=few_digits.with_doubt)
+def _with_doubt(spread: Array, *_: Any) -> Array:
+    """Returns spreads, with what else they are to be taken with."""
+    return spread
+
+
+def _group_by_group(given: Any, taken: Array) -> Sums:
+    """Returns :func:`_all_pieces` some tiles at a time, those of all lanes in one list; lanes have few or hundreds."""
+    *_, tiles = given
+    alone = by_work.as_lanes(turned_sums)
+
+    def of_group(group: Array, _: Array, given: Any) -> Sums:
+        *rest, tiles, taken = given
+        first = group * TILES_OF_STEP
+        wanted = jnp.minimum(tiles - first, TILES_OF_STEP)
+        add = lambda *args: jnp.stack(alone(*args[:-1], *args[-1]))  # noqa: E731
+        return _pieces_added((*rest, first, wanted, taken), TILE * TILES_OF_STEP, add, longest_first=taken, share=2)
+
+    groups = jnp.where(taken > 0, -(-tiles // TILES_OF_STEP), 0)
+    every = jnp.arange(FREQUENCIES // (TILE * TILES_OF_STEP))
+    sums, spread = by_work.map_rows(groups, of_group, every, (*given, taken))
+    return jnp.swapaxes(sums, 0, 1).reshape(2, -1), spread[0]
+
+
+@with_pair_form(traced=_group_by_group)
+def _all_pieces(given: Any, taken: Array) -> Sums:
+    """Returns the sums of so many pieces, and their spreads: of a lane by itself."""
+    *_, tiles = given
+    return _pieces_added((*given[:-1], jnp.int32(0), tiles, taken), FREQUENCIES, _sums, longest_first=tiles)
+
+
+def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how: Any) -> Sums:
+    """Returns what ``add`` makes of the pieces at so many frequencies, (2, frequencies), and their spreads."""
+    *_, order, _, _, _, taken = given
+
+    def piece(state: Sums, given: Any) -> Sums:
+        (i, sums, spread), (*rest, first, tiles, _) = state, given
+        weights, angles, more = _of_piece(i, *rest)
+        return i + 1, add(weights, angles, first, tiles, sums), spread + more
+
+    one = jax.ShapeDtypeStruct((1,), order.dtype)
+    none = jnp.zeros(jax.eval_shape(_spreads, one, one, one, one).shape, order.dtype)
+    start: Sums = (jnp.zeros_like(taken), jnp.zeros((2, frequencies), order.dtype), none)
+    return by_work.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
+
+
+def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, spacing: Array) -> Sums:
+    """Returns the weights of one piece of the nodes, their angles at the first frequency, and their spreads."""
+    nodes = law_of(pair).piece(window, i, pieces)
+    value, slope = known
+    weights = jnp.exp(nodes.log_p + order * nodes.losses - value)
+    deviations = nodes.losses - slope
+    angles = spacing * deviations
+    sizes = jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)
+    return weights, angles, _spreads(weights, sizes, deviations, angles)
+
+
+@with_pair_form(traced=few_digits.spreads)
+def _spreads(weights: Array, sizes: Array, deviations: Array, angles: Array) -> Array:
+    """Returns the spread of nodes (n,), by which what is made of their weights errs."""
+    return jnp.stack([jnp.sum(weights * sizes)])
+
+
+def log_characteristic(rows: Transforms, w: Array, spacing: Array) -> Sums:
+    """Returns log modulus, phase and error of E_t[e^(iw(S - E_t S))] at the frequencies of a block, of all that is run.
+
+    The error is a bound on that of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is
+    off by e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k.
+    """
+    if jnp.ndim(rows.steps) == 0:
+        return _to_the_steps(rows, w, spacing)
+    found = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w, spacing))(*rows)
+    return tuple(jnp.sum(part, axis=0) for part in found)
+
+
+def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
+    """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
+    ((x, y), spread, missed, steps), u = row, roundoff()
+    y, off = _imaginary_and_error(y, w, spacing, spread, NODE_ROUNDING)
+    # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
+    real = 1 + x
+    excess, square = x * (1 + real) + y * y, jnp.maximum(real * real + y * y, u**2)
+    log_modulus = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(square))
+    # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
+    error = jnp.log1p((off + missed) * jnp.exp(-log_modulus))
+    return steps * log_modulus, steps * jnp.arctan2(y, real), steps * error
+
+
+@with_pair_form(traced=few_digits.imaginary_and_error)
+def _imaginary_and_error(y: Array, w: Array, _: Array, spread: Array, units: float) -> tuple[Array, Array]:
+    """Returns imaginary parts of E_t[e^(iwX) - 1], and the errors of these sums, as complex numbers."""
+    return y, w * (units * roundoff() * spread[0])
+
+
+_turned = jax.jit(turned)
+
+
+@with_pair_form
+def turned_sums(weights: Array, angles: Array, begun: Array, tiles: Array, real: Array, imaginary: Array) -> Sums:
+    """Returns :func:`_sums` of lanes, of which pairs have a form of their own."""
+    sums = jax.vmap(_sums)(weights, angles, begun, tiles, jnp.stack([real, imaginary], axis=1))
+    return sums[:, 0], sums[:, 1]
+
+
+def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array) -> Array:
+    """Returns ``sums`` (2, n), real and imaginary parts, with those of the sum of weights (e^(iwX) - 1) added.
+
+    Tile by tile, each by one product; ``angles`` are w X at the first frequency, ``begun`` is the tile that the sums
+    begin with.
+    """
+    # A CPU's compiler vectorizes one axis, and makes scalar code of two: so row by row. Barriers keep it from doing
+    # anew for each use what it is made of.
+    weights, angles = jax.lax.optimization_barrier((weights, angles))
+    # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles: b is one of TILE
+    # offsets. Full precision: some devices multiply matrices in fewer bits by default.
+    c, s = jax.lax.optimization_barrier(jax.lax.map(lambda b: _turned(b * angles), np.arange(TILE, dtype=angles.dtype)))
+    own = jnp.matmul(jnp.concatenate([c, s]), weights, precision="highest")
+    table = jnp.stack([jnp.concatenate([1 + c, -s], axis=1), jnp.concatenate([s, 1 + c], axis=1)]).reshape(2 * TILE, -1)
+    table, both = jax.lax.optimization_barrier((table, jnp.concatenate([weights, weights])))
+
+    def tile(i: Array, sums: Array) -> Array:
+        first = _turned((TILE * (begun + i) + 1).astype(angles.dtype) * angles)
+        first = jnp.concatenate(jax.lax.optimization_barrier(first))
+        added = own + jnp.matmul(table, both * first, precision="highest")
+        at = jnp.int32(0), TILE * i
+        old = jax.lax.dynamic_slice(sums, at, (2, TILE), allow_negative_indices=False)
+        return jax.lax.dynamic_update_slice(sums, old + added.reshape(2, TILE), at, allow_negative_indices=False)
+
+    return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The integral along a line through the saddle point, and a bound for everything it leaves out.
+#
+# For any t > 0 and the sum S of the losses, K its cumulant function, z = t + iw,
+#
+#     delta(eps) = (1/2 pi) integral of exp(K(z) - z eps) / (z (z + 1)) dw.
+#
+# The rule with nodes m dw gives the sum of e^(t m L) delta(eps + m L) over all integers m, L = 2 pi/dw: the truth and
+# *positive* terms beside it. With the Chernoff bound delta(eps') <= e^(K(a) - a eps') c(a), c(a) = a^a/(1+a)^(1+a), at
+#  an
+# order a > t the terms m > 0 fall geometrically, and at one below t (or with delta <= 1) those with m < 0. So L is
+# chosen
+# to make them small. Nodes end where a bound of the characteristic function that holds from there on is small. With the
+# quadrature's and the roundings' errors, each bounded where it arises, that makes the bracket.
+# ----------------------------------------------------------------------------------------------------
 
 PENALTY = 6.0
 """Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
@@ -49,7 +804,7 @@ FARTHER = 1.35
 
 TURN_ROUNDING = 9.0
 """Units of roundoff by which a node's angle errs relative to its phase, and to w times slope and eps: four of its own,
-and five that its sine and cosine may add (:func:`jaxacct.dominating_pairs.turns.turned`)."""
+and five that its sine and cosine may add (:func:`jaxacct.dominating_pairs.normal.turned`)."""
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0
 """Nats of delta, and deviations of the tilted sum, that a rough line is made for.

@@ -24,9 +24,7 @@ from jaxacct.precision import log_complement
 from jaxacct.programs import compiled
 from jaxacct.pytrees import without_axes
 from jaxacct.question import ForDelta, ForEpsilon, Question
-from jaxacct.saddlepoint.contour import Line, Read, line_at, log_above, read_at
-from jaxacct.saddlepoint.rare import kept
-from jaxacct.saddlepoint.search import Wanted, aimed
+from jaxacct.saddlepoint.contour import Line, Read, Wanted, aimed, kept, line_at, log_above, read_at
 
 CONVERGED = 1e-9
 """Relative error, by its bound, up to which a result counts as converged, scaled to the arithmetic's unit.

@@ -7,8 +7,6 @@ or what others wrote: ``report``, of this library's trainer; ``opacus``, a histo
 names of dp_accounting's classes and fields. A file that is one of these is a spec of one part.
 """
 
-from jaxacct.specs.files import read
-from jaxacct.specs.parts import Release, part_of
-from jaxacct.specs.spec import Spec, combined, parsed
+from jaxacct.specs.spec import Release, Spec, combined, parsed, part_of, read
 
 __all__ = ["Release", "Spec", "combined", "parsed", "part_of", "read"]

@@ -1,15 +1,244 @@
-"""Results of some entries: the compiled program for all of them, then the mesh for those that this leaves open."""
+"""What is called: sweeps for epsilon, for delta, and for the least noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+import os
+import pathlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxacct.sweep.program import program_of, run
-from jaxacct.sweep.quantities import Accountant, Entry, Quantity
-from jaxacct.sweep.settings import MECHANISM, Settings
+from jaxacct import validation
+from jaxacct.arithmetic import Chosen
+from jaxacct.float_pairs.interpret import as_pairs
+from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.precision import scope
+from jaxacct.processes import check_not_forked
+from jaxacct.progress import progress
+from jaxacct.sweep.description import MECHANISM, Accountant, Boxes, Description, Entry, Quantity, Settings, quantity_of
+from jaxacct.sweep.result import Folder, Memory, Shard, Store, Sweep
+
+
+def epsilon(
+    settings: Settings,
+    *,
+    mode: str = "certified",
+    relation: Relation = "add_or_remove",
+    tolerance: float | None = None,
+    arithmetic: Chosen = "auto",
+    **options: Any,
+) -> Sweep:
+    """Returns bounds on epsilon for every entry of a grid or table.
+
+    Args:
+        settings: of :func:`grid` or :func:`rows`, with the mechanism's fields, ``steps`` and ``delta``.
+        mode: "certified": the exact accountant, then :func:`jaxacct.prv.epsilon` for the entries that this leaves open,
+            one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
+        relation: neighbouring relation, one that the mechanisms support.
+        tolerance: relative gap that the mesh aims at.
+        arithmetic: as of :func:`jaxacct.epsilon`. On a CPU "pair" is worked off operation by operation, slowly.
+        **options: how it is run; none changes a result.
+
+            * ``out``: folder of this sweep alone, a Zarr store, which gets every chunk once it is finished; without
+              it results are in memory. With it memory does not grow with the settings, and a run that is interrupted
+              goes on where it stopped, on any number of devices.
+            * ``resume`` (False): whether to go on from what ``out`` holds; otherwise a folder in use is refused.
+            * ``overwrite`` (False): whether to delete the sweep that ``out`` holds.
+            * ``shard``: (i, n), to compute the i-th of n parts alone, from 0; ``out`` is the part's own folder, and
+              :func:`merge` puts the parts together. In a process group ``(jax.process_index(), jax.process_count())``.
+            * ``chunk``: entries of a chunk, at most (32,768, more where that were more than some 4,000 chunks, fewer
+              where shards would get fewer than eight): fewer lose less where a run is interrupted.
+            * ``memory`` (2**30): bytes that a device's program may take: more entries side by side on a GPU.
+            * ``devices`` (all of this process): which to use. A CPU is one device, and uses one core, unless
+              ``jax.config.update("jax_num_cpu_devices", n)`` was called before anything was computed.
+            * ``show_progress`` (True): whether to show a bar on standard error, where that is a terminal.
+
+    Returns:
+        :class:`Sweep`: arrays of the shape of the grid, or (n,) of the rows. No entry is dropped: those that have not
+        converged are flagged.
+
+    Formal guarantee: that of :func:`jaxacct.epsilon`, entry by entry: ``lower <= epsilon <= upper``, rounding included;
+    inf where nothing is known. Chunks, devices, shards and interruptions change no bit of a result (on one kind of
+    device and one version).
+
+    Raises:
+        ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is
+            something else or another sweep's.
+        OSError: ``out`` cannot be written; what is finished is kept.
+
+    Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
+
+    >>> from jaxacct.sweep import grid
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5)
+    >>> found = epsilon(settings, relation="remove")
+    >>> found.upper.round(4).tolist(), bool(found.converged.all())
+    ([[6.1877, 14.2367], [2.1627, 4.7572]], True)
+    """
+    return sweep(quantity_of("epsilon", mode, relation, tolerance, arithmetic), settings, Options(**options))
+
+
+def delta(
+    settings: Settings,
+    *,
+    mode: str = "certified",
+    relation: Relation = "add_or_remove",
+    tolerance: float | None = None,
+    arithmetic: Chosen = "auto",
+    **options: Any,
+) -> Sweep:
+    """Returns bounds on delta for every entry of a grid or table.
+
+    Args, guarantee, errors and source are those of :func:`epsilon`, with ``epsilon`` among the settings in delta's
+    place; ``**options`` likewise.
+
+    Formal guarantee: that of :func:`jaxacct.delta`, entry by entry: ``lower <= delta <= upper``, rounding included; 1
+    where nothing is known.
+
+    >>> from jaxacct.sweep import grid
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, epsilon=4.0)
+    >>> found = delta(settings, relation="remove")
+    >>> bool(found.upper[1, 0] < 1e-8 < found.lower[0, 0]), bool(found.converged.all())
+    (True, True)
+    """
+    return sweep(quantity_of("delta", mode, relation, tolerance, arithmetic), settings, Options(**options))
+
+
+def noise_multiplier(
+    settings: Settings,
+    *,
+    mode: str = "certified",
+    relation: Relation = "add_or_remove",
+    tolerance: float | None = None,
+    **options: Any,
+) -> Sweep:
+    """Returns the least noise multiplier of a Poisson-subsampled Gaussian for every budget of a grid or table.
+
+    Args, errors and ``**options`` are those of :func:`epsilon`; the settings are ``sampling_rate``, ``steps``,
+    ``epsilon`` and ``delta``, and ``tolerance`` is that of :func:`jaxacct.calibrate.noise_multiplier`.
+
+    Returns:
+        :class:`Sweep` with the further array "noise_multiplier"; its bounds are those of the epsilon reached.
+
+    Formal guarantee: a finite noise multiplier satisfies its budget, ``upper <= epsilon``; "converged" says whether it
+    is within the tolerance of the least. It is inf, with ``upper`` inf, where nothing is certified.
+
+    Source: :func:`jaxacct.calibrate.noise_multiplier`.
+
+    >>> from jaxacct.sweep import grid
+    >>> settings = grid(epsilon=[1.0], delta=1e-5, sampling_rate=0.01, steps=10_000)
+    >>> found = noise_multiplier(settings, relation="remove", tolerance=1e-6)
+    >>> found["noise_multiplier"].round(4).tolist(), bool(found.upper[0] <= 1.0)
+    ([3.8128], True)
+    """
+    return sweep(quantity_of("noise_multiplier", mode, relation, tolerance), settings, Options(**options))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The compiled part: one program of one shape for all entries, a share of the entries on each device.
+#
+# Each device runs the same program on a block of entries, and no entry sees another: which devices, processes and
+# chunks there are changes nothing in any result, not in the last bit. The last block of a chunk is filled up with
+# copies.
+# ----------------------------------------------------------------------------------------------------
+
+BLOCKS = (4096, 1024, 256, 64, 16, 4, 1)
+"""Entries of a block to choose from where a device runs them side by side: the most that its memory takes."""
+
+ONE_BY_ONE = 128
+"""Entries of a block on a CPU, which works them off one after the other, in the memory of one: a tenth of a second."""
+
+AHEAD = 4
+"""Blocks handed to each device before the first is read back, so that none waits for the others."""
+
+
+class Program(NamedTuple):
+    """A compiled program for ``block`` entries on each device, and how its arguments are laid out."""
+
+    run: Callable[[dict[str, Any]], dict[str, Any]]
+    sharding: NamedSharding
+    block: int
+    width: int
+
+
+@functools.lru_cache(maxsize=32)
+def program_of(
+    quantity: Quantity, mechanism: type, names: tuple[str, ...], devices: tuple[Any, ...], memory: int
+) -> Program:
+    """Returns the program whose temporary arrays take at most ``memory`` bytes on a device."""
+    one_by_one = devices[0].platform == "cpu"
+    if one_by_one and quantity.arithmetic == "pair":
+        devices = devices[:1]
+    mesh = Mesh(np.array(devices), ("entries",))
+    sharding = NamedSharding(mesh, PartitionSpec("entries"))
+    if one_by_one and quantity.arithmetic == "pair":
+        # XLA's CPU backend takes many minutes to compile the whole: operation by operation, the entries side by side.
+        each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
+        return Program(functools.partial(_in_pairs, each), sharding, ONE_BY_ONE, ONE_BY_ONE)
+    # A CPU's threads are better spent on whole entries: there are as many devices as one cares to make.
+    options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
+    each = jax.shard_map(
+        jax.vmap(functools.partial(quantity.compiled, mechanism)),
+        mesh=mesh, in_specs=PartitionSpec("entries"), out_specs=PartitionSpec("entries"),
+        check_vma=False,  # nothing is exchanged between devices
+    )  # fmt: skip
+    needed = 0
+    for block in (ONE_BY_ONE,) if one_by_one else BLOCKS:
+        width = block * len(devices)
+        with scope():
+            entry = jax.ShapeDtypeStruct((width,), np.float64, sharding=sharding)
+            compiled = jax.jit(each).lower(dict.fromkeys(names, entry)).compile(options)
+        needed = _temporary(compiled)
+        if needed <= memory:
+            return Program(compiled, sharding, block, width)
+    raise ValueError(
+        f"memory = {memory} bytes: the smallest program takes {needed} bytes of a device's memory: allow that much."
+    )
+
+
+def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[str, Any]) -> dict[str, Any]:
+    def together(*values: Any) -> dict[str, Any]:
+        return jax.vmap(each)(dict(zip(columns, values, strict=True)))
+
+    found: dict[str, Any] = as_pairs(together, stepwise=True)(*columns.values())
+    return found
+
+
+def _temporary(compiled: Any) -> int:
+    analysis = compiled.memory_analysis()
+    return 0 if analysis is None else int(analysis.temp_size_in_bytes)
+
+
+def run(program: Program, columns: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the results of consecutive entries, block by block."""
+    size = len(next(iter(columns.values())))
+    pending: deque[tuple[int, dict[str, Any]]] = deque()
+    for start in range(0, size, program.width):
+        count = min(program.width, size - start)
+        filled = {
+            name: np.pad(column[start : start + count], (0, program.width - count), mode="edge")
+            for name, column in columns.items()
+        }
+        with scope():
+            pending.append((count, program.run(jax.device_put(filled, program.sharding))))
+        if len(pending) > AHEAD:
+            yield _read(*pending.popleft())
+    while pending:
+        yield _read(*pending.popleft())
+
+
+def _read(count: int, results: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(result)[:count] for name, result in results.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Results of some entries: the compiled program for all of them, then the mesh for those that this leaves open.
+# ----------------------------------------------------------------------------------------------------
 
 Arrays = dict[str, np.ndarray]
 
@@ -72,3 +301,91 @@ def _by_mesh(quantity: Quantity, mechanism: type, columns: Arrays, results: Arra
 def empty(quantity: Quantity, size: int) -> Arrays:
     """Returns arrays for results."""
     return {name: np.zeros(size, kind) for name, kind in quantity.arrays.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# From a quantity and settings to results, chunk by chunk.
+# ----------------------------------------------------------------------------------------------------
+
+MANY = 1000
+"""Settings from which on a sweep says that it compiles: fewer are done before one has read it. Words only."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a sweep is run; nothing here changes a result. As of :func:`jaxacct.sweep.epsilon`."""
+
+    out: str | os.PathLike[str] | None = None
+    shard: Shard | None = None
+    resume: bool = False
+    overwrite: bool = False
+    chunk: int | None = None
+    memory: int = 2**30
+    devices: Any = None
+    show_progress: bool = True
+
+    def check(self) -> None:
+        """Raises where options are out of range, or do not go together."""
+        validation.check_positive(self.memory, "memory")
+        if self.out is None and (self.shard is not None or self.resume or self.overwrite):
+            raise ValueError("shard, resume and overwrite are about a folder of results: give out (--out).")
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite are both given: go on with what is in the folder, or start afresh.")
+
+
+def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
+    """Returns the results."""
+    check_not_forked()
+    quantity.check(settings)
+    options.check()
+    devices = tuple(jax.local_devices() if options.devices is None else options.devices)
+    boxes = Boxes.of(settings.shape, options.chunk, 1 if options.shard is None else options.shard[1])
+    description = _described(quantity, settings, boxes, devices)
+    grid = {name: settings.values[name] for name in description.columns if settings.layout == "grid"}
+    rows = {name: settings.values[name] for name in description.columns if settings.layout == "rows"}
+    store: Store
+    if options.out is None:
+        whole = {name: values.reshape(settings.shape) for name, values in empty(quantity, settings.size).items()}
+        store = Memory(boxes, whole | rows)
+    else:
+        how = {"resume": options.resume, "overwrite": options.overwrite}
+        store = Folder.begun(pathlib.Path(options.out), description, grid, options.shard, **how)
+        boxes = store.boxes
+    sizes = {i: (boxes.part(i).stop - boxes.part(i).start) for i in store.held}
+    with progress(quantity.name, sum(sizes.values()), wanted=options.show_progress) as show:
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            show(done)
+
+        if settings.size >= MANY:
+            show(0, "compiling")
+        for i, size in sizes.items():
+            if store.holds(i):  # and what is damaged is done again
+                advance(size)
+                continue
+            part = boxes.part(i)
+            results = computed(quantity, settings, devices, options.memory, part, advance)
+            store.write(i, results if options.out is None else results | {n: v[part] for n, v in rows.items()})
+    return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
+
+
+def _described(quantity: Quantity, settings: Settings, boxes: Boxes, devices: tuple[Any, ...]) -> Description:
+    from jaxacct import __version__
+
+    return Description(
+        quantity=quantity.name,
+        mode=quantity.mode,
+        relation=quantity.relation,
+        tolerance=quantity.tolerance,
+        arithmetic=quantity.arithmetic,
+        mechanisms=tuple(mechanism.__name__ for mechanism in settings.mechanisms),
+        layout=settings.layout,
+        constants=settings.constants,
+        columns=tuple(settings.axes),
+        boxes=boxes,
+        digest=settings.digest(),
+        versions={"platform": devices[0].platform, "jaxacct": __version__, "jax": jax.__version__},
+    )

@@ -1,17 +1,565 @@
-"""What a sweep is of: where two descriptions are equal, so are the results, to the last bit."""
+"""Values of an axis: as text, ``low:high:count``, ``low:high:count:log``, ``1,2,5`` or a number; and in files."""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
+import functools
+import hashlib
+import itertools
 import math
+import os
+import pathlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from jaxacct import validation
-from jaxacct.sweep.boxes import LARGEST, Boxes
-from jaxacct.sweep.quantities import kinds_of
-from jaxacct.sweep.settings import MECHANISM
+from jaxacct import calibrate, certified, prv, saddlepoint, validation
+from jaxacct.arithmetic import CERTIFIED, Chosen
+from jaxacct.bounds import Bounds
+from jaxacct.mechanisms import PoissonSubsampledGaussian
+from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
+
+FORM = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
+
+
+def parsed(text: str, name: str, *, whole: bool = False) -> Any:
+    """Returns the number, or the values (n,), that ``text`` says; ``name`` is for the message of the ValueError.
+
+    Where ``whole``, the values of a range are rounded to whole numbers, each kept once.
+
+    >>> parsed("1:100:3:log", "noise_multiplier").tolist()
+    [1.0, 10.0, 100.0]
+    >>> parsed("1e-5", "delta"), parsed("100,1000", "steps").tolist()
+    (1e-05, [100.0, 1000.0])
+    """
+    if text.startswith("@"):
+        return read_values(text[1:])
+    try:
+        if ":" not in text:
+            numbers = [float(part) for part in text.split(",")]
+            return numbers[0] if "," not in text else np.array(numbers)
+        low, high, count, *scale = text.split(":")
+        first, last, points = float(low), float(high), int(count)
+    except ValueError:
+        raise ValueError(f"{name} = {text!r} is not understood: give {FORM}.") from None
+    is_log = scale == ["log"]
+    if scale and not is_log:
+        raise ValueError(f"{name} = {text!r}: {':'.join(scale)!r} is no scale: give {FORM}.")
+    if points < 2 or not (math.isfinite(first) and math.isfinite(last) and first < last):
+        raise ValueError(f"{name} = {text!r}: a range rises, over at least 2 values: give {FORM}.")
+    if is_log and first <= 0:
+        raise ValueError(f"{name} = {text!r}: a logarithmic range begins above 0: raise its low end or leave out :log.")
+    values = np.geomspace(first, last, points) if is_log else np.linspace(first, last, points)
+    return np.unique(np.round(values)) if whole else values
+
+
+def read_values(path: str | os.PathLike[str]) -> np.ndarray:
+    r"""Returns the values of an axis (n,) in a file.
+
+    Args:
+        path: text with a number on each line; .npy; or a column of a .csv, as ``runs.csv:steps``.
+
+    A .npy file of float64 is mapped into memory, and not read. Raises ValueError where the file has something else,
+    OSError where it cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "noise.txt").write_text("0.5\n1\n")
+    ...     read_values(f"{folder}/noise.txt").tolist()
+    [0.5, 1.0]
+    """
+    name, colon, column = os.fspath(path).rpartition(":")
+    if colon and pathlib.Path(name).suffix == ".csv":
+        columns = read_columns(name)
+        if column not in columns:
+            raise ValueError(f"path = {path}: {name} has no column {column!r}: give one of {', '.join(columns)}.")
+        return columns[column]
+    try:
+        is_array = pathlib.Path(path).suffix == ".npy"
+        # Older versions of NumPy warn of an empty file; it is refused here.
+        values = np.load(path, mmap_mode="r") if is_array else np.array(pathlib.Path(path).read_text().split(), float)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"path = {path} cannot be read ({error}): give a file with a number on each line.") from None
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiu":
+        raise ValueError(f"path = {path} holds {values.dtype} of shape {values.shape}: give numbers along one axis.")
+    return values
+
+
+def read_columns(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    r"""Returns the columns (n,) of a .csv file whose first line has their names: ``rows(**read_columns(path), ...)``.
+
+    Raises ValueError where it is no such file, OSError where it cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "runs.csv").write_text("steps,sampling_rate\n100,0.1\n200,0.01\n")
+    ...     read_columns(f"{folder}/runs.csv")["steps"].tolist()
+    [100.0, 200.0]
+    """
+    with pathlib.Path(path).open(encoding="utf-8") as file:
+        names = [name.strip() for name in file.readline().split(",")]
+        try:
+            table = np.loadtxt(file, delimiter=",", ndmin=2)
+        except ValueError as error:
+            raise ValueError(f"path = {path} cannot be read ({error}): give numbers, below a line of names.") from None
+    if not len(table) or table.shape[1] != len(names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"path = {path} has the names {names} over {table.shape[1]} columns: give each a name of its own."
+        )
+    return dict(zip(names, table.T, strict=True))
+
+
+# ----------------------------------------------------------------------------------------------------
+# How the entries of a sweep are cut: into boxes of the grid, each of them consecutive entries.
+# ----------------------------------------------------------------------------------------------------
+
+LEAST, MOST_AT_ONCE = 2**15, 4096
+"""Entries of a box unless it is said otherwise: so many, and more where there would be more boxes than that.
+
+Ten seconds of two cores; and of the blocks that a program takes (:mod:`.compute`) few are not full."""
+
+LARGEST = 2**27
+"""Entries of a box, at most: one of them is in memory."""
+
+SHARED, FULL = 8, 1024
+"""Boxes of a shard, where there are enough entries: it has at most one more than another; and the least for them."""
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A grid of ``shape``, cut into boxes of shape ``box``; those at the end of an axis may be smaller.
+
+    A box spans the last axes whole, a stretch of one axis, and one place of those before: its entries are consecutive
+    in C order, and boxes in C order are the entries in C order.
+
+    >>> boxes = Boxes.of((4, 3, 2), most=4)
+    >>> boxes.box, len(boxes), boxes.part(1)
+    ((1, 2, 2), 8, slice(4, 6, None))
+    """
+
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], most: int | None = None, shards: int = 1) -> Boxes:
+        """Returns boxes of at most so many entries, at least one for each shard; by default shards are about alike."""
+        size = math.prod(shape)
+        validation.check_whole(shards, "shard's count", 1, size, "a number of shards, no more than there are entries")
+        if most is None:
+            most = max(LEAST, -(-size // MOST_AT_ONCE))
+            if shards > 1:
+                most = min(most, max(FULL, -(-size // (SHARED * shards))))
+        validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
+        room, box = min(most, -(-size // shards)), [1] * len(shape)
+        for axis in reversed(range(len(shape))):
+            box[axis] = -(-shape[axis] // -(-shape[axis] // room))  # stretches of about one length
+            if box[axis] < shape[axis]:
+                break
+            room //= box[axis]
+        return cls(shape, tuple(box))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many boxes there are along each axis."""
+        return tuple(-(-length // width) for length, width in zip(self.shape, self.box, strict=True))
+
+    def __len__(self) -> int:
+        return math.prod(self.counts)
+
+    def place(self, i: int) -> tuple[int, ...]:
+        """Returns which box number ``i`` is along each axis."""
+        return tuple(map(int, np.unravel_index(i, self.counts))) if self.shape else ()
+
+    def extent(self, i: int) -> tuple[int, ...]:
+        """Returns the shape of box ``i``."""
+        sides = zip(self.shape, self.box, self.place(i), strict=True)
+        return tuple(min(width, length - width * at) for length, width, at in sides)
+
+    def part(self, i: int) -> slice:
+        """Returns the numbers of the entries of box ``i``."""
+        corner = [width * at for width, at in zip(self.box, self.place(i), strict=True)]
+        start = int(np.ravel_multi_index(corner, self.shape)) if self.shape else 0
+        return slice(start, start + math.prod(self.extent(i)))
+
+    def share(self, index: int, count: int) -> range | list[int]:
+        """Returns the boxes of one of ``count`` shards: one of each ``count`` that follow each other.
+
+        Which one moves on by one each time, so that no shard has only one end of an axis. Neighbours, which take alike
+        long, are in different shards.
+        """
+        validation.check_whole(
+            count, "shard's count", 1, len(self), "a number of shards, no more than there are chunks"
+        )
+        validation.check_whole(index, "shard's number", 0, count - 1, f"which of {count} shards, from 0")
+        return range(len(self)) if count == 1 else [i for i in range(len(self)) if (i + i // count) % count == index]
+
+    def holding(
+        self, picks: Sequence[np.ndarray]
+    ) -> Iterator[tuple[int, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]]:
+        """Yields the boxes that hold a selection of places along each axis.
+
+        With each box: where in the selection what it holds belongs, and where in the box that is; both by axis.
+        """
+        along = []
+        for width, pick in zip(self.box, picks, strict=True):
+            boxes = pick // width
+            along.append([(int(at), np.flatnonzero(boxes == at), width) for at in np.unique(boxes)])
+        for sides in itertools.product(*along):
+            i = int(np.ravel_multi_index([at for at, _, _ in sides], self.counts)) if sides else 0
+            where = tuple(inside for _, inside, _ in sides)
+            within = tuple(pick[inside] - at * width for pick, (at, inside, width) in zip(picks, sides, strict=True))
+            yield i, where, within
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is swept over: a grid of named axes or a table of rows, whose entries are made when they are needed.
+# ----------------------------------------------------------------------------------------------------
+
+MECHANISM = "mechanism"
+"""Name of the axis of mechanism classes, where there are several."""
+
+STRETCH = 2**20
+"""Numbers of a column that are looked at together."""
+
+Classes = type | Sequence[type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Configurations by number, from 0 to ``size - 1``: a grid's in C order (the last axis moves fastest).
+
+    Attributes:
+        mechanisms: the mechanism classes that occur.
+        values: for each name, float64, () what all entries share, or (n,) an axis of a grid or a column of rows. The
+            entry "mechanism", where there is one, holds indices into ``mechanisms``.
+        layout: "grid" or "rows".
+
+    Made by :func:`grid` and :func:`rows`.
+
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=1000, delta=1e-5)
+    >>> settings.size, settings.axes["noise_multiplier"].tolist(), settings.constants["steps"]
+    (2, [1.0, 2.0], 1000.0)
+    """
+
+    mechanisms: tuple[type, ...]
+    values: dict[str, np.ndarray]
+    layout: str
+
+    @property
+    def axes(self) -> dict[str, np.ndarray]:
+        """The axes of a grid, or the columns of rows, as they are shown: classes by their names."""
+        names = np.array([mechanism.__name__ for mechanism in self.mechanisms])
+        shown = {name: names[value.astype(int)] if name == MECHANISM else value for name, value in self.values.items()}
+        return {name: value for name, value in shown.items() if value.ndim}
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """What all entries share."""
+        return {name: float(value) for name, value in self.values.items() if value.ndim == 0}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the results: the axes' lengths, or the number of rows."""
+        lengths = tuple(len(value) for value in self.values.values() if value.ndim)
+        return lengths if self.layout == "grid" else lengths[:1]
+
+    @property
+    def size(self) -> int:
+        """Number of configurations."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def columns(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the values of the entries with these numbers, for each name an array as long as ``numbers``."""
+        if self.layout == "grid":
+            places = iter(np.unravel_index(numbers, self.shape) if self.shape else ())
+            at = {name: next(places) for name, value in self.values.items() if value.ndim}
+        else:
+            at = dict.fromkeys(self.values, numbers)
+        return {
+            name: value[at[name]] if value.ndim else np.full(len(numbers), float(value))
+            for name, value in self.values.items()
+        }
+
+    def digest(self) -> str:
+        """Returns a short text that differs where any value differs."""
+        state = hashlib.sha256()
+        for name, value in self.values.items():
+            state.update(f"{name}{value.shape}".encode())
+            for stretch in _stretches(value):
+                state.update(stretch.astype("<f8").tobytes())
+        return state.hexdigest()[:16]
+
+
+def grid(mechanism: Classes = PoissonSubsampledGaussian, **axes: Any) -> Settings:
+    """Returns the product of named axes as the settings of a sweep.
+
+    Args:
+        mechanism: a mechanism class, or a sequence of classes with the same fields, which is the first axis then.
+        axes: the mechanism's fields, ``steps``, and ``delta`` (for epsilon), ``epsilon`` (for delta) or both (for the
+            least noise): each a number, or values (n,), which make an axis. Results have the axes in the order given.
+
+    Raises:
+        ValueError: an axis that is empty or has more than one dimension. Values are checked when the sweep starts.
+
+    >>> settings = grid(noise_multiplier=[0.5, 1.0, 2.0], sampling_rate=[0.01, 0.02], steps=1000, delta=1e-5)
+    >>> settings.shape, settings.columns(np.array([0, 5]))["noise_multiplier"].tolist()
+    ((3, 2), [0.5, 2.0])
+    """
+    return _settings(mechanism, axes, "grid")
+
+
+def rows(mechanism: Classes = PoissonSubsampledGaussian, **columns: Any) -> Settings:
+    """Returns a list of configurations as the settings of a sweep: entry i has the i-th value of every column.
+
+    Args:
+        mechanism: a mechanism class, or one class for each row; classes must have the same fields.
+        columns: as the axes of :func:`grid`: numbers, which all rows share, and arrays of one length (n,).
+
+    Raises:
+        ValueError: no columns, or columns of several lengths.
+
+    >>> rows(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=1000, delta=1e-5).shape
+    (2,)
+    """
+    settings = _settings(mechanism, columns, "rows")
+    lengths = {name: len(value) for name, value in settings.values.items() if value.ndim}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"columns of the lengths {lengths}: give columns of one length, and single numbers beside.")
+    return settings
+
+
+def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Settings:
+    classes = (mechanism,) if isinstance(mechanism, type) else tuple(mechanism)
+    if not classes or not all(isinstance(entry, type) and dataclasses.is_dataclass(entry) for entry in classes):
+        raise ValueError(f"mechanism = {mechanism!r}: give a mechanism class, such as jaxacct.Gaussian, or several.")
+    distinct = tuple(dict.fromkeys(classes))
+    values: dict[str, Any] = {}
+    if not isinstance(mechanism, type):
+        values[MECHANISM] = np.array([distinct.index(entry) for entry in classes], np.float64)
+    for name, value in given.items():
+        # What lies in a file stays there.
+        on_disk = isinstance(value, np.memmap) and value.dtype == np.float64
+        array = value if on_disk else np.array(value, dtype=np.float64)
+        if array.ndim > 1 or array.size == 0:
+            raise ValueError(f"{name} of shape {array.shape}: give a number, or values along one axis, at least one.")
+        array.flags.writeable = False
+        values[name] = array
+    return Settings(distinct, values, layout)
+
+
+def fields_of(mechanism: type) -> tuple[str, ...]:
+    """Returns the names of a mechanism's numbers; what is static keeps its default."""
+    fields = dataclasses.fields(mechanism)
+    return tuple(field.name for field in fields if not field.metadata.get("static"))
+
+
+def check(settings: Settings, known: tuple[str, ...], unknown: str | None = None) -> None:
+    """Raises where names are missing or too many, or a value is out of range.
+
+    ``known``: what is given beside the mechanism's fields and steps: "delta", "epsilon", or both. ``unknown``: the
+    field that is looked for, and therefore not given.
+    """
+    given = set(settings.values) - {MECHANISM}
+    for mechanism in settings.mechanisms:
+        for name in {*known, "steps"} & set(fields_of(mechanism)):
+            raise ValueError(
+                f"mechanism = {mechanism.__name__} has a field {name}, as the budget has: one axis cannot be both."
+            )
+        wanted = {*fields_of(mechanism), "steps", *known} - {unknown}
+        if given != wanted:
+            missing, extra = sorted(wanted - given), sorted(given - wanted)
+            what = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(extra)} not used"] * bool(extra)
+            raise ValueError(
+                f"axes of a sweep over {mechanism.__name__}: {'; '.join(what)}: give {', '.join(sorted(wanted))}."
+            )
+    checks = {"delta": validation.check_delta, "epsilon": validation.check_epsilon, "steps": validation.check_steps}
+    for name in (*known, "steps"):
+        for stretch in _stretches(settings.values[name]):
+            checks[name](stretch)
+    for mechanism in settings.mechanisms:
+        columns = {name: settings.values[name] for name in fields_of(mechanism) if name != unknown}
+        first = {name: value.ravel()[0] for name, value in columns.items()} | ({unknown: 1.0} if unknown else {})
+        for name, value in columns.items():  # one at a time: the axes of a grid do not broadcast
+            for stretch in _stretches(value):
+                mechanism(**first | {name: stretch})
+
+
+def _stretches(value: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the numbers of a column, which may be longer than there is memory."""
+    for start in range(0, value.size, STRETCH):
+        yield value.reshape(-1)[start : start + STRETCH]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is computed for one entry of a sweep: compiled for all, and by the mesh for those that this leaves open.
+# ----------------------------------------------------------------------------------------------------
+
+MODES = ("saddlepoint", "certified")
+
+Entry = dict[str, Any]
+
+
+class Accountant(enum.IntEnum):
+    """Which accountant an entry's bracket is of.
+
+    ===========  ===============================================================================================
+    FAILED       the mesh raised an error; what the exact accountant said before is kept
+    NONE         none has an answer: the bracket says nothing
+    SADDLEPOINT  the exact one
+    PRV          the mesh, together with the exact one
+    ===========  ===============================================================================================
+    """
+
+    FAILED = -1
+    NONE = 0
+    SADDLEPOINT = 1
+    PRV = 2
+
+
+def kinds_of(quantity: str) -> dict[str, np.dtype]:
+    """Returns names and types of what an entry of a sweep for this quantity gives."""
+    names = ("noise_multiplier",) * (quantity == "noise_multiplier") + ("lower", "estimate", "upper")
+    kinds = {name: np.dtype(np.float64) for name in names}
+    return kinds | {"converged": np.dtype(bool), "accountant": np.dtype(np.int8)}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is looked for, and how.
+
+    Attributes:
+        name: "epsilon", "delta" or "noise_multiplier".
+        mode: "saddlepoint", or "certified": the mesh answers where the saddle point does not.
+        relation: neighbouring relation.
+        tolerance: of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh; of
+            :func:`jaxacct.calibrate.noise_multiplier`.
+        arithmetic: what both compute in, as of :func:`jaxacct.epsilon`; a calibration chooses for itself.
+    """
+
+    name: str
+    mode: str
+    relation: Relation
+    tolerance: float
+    arithmetic: Chosen = "auto"
+
+    def check(self, settings: Settings) -> None:
+        """Raises where the settings are not those of the quantity."""
+        validation.check_one_of(self.mode, "mode", MODES)
+        validation.check_positive(self.tolerance, "tolerance")
+        choices: tuple[Chosen, ...] = ("auto",) if self.calibrates else CERTIFIED
+        validation.check_one_of(self.arithmetic, "arithmetic", choices, f" by a sweep for {self.name}")
+        for mechanism in settings.mechanisms:
+            known: tuple[str, ...] = mechanism.relations  # type: ignore[attr-defined]
+            validation.check_one_of(self.relation, "relation", known, f" by {mechanism.__name__}")
+        if self.calibrates:
+            if settings.mechanisms != (PoissonSubsampledGaussian,):
+                raise ValueError(
+                    "mechanism: the least noise is looked for of PoissonSubsampledGaussian alone: leave mechanism out "
+                    "(a sampling_rate of 1 is the plain Gaussian mechanism)."
+                )
+            check(settings, ("epsilon", "delta"), unknown="noise_multiplier")
+        else:
+            check(settings, (self.question.given,))
+
+    @property
+    def arrays(self) -> dict[str, np.dtype]:
+        """Names and types of what an entry gives."""
+        return kinds_of(self.name)
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the least noise is looked for, and not what a run costs."""
+        return self.name == "noise_multiplier"
+
+    @property
+    def question(self) -> Kind:
+        """What accountants are asked; of the least noise, what its bracket is of."""
+        return ForDelta if self.name == ForDelta.name else ForEpsilon
+
+    @property
+    def worst(self) -> float:
+        """The upper bound where nothing is known."""
+        return self.question.worst
+
+    @property
+    def exact(self) -> Quantity:
+        """The quantity without what its compiled part does not depend on, so that one program serves all modes."""
+        return replace(self, mode="saddlepoint", tolerance=self.tolerance if self.calibrates else 1.0)
+
+    def compiled(self, mechanism: type, entry: Entry) -> Entry:
+        """Returns what the exact accountant knows; ``entry`` is traced."""
+        if self.calibrates:
+            found = self._least_noise(entry)
+            settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
+            return {"noise_multiplier": found.value} | _answer(found.reached, settled, _by_saddlepoint(found.satisfied))
+        bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation, self.arithmetic)
+        says = bounds.converged | (bounds.upper < self.worst) | (bounds.lower > 0)
+        return _answer(bounds, bounds.converged, _by_saddlepoint(says))
+
+    def by_mesh(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
+        """Returns what the mesh adds to what was found ``before``; the values of ``entry`` are concrete."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", prv.ToleranceWarning)  # each entry says itself whether it has converged
+            if self.calibrates:
+                try:
+                    found = self._least_noise(entry)
+                except ValueError:  # no noise is enough: the settings themselves were checked before
+                    return before
+                settled = found.status in (calibrate.Status.CONVERGED, calibrate.Status.NOT_BINDING)
+                found_by = Accountant.PRV if found.satisfied else Accountant.NONE
+                return {"noise_multiplier": found.value} | _answer(found.reached, settled, found_by)
+            exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
+            arguments = self._arguments(mechanism, entry)
+            ask = functools.partial(prv.accountant.answer, arithmetic=self.arithmetic)
+            mesh = functools.partial(ask, *arguments, self.relation, self.tolerance)
+            bounds = certified.with_mesh(exact, mesh, self.tolerance)
+        if certified.is_settled(exact, self.tolerance):  # no mesh was asked
+            return _answer(bounds, bounds.converged, before["accountant"])
+        says = bounds.upper < self.worst or bounds.lower > 0
+        return _answer(bounds, bounds.converged, Accountant.PRV if says else Accountant.NONE)
+
+    def _least_noise(self, entry: Entry) -> calibrate.Calibrated:
+        budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
+        return calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
+
+    def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
+        made = mechanism(**{name: entry[name] for name in fields_of(mechanism)})
+        asked = self.question
+        return made, entry["steps"], asked(entry[asked.given])
+
+
+def _by_saddlepoint(says: Any) -> Any:
+    return jnp.where(says, int(Accountant.SADDLEPOINT), int(Accountant.NONE)).astype(jnp.int8)
+
+
+def _answer(bounds: Bounds, converged: Any, accountant: Any) -> Entry:
+    return {
+        "lower": bounds.lower,
+        "estimate": bounds.estimate,
+        "upper": bounds.upper,
+        "converged": converged,
+        "accountant": accountant,
+    }
+
+
+def quantity_of(
+    name: str, mode: str, relation: Relation, tolerance: float | None, arithmetic: Chosen = "auto"
+) -> Quantity:
+    """Returns the quantity, with the accountants' own tolerance where none is given."""
+    quantity = Quantity(name, mode, relation, 0.0, arithmetic)
+    default = calibrate.targets.TOLERANCE if quantity.calibrates else quantity.question.tolerance
+    return replace(quantity, tolerance=default if tolerance is None else tolerance)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a sweep is of: where two descriptions are equal, so are the results, to the last bit.
+# ----------------------------------------------------------------------------------------------------
 
 MOST_BOXES = 2**24
 

@@ -1,23 +1,610 @@
-"""What a sweep returns: named arrays over named axes, in memory or in a folder."""
+"""Where the results of a sweep are: in memory, or in a folder (:mod:`.result`)."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import hashlib
+import io
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from jaxacct import validation
-from jaxacct.sweep import export, query
-from jaxacct.sweep.description import Description, record_of
-from jaxacct.sweep.folder import Folder
-from jaxacct.sweep.quantities import Accountant
-from jaxacct.sweep.settings import MECHANISM
-from jaxacct.sweep.store import Arrays, Columns, Memory, Store
+from jaxacct import strict_json, validation
+from jaxacct.sweep.description import (
+    MECHANISM,
+    Accountant,
+    Boxes,
+    Description,
+    description_of,
+    kind_of_setting,
+    record_of,
+)
+from jaxacct.whole_file import synchronize, write_whole
+
+Arrays = dict[str, np.ndarray]
+
+
+class Store(Protocol):
+    """Arrays of one shape by their names, cut into boxes."""
+
+    @property
+    def held(self) -> Sequence[int]:
+        """Numbers of the boxes that are here: all, or a shard's."""
+
+    def read(self, name: str, i: int) -> np.ndarray:
+        """Returns what is stored under this name for the entries of box ``i``."""
+
+    def whole(self, name: str) -> np.ndarray:
+        """Returns that of all entries."""
+
+    def write(self, i: int, arrays: Arrays) -> None:
+        """Keeps what was computed for box ``i``."""
+
+    def holds(self, i: int) -> bool:
+        """Returns whether box ``i`` has been computed, and is sound."""
+
+
+class Memory:
+    """Arrays in memory, to be filled unless they are ``full``."""
+
+    def __init__(self, boxes: Boxes, arrays: Arrays, *, full: bool = False) -> None:
+        self.boxes, self.arrays, self.full, self.held = boxes, arrays, full, range(len(boxes))
+
+    def read(self, name: str, i: int) -> np.ndarray:
+        """As of :class:`Store`."""
+        return self.arrays[name].reshape(-1)[self.boxes.part(i)]
+
+    def whole(self, name: str) -> np.ndarray:
+        """As of :class:`Store`."""
+        return self.arrays[name]
+
+    def write(self, i: int, arrays: Arrays) -> None:
+        """As of :class:`Store`."""
+        for name, values in arrays.items():
+            self.arrays[name].reshape(-1)[self.boxes.part(i)] = values
+
+    def holds(self, i: int) -> bool:
+        """As of :class:`Store`."""
+        return self.full
+
+
+class Columns(Mapping[str, np.ndarray]):
+    """A store's arrays of these names, each read whenever it is asked for."""
+
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
+        self._store, self._names = store, names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._store.whole(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A sweep on disk: a folder that fills up chunk by chunk, and is checkpoint, shard and result at once.
+#
+# The folder is a Zarr store, which Zarr's readers in many languages, and xarray, open as it is: an array for each
+# result and each axis. A chunk is a file, whole or not there. So what has been computed is what files there are: a
+# killed process loses what it had not finished; shards are disjoint sets of files; to merge them is to put the files
+# together. Chunks that are not there read as what is true of everything: bounds from 0 to infinity (of a delta: to 1).
+# Should two processes work in one folder, they write the same files with the same content.
+# ----------------------------------------------------------------------------------------------------
+
+FORMAT = 1
+"""Version of what the folder says of a sweep beside what Zarr asks for."""
+
+Shard = tuple[int, int]
+"""Which of how many."""
+
+
+class Folder:
+    """Results on disk, of all of a sweep or of a shard of it: a :class:`~jaxacct.sweep.result.Store`."""
+
+    def __init__(self, path: pathlib.Path, description: Description, shard: Shard | None = None) -> None:
+        self.path, self.description, self.shard = path, description, shard
+        self.boxes, self.kinds = description.boxes, description.stored
+        self.held: Sequence[int] = range(len(self.boxes)) if shard is None else self.boxes.share(*shard)
+
+    @classmethod
+    def opened(cls, path: pathlib.Path) -> Folder:
+        """Returns the folder that is there; raises ValueError where it is no sweep's, FileNotFoundError for none."""
+        if path.is_file() or (path / "sweep.json").exists():
+            raise ValueError(
+                f"path = {path} is no folder of a sweep; if an earlier version wrote it, sweep again: what that wrote "
+                "is not read any more."
+            )
+        try:
+            record = strict_json.loads((path / METADATA).read_bytes())["attributes"]
+            if record["jaxacct_sweep"] != FORMAT:
+                raise ValueError(f"its format is {record['jaxacct_sweep']!r}, and {FORMAT} is known.")
+            shard = None if record["shard"] is None else (record["shard"][0], record["shard"][1])
+            return cls(path, description_of(record), shard)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"path = {path} is no folder of a sweep: {METADATA} is missing.") from None
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError) as error:
+            raise ValueError(
+                f"path = {path}: its {METADATA} is damaged, or not that of a sweep ({str(error)[:200]}): "
+                "name another folder, or delete this one."
+            ) from None
+
+    @classmethod
+    def begun(
+        cls,
+        path: pathlib.Path,
+        description: Description,
+        axes: Mapping[str, np.ndarray],
+        shard: Shard | None = None,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> Folder:
+        """Returns the folder, made or taken up where it was left; what is there decides how the entries are cut.
+
+        ``axes``: a grid's, with classes by their numbers. Raises ValueError where the folder holds something else, or
+        this sweep and neither going on nor overwriting is asked for.
+        """
+        found = cls(path, description, shard)
+        if (path / METADATA).exists() or (path / "sweep.json").exists():
+            there = cls.opened(path)
+            if overwrite:
+                there._clear()
+            else:
+                found = there._checked(found)
+                if not resume:
+                    done = len(there.held) - len(there.missing())
+                    raise ValueError(
+                        f"out = {path} holds {done} of {len(there.held)} chunks of this sweep: give resume (--resume) "
+                        "to go on from there, or overwrite (--overwrite) to start afresh."
+                    )
+        elif path.exists() and (path.is_file() or any(not entry.name.startswith(".") for entry in path.iterdir())):
+            raise ValueError(f"out = {path} is something else, and no folder of a sweep: name one of its own.")
+        found._describe(axes)
+        return found
+
+    def _checked(self, wanted: Folder) -> Folder:
+        """Returns this folder; raises ValueError where it is another sweep's, or another shard's."""
+        one, two = self.description, wanted.description
+        differing = one.difference(two if one.boxes.shape != two.boxes.shape else replace(two, boxes=one.boxes))
+        if not differing and self.shard != wanted.shard:
+            differing = f"shard {_named(self.shard)} there, {_named(wanted.shard)} here"
+        if differing:
+            raise ValueError(
+                f"out = {self.path} is of another sweep ({differing}): give the arguments that it was begun with, name "
+                "another folder, or give overwrite (--overwrite)."
+            )
+        return self
+
+    def missing(self) -> list[int]:
+        """Returns the boxes of which files are missing."""
+        folders = [self.path / name for name in self.kinds]
+        there = [{entry.name for entry in os.scandir(folder)} if folder.is_dir() else set() for folder in folders]
+        return [i for i in self.held if not all(key(self.boxes.place(i)) in names for names in there)]
+
+    def read(self, name: str, i: int) -> np.ndarray:
+        """As of :class:`Store`; raises ValueError where the file is missing or damaged."""
+        file = self._file(name, i)
+        try:
+            box = unpacked(file, self.kinds[name], math.prod(self.boxes.box))
+        except (OSError, ValueError) as error:
+            what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
+            raise ValueError(
+                f"{file} {what}: give resume (--resume) to the sweep that made it: it is computed again."
+            ) from None
+        return box[: math.prod(self.boxes.extent(i))]
+
+    def whole(self, name: str) -> np.ndarray:
+        """As of :class:`Store`."""
+        if len(self.held) < len(self.boxes):
+            raise ValueError(f"{self.path} holds shard {_named(self.shard)} of a sweep: merge all shards first.")
+        found = np.empty(math.prod(self.boxes.shape), self.kinds[name])
+        for i in self.held:
+            found[self.boxes.part(i)] = self.read(name, i)
+        return found.reshape(self.boxes.shape)
+
+    def write(self, i: int, arrays: Arrays) -> None:
+        """As of :class:`Store`; when this returns they are on the disk."""
+        try:
+            for name, kind in self.kinds.items():
+                box = np.zeros(math.prod(self.boxes.box), kind)
+                box[: len(arrays[name])] = arrays[name]
+                write_whole(self._file(name, i), packed(box))
+        except OSError as error:
+            raise OSError(
+                f"out = {self.path}: chunk {i} cannot be written ({error.strerror or error}): finished ones are kept: "
+                "mend that, then give resume (--resume) to go on."
+            ) from error
+
+    def holds(self, i: int) -> bool:
+        """As of :class:`Store`."""
+        try:
+            found = {name: self.read(name, i) for name in self.kinds}
+        except ValueError:
+            return False
+        return bool(np.all(found["lower"] <= found["upper"]))  # NaN included
+
+    def adopt(self, other: Folder) -> None:
+        """Takes all that another folder holds: under second names on the same disk, else copies."""
+        for i in other.held:
+            for name in self.kinds:
+                source, target = other._file(name, i), self._file(name, i)
+                target.unlink(missing_ok=True)
+                try:
+                    os.link(source, target)
+                except OSError:
+                    write_whole(target, source.read_bytes())
+        for name in self.kinds:
+            synchronize(self.path / name)
+
+    def axes(self) -> Arrays:
+        """Returns the values of a grid's axes, with classes by their numbers."""
+        found = {}
+        if self.description.layout == "grid":
+            for name, length in zip(self.description.columns, self.boxes.shape, strict=True):
+                file = self.path / name / key((0,))
+                try:
+                    found[name] = unpacked(file, kind_of_setting(name), length)
+                except (OSError, ValueError) as error:
+                    raise ValueError(f"{file} is missing or damaged ({error}): sweep again with overwrite.") from None
+        return found
+
+    def _describe(self, axes: Mapping[str, np.ndarray]) -> None:
+        """Writes what the store says of itself, but for what is there; first what marks the folder as a sweep's."""
+        largest = 1.0 if self.description.quantity == "delta" else math.inf
+        worst = {"upper": largest, "noise_multiplier": math.inf, "estimate": math.nan}
+        arrays = {
+            name: self._array(name, self.boxes, self.description.dimensions, worst.get(name, 0)) for name in self.kinds
+        } | {name: self._array(name, Boxes(values.shape, values.shape), (name,), 0) for name, values in axes.items()}
+        record = {"jaxacct_sweep": FORMAT, **record_of(self.description), "shard": self.shard}
+        files = {self.path / METADATA: said(group(record, arrays))}
+        files |= {self.path / name / METADATA: said(array) for name, array in arrays.items()}
+        for name, values in axes.items():
+            files[self.path / name / key((0,))] = packed(values.astype(kind_of_setting(name)))
+        for file, content in files.items():
+            if not file.exists():
+                write_whole(file, content)
+
+    def _array(self, name: str, boxes: Boxes, dimensions: tuple[str, ...], empty: float) -> Metadata:
+        codes = {
+            "accountant": {entry.name.lower(): int(entry) for entry in Accountant},
+            MECHANISM: {kind: i for i, kind in enumerate(self.description.mechanisms)},
+        }.get(name, {})
+        kind = self.kinds.get(name, kind_of_setting(name))
+        return array(kind, boxes.shape, boxes.box, empty, dimensions, codes)
+
+    def _file(self, name: str, i: int) -> pathlib.Path:
+        return self.path / name / key(self.boxes.place(i))
+
+    def _clear(self) -> None:
+        for name in (*self.kinds, *self.description.columns):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        (self.path / METADATA).unlink()
+
+
+def _named(shard: Shard | None) -> str:
+    return "none" if shard is None else f"{shard[0]}/{shard[1]}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Files of a Zarr store, version 3 of the format: what an array is, and its chunks, which are gzipped.
+#
+# Source: the specification, https://zarr-specs.readthedocs.io/en/latest/v3/core/v3.0.html. Where an array has codes for
+# names, attributes say so as the CF conventions do.
+# ----------------------------------------------------------------------------------------------------
+
+METADATA = "zarr.json"
+
+LEVEL = 1
+"""Of gzip: the last bits of bounds do not compress, all else does at once."""
+
+
+Metadata = dict[str, Any]
+
+
+def group(attributes: Metadata, arrays: dict[str, Metadata]) -> Metadata:
+    """Returns what is said of a folder of arrays, and once more of these, so that readers need one file."""
+    once = {"kind": "inline", "must_understand": False, "metadata": arrays}
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes, "consolidated_metadata": once}
+
+
+def array(
+    kind: np.dtype,
+    shape: tuple[int, ...],
+    box: tuple[int, ...],
+    empty: float,
+    dimensions: tuple[str, ...],
+    codes: dict[str, int],
+) -> Metadata:
+    """Returns what is said of an array in chunks of shape ``box``; ``empty`` is what missing ones hold."""
+    order = {"configuration": {"endian": "little"}} if kind.itemsize > 1 else {}
+    words = {"inf": "Infinity", "nan": "NaN"}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": kind.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": box}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "codecs": [{"name": "bytes", **order}, {"name": "gzip", "configuration": {"level": LEVEL}}],
+        "fill_value": words.get(str(empty), bool(empty) if kind == np.dtype(bool) else empty),
+        "dimension_names": dimensions,
+        "attributes": {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)} if codes else {},
+        "storage_transformers": [],
+    }
+
+
+def said(metadata: Metadata) -> bytes:
+    """Returns the file of metadata."""
+    return (strict_json.dumps(metadata, indent=1) + "\n").encode()
+
+
+def key(place: tuple[int, ...]) -> str:
+    """Returns the name of the file of a chunk, which is so many chunks from the corner along each axis."""
+    return ".".join(["c", *map(str, place)])
+
+
+def packed(values: np.ndarray) -> bytes:
+    """Returns the file of a chunk."""
+    return gzip.compress(values.astype(values.dtype.newbyteorder("<")).tobytes(), LEVEL, mtime=0)
+
+
+def unpacked(file: pathlib.Path, kind: np.dtype, count: int) -> np.ndarray:
+    """Returns the ``count`` values that a chunk's file holds; one made to do harm takes no more memory than these.
+
+    Raises ValueError where it is damaged, OSError as files do.
+    """
+    size = count * kind.itemsize
+    try:
+        with file.open("rb") as opened:
+            most = size + size // 64 + 1024  # what does not compress grows by less
+            content = opened.read(min(most, os.fstat(opened.fileno()).st_size))
+        unpacker = zlib.decompressobj(wbits=31)  # gzip's, which compares checksum and length
+        found = unpacker.decompress(content, size + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(found) != size or not unpacker.eof or unpacker.unused_data:
+        raise ValueError(f"it does not hold the {size} bytes that it should")
+    if kind == np.dtype(bool):
+        return np.frombuffer(found, np.uint8) != 0
+    return np.frombuffer(found, kind.newbyteorder("<")).astype(kind)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The shards of a sweep put together.
+# ----------------------------------------------------------------------------------------------------
+
+
+def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]]) -> Sweep:
+    """Returns the sweep that shards make together, in a folder: to the last bit what one process would have written.
+
+    Args:
+        out: folder of the whole sweep; one that a merge which was interrupted left is completed.
+        shards: the folders of all shards, in any order.
+
+    Every chunk's checksum is compared. On one disk nothing is copied: files get a second name, and the shards' folders
+    may be deleted afterwards, or not.
+
+    Raises:
+        ValueError: a shard that is missing, given twice, unfinished, or of another sweep; a chunk that is damaged.
+
+    >>> import tempfile
+    >>> from jaxacct.sweep import epsilon, grid
+    >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for i in range(2):
+    ...         _ = epsilon(settings, relation="remove", out=f"{folder}/{i}", shard=(i, 2))
+    ...     merge(f"{folder}/sweep", [f"{folder}/0", f"{folder}/1"]).upper.round(4).tolist()
+    [6.1877, 2.1627]
+    """
+    folders = [Folder.opened(pathlib.Path(path)) for path in shards]
+    if not folders:
+        raise ValueError("shards are none: give the folders of all of them.")
+    first, there = folders[0], dict[int, Folder]()
+    for folder in folders:
+        if folder.shard is None:
+            raise ValueError(f"shards: {folder.path} is a whole sweep, and no shard of one: leave it out.")
+        index, count = folder.shard
+        if first.shard is None or count != first.shard[1]:
+            raise ValueError(
+                f"shards: {folder.path} is one of {count}, and {first.path} is not: give those of one cut."
+            )
+        if differing := folder.description.difference(first.description):
+            raise ValueError(
+                f"shards: {folder.path} is of another sweep than {first.path} ({differing}): give the shards of one."
+            )
+        if index in there:
+            raise ValueError(f"shards: {folder.path} and {there[index].path} are both shard {index}/{count}: give one.")
+        there[index] = folder
+    if missing := sorted(set(range(count)) - set(there)):
+        raise ValueError(
+            f"shards: {', '.join(f'{index}/{count}' for index in missing)} missing: give all {count}; what has "
+            "not been run is run by --shard."
+        )
+    for folder in folders:
+        damaged = [i for i in folder.held if not folder.holds(i)]
+        if damaged:
+            raise ValueError(
+                f"shards: {folder.path}: {len(damaged)} of its {len(folder.held)} chunks are missing or damaged: run "
+                "it again with --resume: they are computed again."
+            )
+    whole = Folder.begun(pathlib.Path(out), first.description, first.axes(), resume=True)
+    for folder in folders:
+        whole.adopt(folder)
+    return load(out)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is asked of the results of a sweep: the best settings for a budget, and a part that fits a picture.
+# ----------------------------------------------------------------------------------------------------
+
+NOISE = ("noise_multiplier", "scale")
+TEXTS = (MECHANISM, "accountant")
+
+
+def best(
+    sweep: Sweep,
+    at_most: float,
+    least: str | None,
+    most: str | None,
+    count: int,
+    ranges: Mapping[str, tuple[float | None, float | None]],
+) -> Arrays:
+    """Returns what :meth:`Sweep.best` does: the best of each chunk, and of these and the best so far."""
+    if least is not None and most is not None:
+        raise ValueError(f"least = {least!r} and most = {most!r}: give one of them, by which entries are compared.")
+    validation.check_number(at_most, "at_most")
+    validation.check_count(count, "count", "how many entries are wanted")
+    by = most or least or next(name for name in (*NOISE, "upper") if name in (*sweep.columns, *sweep.results))
+    for name in (by, *ranges):
+        validation.check_one_of(name, "name", tuple(name for name in sweep.names if name not in TEXTS))
+    limits = {
+        name: (-math.inf if low is None else low, math.inf if high is None else high)
+        for name, (low, high) in ranges.items()
+    }
+    low, high = limits.get("upper", (-math.inf, math.inf))
+    limits["upper"] = low, min(high, at_most)
+    order = sorted(limits, key=lambda name: name in sweep.results)
+    kept: Arrays = {}
+    for i in sweep.store.held:
+        inside = np.ones(math.prod(sweep.boxes.extent(i)), bool)
+        for name in order:  # settings first: where none is in range no result is read
+            if np.any(inside):
+                values = sweep.column(name, i)
+                inside &= (values >= limits[name][0]) & (values <= limits[name][1])
+        places = np.flatnonzero(inside)
+        if len(places):
+            found = {name: sweep.column(name, i)[places] for name in sweep.names}
+            kept = {name: np.concatenate([kept[name], found[name]]) for name in found} if kept else found
+            first = np.lexsort((-kept["upper"], -kept[by] if most else kept[by]))[:count]
+            kept = {name: values[first] for name, values in kept.items()}
+    return sweep.shown(kept)
+
+
+def downsampled(sweep: Sweep, most: int, at: Mapping[str, float | str]) -> tuple[Description, Arrays, Arrays]:
+    """Returns what :meth:`Sweep.downsampled` makes a sweep of: its description, axes and results."""
+    if sweep.layout != "grid":
+        raise ValueError("layout = 'rows': rows have no axes to take values of: sweep over a grid.")
+    validation.check_whole(most, "most", 2, 2**20, "how many values an axis may have")
+    for name in at:
+        validation.check_one_of(name, "axis", sweep.columns, " by this sweep")
+    axes = sweep.axes
+    picks = [
+        np.array([_place(name, axes[name], at[name])])
+        if name in at
+        else np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(int))
+        for name, length in zip(sweep.columns, sweep.shape, strict=True)
+    ]
+    arrays = {name: np.empty([len(pick) for pick in picks], kind) for name, kind in sweep.results.items()}
+    for i, where, within in sweep.boxes.holding(picks):
+        for name, values in arrays.items():
+            box = sweep.store.read(name, i).reshape(sweep.boxes.extent(i))
+            values[np.ix_(*where)] = box[np.ix_(*within)]
+    rest = tuple(name for name in sweep.columns if name not in at)
+    grid = {name: sweep.grid[name][pick] for name, pick in zip(sweep.columns, picks, strict=True) if name in rest}
+    shape = tuple(len(values) for values in grid.values())
+    fixed = {
+        name: float(axes[name][pick[0]])
+        for name, pick in zip(sweep.columns, picks, strict=True)
+        if name in at and name != MECHANISM
+    }
+    kinds = (str(at[MECHANISM]),) if MECHANISM in at else sweep.mechanisms
+    digest = hashlib.sha256(f"{sweep.digest}{[pick.tolist() for pick in picks]}".encode()).hexdigest()[:16]
+    description = replace(
+        sweep.described(), columns=rest, constants=sweep.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
+        digest=digest,
+    )  # fmt: skip
+    return description, grid, {name: values.reshape(shape) for name, values in arrays.items()}
+
+
+def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
+    """Returns where an axis has a value, to rounding; raises ValueError where it does not."""
+    if values.dtype.kind == "U":
+        validation.check_one_of(wanted, name, tuple(values))
+        return int(np.flatnonzero(values == wanted)[0])
+    nearest = int(np.argmin(np.abs(values - float(wanted))))
+    if not math.isclose(values[nearest], float(wanted), rel_tol=1e-6):
+        raise ValueError(f"{name} = {wanted} is no value of this axis: the nearest is {values[nearest]!r}.")
+    return nearest
+
+
+# ----------------------------------------------------------------------------------------------------
+# The results of a sweep as files for others: a line for each entry (.csv, .parquet), or one JSON object.
+# ----------------------------------------------------------------------------------------------------
+
+SUFFIXES = (".csv", ".parquet", ".json")
+
+
+def write(sweep: Sweep, path: pathlib.Path) -> None:
+    """Writes what the suffix says: whole or not at all, and but for JSON no more than a chunk is in memory."""
+    check_suffix(path)
+    if path.suffix == ".csv":
+        write_whole(path, lambda file: _csv(sweep, file))
+    elif path.suffix == ".parquet":
+        parquet, table = _arrow()
+        write_whole(path, lambda file: _parquet(sweep, file, parquet, table))
+    else:
+        write_whole(path, (strict_json.dumps(sweep.as_dict()) + "\n").encode())
+
+
+def check_suffix(path: pathlib.Path, known: tuple[str, ...] = SUFFIXES) -> None:
+    """Raises where the suffix names no format."""
+    if path.suffix not in known:
+        raise ValueError(f"path = {path}: the suffix says the format: give one of {', '.join(known)}.")
+
+
+def _csv(sweep: Sweep, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    lines = csv.writer(text, lineterminator="\n")
+    for i, piece in enumerate(sweep.pieces()):
+        if i == 0:
+            lines.writerow(piece)
+        lines.writerows(zip(*(values.tolist() for values in piece.values()), strict=True))
+    text.detach()
+
+
+def _parquet(sweep: Sweep, file: BinaryIO, parquet: Any, table: Any) -> None:
+    writer = None
+    for piece in sweep.pieces():
+        rows = table(piece)
+        writer = writer or parquet.ParquetWriter(file, rows.schema)
+        writer.write_table(rows)
+    if writer is not None:
+        writer.close()
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError('.parquet needs pyarrow, which is missing: pip install "jaxacct[sweep]".') from None
+
+    def table(piece: dict[str, np.ndarray]) -> Any:
+        # Texts as numbers of a list of them: they are few.
+        arrays = {name: pyarrow.array(values) for name, values in piece.items()}
+        return pyarrow.table(
+            {name: a.dictionary_encode() if piece[name].dtype.kind == "U" else a for name, a in arrays.items()}
+        )
+
+    return pyarrow.parquet, table
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a sweep returns: named arrays over named axes, in memory or in a folder.
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +767,7 @@ class Sweep(Description):
         >>> found.best(3.5, steps=(10_000, None), count=2)["noise_multiplier"].tolist()
         [2.0, 3.0]
         """
-        return query.best(self, at_most, least, most, count, ranges)
+        return best(self, at_most, least, most, count, ranges)
 
     def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
         """Returns a part of a grid in memory: at most so many values of each axis, both ends among them.
@@ -202,7 +789,7 @@ class Sweep(Description):
         >>> found.downsampled(2, steps=10_000).axes["noise_multiplier"].tolist()
         [1.0, 3.0]
         """
-        description, grid, arrays = query.downsampled(self, most, at)
+        description, grid, arrays = downsampled(self, most, at)
         return Sweep(**_fields(description), grid=grid, store=Memory(description.boxes, arrays, full=True))
 
     def as_dict(self) -> dict[str, Any]:
@@ -224,7 +811,7 @@ class Sweep(Description):
         """
         path = pathlib.Path(path)
         if path.suffix:
-            export.write(self, path)
+            write(self, path)
             return
         if isinstance(self.store, Folder) and path.resolve() == self.store.path.resolve():
             raise ValueError(f"path = {path} is where these results are read from: name another folder.")

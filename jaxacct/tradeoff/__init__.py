@@ -1,17 +1,24 @@
 """f-DP: the least false-negative rate of any attack as a function of its false-positive rate.
 
-* :mod:`.composed`: certified curves of compositions, and the risks that follow: :func:`curve`, :func:`advantage`,
+* :mod:`.curve`: certified curves of compositions, and the risks that follow: :func:`curve`, :func:`advantage`,
   :func:`true_positive_rate`, :func:`bayes_risk`. ``lower`` of a curve is what protects.
-* :mod:`.object`: :class:`TradeOff`, the same of one composition as methods, and what can be reconstructed.
-* :mod:`.closed`: f_{epsilon,delta}, G_mu and Id, elementwise.
+* :mod:`.curve`: :class:`TradeOff`, the same of one composition as methods, and what can be reconstructed.
+* :mod:`.curve`: f_{epsilon,delta}, G_mu and Id, elementwise.
 * :mod:`.polygons`: curves as arrays: conversions to and from delta(epsilon), subsampling, inverse, double conjugate,
   and the mechanism of a polygon, by which curves are composed.
-* :mod:`.profile`: certified deltas at many epsilons, and between them.
+* :mod:`.curve`: certified deltas at many epsilons, and between them.
 """
 
-from jaxacct.tradeoff.closed import approximate_dp, gaussian, perfect
-from jaxacct.tradeoff.composed import advantage, bayes_risk, curve, true_positive_rate
-from jaxacct.tradeoff.object import TradeOff
+from jaxacct.tradeoff.curve import (
+    TradeOff,
+    advantage,
+    approximate_dp,
+    bayes_risk,
+    curve,
+    gaussian,
+    perfect,
+    true_positive_rate,
+)
 from jaxacct.tradeoff.polygons import at, convex_minorant, from_delta, inverse, pair, subsampled, symmetrized, to_delta
 
 __all__ = [

@@ -15,28 +15,31 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 
-from jaxacct.train.averaging import averaged, averaged_model, averaging
-from jaxacct.train.bias_corrected import adam_bc
+from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
-from jaxacct.train.claims import certified_epsilon, guarantee
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
-from jaxacct.train.diagnostics import Norms, last_norms, observing
 from jaxacct.train.group_norm import to_group_norm
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
-from jaxacct.train.intermediates import unprotected_intermediates
 from jaxacct.train.keys import run_key
 from jaxacct.train.loop import ShortRunWarning
-from jaxacct.train.low_rank import lora, merge_lora
 from jaxacct.train.metrics import Metrics
-from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
-from jaxacct.train.modules import split_params
+from jaxacct.train.models import (
+    MLP,
+    Linear,
+    PatchCNN,
+    accuracy,
+    cross_entropy,
+    lora,
+    merge_lora,
+    split_params,
+    unprotected_intermediates,
+)
 from jaxacct.train.noise import privatize
-from jaxacct.train.parts import PrivateGradients, PrivateState
+from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.private import make_private
 from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
-from jaxacct.train.report import build_report, write_report
+from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
     PoissonSampler,
@@ -49,7 +52,6 @@ from jaxacct.train.sources import IndexedSource
 from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.train.transform import add_noise
 from jaxacct.train.tuning import Tuned, tune
 
 __all__ = [

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Int32, PyTree
+from jaxtyping import Array, ArrayLike, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.moving import weight, widened
+from jaxacct.train.owned import weight, widened
 from jaxacct.train.trainer import DPTrainer
 
 
@@ -108,3 +108,118 @@ def averaged_model(trainer: DPTrainer) -> nnx.Module:
     average = averaged(state.opt_state)
     nnx.update(model, jax.tree.map(lambda mean, last: mean.astype(last.dtype), average, state.params))
     return model
+
+
+# ----------------------------------------------------------------------------------------------------
+# Adam whose second moment is that of the gradients, without the noise's: DP-AdamBC.
+# ----------------------------------------------------------------------------------------------------
+
+LEAST_FLOOR = 1e-16
+"""Of the second moment, where there is no noise: the square of Adam's usual epsilon."""
+
+
+class AdamBCState(NamedTuple):
+    """State of :func:`adam_bc`.
+
+    Attributes:
+        mean, square: decayed sums of the gradients and of their squares, in float32 or wider.
+        updates (): how many so far.
+    """
+
+    mean: PyTree
+    square: PyTree
+    updates: Int32[Array, ""]
+
+
+def adam_bc(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    floor: float | None = None,
+    noise_deviation: float | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Returns Adam for noisy gradients, with the noise's variance taken out of the second moment.
+
+    The noise of deviation s on every entry adds s^2 to the mean square of the gradients, mostly far more than the
+    gradients have: all entries are then divided by about s, and Adam is gradient descent with momentum. This one makes
+    ``-learning_rate m / sqrt(max(v - s^2, floor))``, m and v Adam's bias-corrected moments.
+
+    Args:
+        learning_rate: a number or a schedule of Optax.
+        b1: decay of the first moment, in [0, 1).
+        b2: decay of the second one, in [0, 1).
+        floor: least value of the corrected second moment, the source's gamma'; above 0. Larger is more like gradient
+            descent. None: one standard deviation of what the noise alone leaves of it after t updates, ``s^2 sqrt(2 (1
+            - b2) (1 + b2^t) / ((1 + b2) (1 - b2^t)))``, below which an entry cannot be told from noise.
+        noise_deviation: s, ``noise_multiplier * clip_norm / expected_batch_size``. None: each ``update`` is told, as
+            :class:`.DPTrainer` does, also of noise and clipping norms that change on the way; that goes first.
+
+    Returns:
+        A transformation that makes the whole update.
+
+    Formal guarantee: post-processing of noisy gradients and of s, which is public.
+
+    Raises ValueError where an argument is out of range, and where nobody gives the deviation.
+
+    Source: Tang, Shpilevskiy and Lécuyer (2024), "DP-AdamBC: your DP-Adam is actually DP-SGD (unless you apply bias
+    correction)", Algorithm 1. The default floor is ours: the squares of s N have mean s^2 and variance 2 s^4, and the
+    weights of a bias-corrected moment have the sum of squares ``(1 - b2) (1 + b2^t) / ((1 + b2) (1 - b2^t))``.
+
+    >>> optimizer = adam_bc(0.1, noise_deviation=3.0, floor=1e-3)
+    >>> updates, _ = optimizer.update(jnp.array([5.0, 1.0]), optimizer.init(jnp.zeros(2)))
+    >>> [round(float(update), 4) for update in updates]  # 5 / sqrt(25 - 9), 1 / sqrt(floor)
+    [-0.125, -3.1623]
+    """
+    validation.check_decay(b1, "b1")
+    validation.check_decay(b2, "b2")
+    if floor is not None:
+        validation.check_positive(floor, "floor")
+    if noise_deviation is not None:
+        validation.check_noise_multiplier(noise_deviation, "noise_deviation")
+
+    def init(params: PyTree) -> AdamBCState:
+        zeros = jax.tree.map(jnp.zeros_like, widened(params))
+        return AdamBCState(zeros, zeros, jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: PyTree,
+        state: AdamBCState,
+        params: PyTree | None = None,
+        *,
+        noise_deviation: ArrayLike | None = noise_deviation,
+        **_: Any,
+    ) -> tuple[PyTree, AdamBCState]:
+        if noise_deviation is None:
+            raise ValueError(
+                "noise_deviation = None: nobody says how much noise the updates have. Give it to adam_bc, or to each "
+                "update: noise_multiplier * clip_norm / expected_batch_size."
+            )
+        count = optax.safe_increment(state.updates)
+        mean, square = _moved(b1, state.mean, updates, 1), _moved(b2, state.square, updates, 2)
+        weights = weight(b1, count), weight(b2, count)
+        variance = jnp.asarray(noise_deviation, jnp.float32) ** 2
+        least = jnp.asarray(floor, jnp.float32) if floor is not None else (
+            jnp.maximum(variance * jnp.sqrt(2 * _squared_weights(b2, count)), LEAST_FLOOR)
+        )  # fmt: skip
+
+        def direction(mean: Array, square: Array, like: Array) -> Array:
+            corrected = jnp.maximum(square / weights[1] - variance, least)
+            return (mean / weights[0] / jnp.sqrt(corrected)).astype(like.dtype)
+
+        made = jax.tree.map(direction, mean, square, updates)
+        return made, AdamBCState(mean, square, count)
+
+    return optax.chain(  # chains hand update's keywords on
+        optax.GradientTransformationExtraArgs(init, update), optax.scale_by_learning_rate(learning_rate)
+    )
+
+
+def _moved(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
+    return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new.astype(old.dtype) ** power, moment, updates)
+
+
+def _squared_weights(decay: float, count: Array) -> Array:
+    """Returns the sum of the squares of a bias-corrected moment's weights."""
+    there = weight(decay, count)
+    return (1 - decay) * (2 - there) / ((1 + decay) * there)

@@ -6,7 +6,7 @@ What is on the disk, and in which order it gets there
   know by a digest; written by Orbax and complete or absent.
 * ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; of those that
   can be made again also, after them and before anybody sees what they gave, a digest of the state that they led to.
-  Twice the same, so that one may be cut, lost or set back (:mod:`jaxacct.train.write_ahead`, with the proof).
+  Twice the same, so that one may be cut, lost or set back (:mod:`jaxacct.train.saving`, with the proof).
 * ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
 
 So at each moment the record shows at least what has been released, whatever ends the process.
@@ -37,15 +37,13 @@ import numpy as np
 from flax import nnx
 
 from jaxacct import strict_json, validation
-from jaxacct.train import hosts
-from jaxacct.train.fingerprint import fingerprint
-from jaxacct.train.folder_lock import locked
-from jaxacct.train.leaves import Arrays, arrays_of, as_text, differences, digest, of_text, tree_of
-from jaxacct.train.modules import without_params
+from jaxacct.train import saving
+from jaxacct.train.models import without_params
 from jaxacct.train.noise import start
+from jaxacct.train.owned import Arrays, arrays_of, as_text, differences, digest, of_text, tree_of
+from jaxacct.train.saving import Record, WriteAhead, fingerprint, locked, write_private
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.train.write_ahead import Record, WriteAhead, write_private
 from jaxacct.whole_file import PRIVATE, synchronize
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
@@ -207,10 +205,10 @@ class Checkpoints:
         unfinished = record.after + 1  # it counts once the record follows it
         if any(entry.name.isdigit() and int(entry.name) > unfinished for entry in (self.folder / STATES).iterdir()):
             raise ValueError(f"{self.folder / SPENDS} is older than the checkpoints beside it: restore the right one.")
-        hosts.meet("record")
-        if hosts.writes():
+        saving.meet("record")
+        if saving.writes():
             shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
-        hosts.meet("states")
+        saving.meet("states")
         state, constants, progress = self._read(trainer)
         trainer._restore(state, progress, constants)
         repeated, begun = self._repeat(trainer, record), int(state.step)
@@ -234,20 +232,20 @@ class Checkpoints:
 
     def _start(self, trainer: DPTrainer) -> None:
         """Makes the folder of a new run, whose first checkpoint is the state before anything was spent here."""
-        if hosts.writes():
+        if saving.writes():
             self._check_empty()
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._open()
         try:
-            if hosts.writes():
+            if saving.writes():
                 self._check_empty()  # again: until the folder was taken, another process could begin a run in it
                 shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
                 (self.folder / STATES).mkdir(mode=0o700)
-            hosts.meet("folder")
+            saving.meet("folder")
             self._serial, self._number = -1, 0
             self._save(trainer)
             settings = json.dumps(fingerprint(trainer), indent=1).encode()
-            if hosts.writes():
+            if saving.writes():
                 write_private(self.folder / SETTINGS, settings)
         except BaseException:
             self.close()
@@ -268,7 +266,7 @@ class Checkpoints:
 
     def _open(self) -> None:
         """Takes the folder for this process, and from everybody else."""
-        if not hosts.writes():
+        if not saving.writes():
             return
         self.folder.chmod(0o700)
         if self._lock is None:
@@ -290,9 +288,9 @@ class Checkpoints:
         """Writes down what the run has spent at step ``stop``; when this returns it is on the disk."""
         paid, leaves, number = stop + trainer.progress.lost_steps, as_text(arrays_of(ledger)), self._number
         self._number += 1  # also where the disk is full, and one of the files has this number
-        if hosts.writes():
+        if saving.writes():
             self.spends.write(Record(self._serial, stop, paid, float(ledger.epsilon()), leaves, self._digests, number))
-        hosts.meet("spends")
+        saving.meet("spends")
 
     def _orbax(self) -> Any:
         if self._manager is None:
@@ -306,7 +304,7 @@ class Checkpoints:
                 )
             options = orbax.checkpoint.CheckpointManagerOptions(
                 max_to_keep=self.keep, create=False, enable_async_checkpointing=False,
-                cleanup_tmp_directories=hosts.writes(), multiprocessing_options=alone,
+                cleanup_tmp_directories=saving.writes(), multiprocessing_options=alone,
             )  # fmt: skip
             self._manager = orbax.checkpoint.CheckpointManager(self.folder / STATES, options=options)
         return self._manager
@@ -319,7 +317,7 @@ class Checkpoints:
         arrays = arrays_of((state, without_params(trainer.constants)))
         meta = {"plan": trainer.progress._asdict(), "digest": _digest_of(arrays, trainer.progress)}
         serial = self._serial + 1
-        if hosts.writes():
+        if saving.writes():
             whole = args.Composite(state=args.StandardSave(_stored(arrays)), meta=args.JsonSave(meta))
             self._orbax().save(serial, args=whole, force=True)
             there = self.folder / STATES / str(serial)
@@ -382,7 +380,7 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
         state = dataclasses.replace(state, noise=tree_of(arrays_of(start(trainer.noise, state.params)), state.noise))
     for _ in range(2):  # 64 bits: what a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
-    return dataclasses.replace(state, key=hosts.agreed_key(state.key)), progress
+    return dataclasses.replace(state, key=saving.agreed_key(state.key)), progress
 
 
 def _stored(arrays: Arrays) -> Arrays:

@@ -17,9 +17,9 @@ from jaxtyping import PyTree
 
 from jaxacct import validation
 from jaxacct.menus.menu import Items
-from jaxacct.train.layout import Layout, Rules, layout_of
 from jaxacct.train.planned import SideQuery
 from jaxacct.train.sampling import Sampler
+from jaxacct.train.state import Layout, Rules, layout_of
 
 Ledger = Literal["planned", "menu", "filter", "odometer"]
 LEDGERS = ("planned", "menu", "filter", "odometer")
@@ -158,7 +158,7 @@ class Placement:
             doubted, to compare.
         devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
         mesh: the same, and parameters, what the optimizer keeps of them, their sums and their noise lie in shards on
-            it (:mod:`jaxacct.train.layout`): for models that one device has no room for. Rows are dealt over
+            it (:mod:`jaxacct.train.state`): for models that one device has no room for. Rows are dealt over
             ``row_axes``; along the mesh's other axes the compiler divides the layers' products. The noise is the same
             to the bit on any mesh.
         rules: how parameters lie on it: ``PartitionSpec`` by regular expressions that are searched in their paths, the

@@ -17,13 +17,12 @@ from jaxtyping import Array, Bool
 from jaxacct import validation
 from jaxacct.processes import Interrupts, check_not_forked
 from jaxacct.progress import progress as shown
-from jaxacct.train.health import check_parameters, root_mean_square
-from jaxacct.train.hosts import asked_anywhere, check_same
-from jaxacct.train.layout import OwnRows
+from jaxacct.train.metrics import check_parameters, root_mean_square
 from jaxacct.train.owned import Sealed, Sole, owned
 from jaxacct.train.planned import Plan
+from jaxacct.train.saving import asked_anywhere, check_same
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
-from jaxacct.train.state import Evaluation, Keeper, Progress, TrainState
+from jaxacct.train.state import Evaluation, Keeper, OwnRows, Progress, TrainState
 from jaxacct.train.step import Program
 
 PATIENCE = 0.5
@@ -114,7 +113,7 @@ class Loop(Sole, Sealed):
 
         Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
         TypeError where ``evaluate`` returns no number;
-        FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.health`).
+        FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
         """
         validation.check_steps(0 if steps is None else steps)
         every = self._pass if every is None else every

@@ -10,16 +10,24 @@ Modules take one example, without a batch axis, and are made of layers that Flax
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import math
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from flax import errors, nnx
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from jaxacct.train.owned import fresh
+from jaxacct import validation
+from jaxacct.train.groups import Augmentation
+from jaxacct.train.keys import run_key
+from jaxacct.train.owned import fresh, owned
 
 EVALUATION_BATCH = 1000
 """Examples evaluated at a time: bounds the memory, changes no result."""
@@ -153,3 +161,566 @@ def _run(graph: Any, state: Any, inputs: Array) -> Array:
         return model(row)
 
     return jax.lax.map(one, inputs, batch_size=EVALUATION_BATCH)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which Flax modules can be trained with differential privacy, which cannot and why, and which of their parameters are.
+#
+# Fine-tuning trains some parameters and leaves the others as they are. Only the trained ones have gradients: those
+# alone are clipped and get noise, so that fewer of them mean less noise in all. The frozen ones are released as they
+# are: they have to come from public data.
+# ----------------------------------------------------------------------------------------------------
+
+Path = tuple[Any, ...]
+Trainable = str | Sequence[str] | Callable[[Path, Any], bool] | None
+"""Paths written ``"output"`` or ``"blocks/0"``, a predicate of a parameter's path and variable, or None: all, or all
+adapters."""
+
+
+def check_module(model: nnx.Module) -> None:
+    """Raises where ``model`` cannot be trained by per-example gradients.
+
+    Raises:
+        TypeError: not a Flax ``nnx`` module.
+        ValueError: it holds BatchNorm or other running statistics that are not frozen.
+
+    >>> check_module(nnx.BatchNorm(2, use_running_average=True, rngs=nnx.Rngs(0)))
+    >>> check_module(nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
+    Traceback (most recent call last):
+        ...
+    ValueError: model has nnx.BatchNorm at the top: it mixes the examples of a batch, ...
+    """
+    if not isinstance(model, nnx.Module):
+        raise TypeError(f"model is a {type(model).__name__}: give a flax.nnx module.")
+    frozen: set[int] = set()
+    for path, module in nnx.iter_modules(model):
+        if not isinstance(module, nnx.BatchNorm):
+            continue
+        if not module.use_running_average:
+            where = "/".join(map(str, path)) or "the top"
+            raise ValueError(
+                f"model has nnx.BatchNorm at {where}: it mixes the examples of a batch, so that one example moves the "
+                "gradients of all others and clipping bounds nothing, and its running statistics are released without "
+                "noise. Use nnx.GroupNorm: model = jaxacct.train.to_group_norm(model). Or freeze averages that come "
+                "from public data: model.eval(), or use_running_average=True."
+            )
+        frozen.update((id(module.mean), id(module.var)))
+    for path, variable in nnx.iter_graph(model):
+        if isinstance(variable, nnx.BatchStat) and id(variable) not in frozen:
+            raise ValueError(
+                f"model keeps running statistics at {'/'.join(map(str, path))} (nnx.BatchStat): they would be made "
+                "from private data without noise. Remove them, or keep them in an nnx.Variable of another type if they "
+                "are public and stay as they are."
+            )
+    if not jax.tree.leaves(nnx.state(model, nnx.Param)):
+        raise ValueError("model has no nnx.Param: there is nothing to train.")
+
+
+def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, nnx.State, nnx.State]:
+    """Returns the graph, the trained parameters and all else of ``model``: :func:`merged` puts them together again.
+
+    Args:
+        model: a Flax module; not modified.
+        trainable: which parameters train. None: every ``nnx.Param``, or, where there are adapters
+            (``nnx.LoRAParam``, as :func:`~jaxacct.train.lora` makes them), those alone. One path or several, as strings
+            with ``/`` between the names of modules: the parameters at it or below it. A predicate, as Flax filters are:
+            of the path, a tuple, and the variable.
+
+    Returns:
+        ``(graph, trained, rest)``; ``trained`` is a pytree of the chosen ``nnx.Param``, to differentiate and to clip;
+        ``rest`` has the frozen ones and whatever else the module keeps in Variables or arrays. Both are copies: what is
+        done with the model later does not reach them.
+
+    Raises ValueError where nothing is left to train, or a path leads to no parameter.
+
+    >>> model = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), nnx.Linear(3, 2, rngs=nnx.Rngs(1)))
+    >>> graph, trained, rest = split_params(model, "layers/1")
+    >>> [leaf.shape for leaf in jax.tree.leaves(trained)]
+    [(2,), (3, 2)]
+    >>> merged(graph, trained, rest)(jax.numpy.zeros(4)).shape
+    (2,)
+    """
+    adapted = bool(jax.tree.leaves(nnx.state(model, nnx.LoRAParam)))
+    alone = nnx.LoRAParam if adapted else nnx.Param
+    chosen = alone if trainable is None else nnx.All(nnx.Param, _predicate(model, trainable))
+    graph, trained, rest = nnx.split(model, chosen, ...)  # type: ignore[misc]
+    if not jax.tree.leaves(trained):
+        raise ValueError(
+            f"trainable = {trainable!r} leaves no parameter to train: the model has {', '.join(_param_paths(model))}."
+        )
+    return graph, owned(trained), owned(rest)
+
+
+def merged(graph: Any, trained: Any, rest: Any) -> Any:
+    """Returns the module of the parts of :func:`split_params`; what is written into it does not reach them.
+
+    The arrays are the same: copy them (:func:`~jaxacct.train.owned.owned`) for a module that leaves the program.
+    """
+    return nnx.merge(graph, fresh(trained), fresh(rest))
+
+
+def without_params(rest: nnx.State) -> nnx.State:
+    """Returns what of :func:`split_params`' rest is no parameter: all of it that a run's folder need hold.
+
+    >>> _, _, rest = split_params(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), "bias")
+    >>> jax.tree.leaves(without_params(rest))
+    []
+    """
+    return nnx.filter_state(rest, nnx.Not(nnx.Param))
+
+
+def _predicate(model: nnx.Module, trainable: str | Sequence[str] | Callable[[Path, Any], bool]) -> Callable[..., bool]:
+    if callable(trainable):
+        return trainable
+    paths = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    known = _param_paths(model)
+    for path in paths:
+        if not any(_is_within(name, path) for name in known):
+            raise ValueError(f"trainable = {path!r} leads to no parameter: the model has {', '.join(known)}.")
+    return lambda path, variable: any(_is_within("/".join(map(str, path)), wanted) for wanted in paths)
+
+
+def _param_paths(model: nnx.Module) -> list[str]:
+    return ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))]
+
+
+def _is_within(path: str, wanted: str) -> bool:
+    return path == wanted or path.startswith(f"{wanted}/")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Low-rank adapters beside linear layers: few parameters to train, so little noise in all, and a base that stays.
+#
+# Noise has one deviation in every parameter, and its norm grows as the root of how many there are; a base of a million
+# times as many entries gets none. The base is released as it is, and has to come from public data.
+# ----------------------------------------------------------------------------------------------------
+
+
+class LowRank(nnx.Module):
+    """``base(x) + alpha / rank * x A B``: a linear layer whose own parameters need not be trained.
+
+    Attributes:
+        base: ``nnx.Linear``, or ``nnx.LinearGeneral`` over last axes. Where ``steps`` is given, its kernel is int8.
+        down, up: A (inputs, rank) and B (rank, outputs), of type ``nnx.LoRAParam``; B is zero at first. Of a stack of
+            layers, as ``nnx.vmap`` makes it and ``nnx.scan`` runs it, all have its axes in front.
+        scale: alpha / rank.
+        steps: float32, for each output: what 1 of an int8 kernel stands for there; None where the kernel is a float's.
+    """
+
+    def __init__(self, base: Any, rank: int, alpha: float, *, rngs: nnx.Rngs) -> None:
+        stack, shape, contracted = _stack(base), _of_one(base), _contracted(base)
+        inside, outside = math.prod(shape[:contracted]), math.prod(shape[contracted:])
+        dtype = jnp.promote_types(base.kernel.dtype, jnp.float32)
+        self.base, self.scale = base, alpha / rank
+        drawn = nnx.initializers.he_uniform(batch_axis=tuple(range(len(stack))))
+        self.down = nnx.LoRAParam(drawn(rngs.params(), (*stack, inside, rank), dtype))
+        self.up = nnx.LoRAParam(jnp.zeros((*stack, rank, outside), dtype))
+        self.steps: Any = nnx.data(None)
+
+    def __call__(self, inputs: Array, **options: Any) -> Array:
+        out = self._base()(inputs, **options)
+        flat = inputs.reshape(*inputs.shape[: inputs.ndim - _contracted(self.base)], -1)
+        flat, down, up = self.base.promote_dtype((flat, self.down[...], self.up[...]), dtype=self.base.dtype)
+        return out + (self.scale * (flat @ down @ up)).reshape(out.shape).astype(out.dtype)
+
+    def merged(self) -> Any:
+        """Returns the base with the adapter added to its kernel, rounded once to the kernel's dtype."""
+        base = self._base()
+        kernel = base.kernel
+        with jax.default_matmul_precision("highest"):
+            added = self.scale * (self.down[...] @ self.up[...])
+        base.kernel[...] = (kernel[...] + added.reshape(kernel.shape)).astype(kernel.dtype)
+        return base
+
+    def round_base(self) -> None:
+        """Holds the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
+        kernel = self.base.kernel[...].astype(jnp.float32)
+        first = len(_stack(self.base))
+        steps = jnp.abs(kernel).max(axis=tuple(range(first, first + _contracted(self.base))), keepdims=True) / 127
+        whole = jnp.round(kernel / jnp.where(steps == 0, 1, steps)).astype(jnp.int8)
+        self.base.kernel, self.steps = self.base.kernel.replace(whole), nnx.Param(steps)
+
+    def _base(self) -> Any:
+        """Returns the base with a kernel of floats: where it is int8, a copy."""
+        if self.steps is None:
+            return self.base
+        graph, state = nnx.split(self.base)
+        kernel: Any = state["kernel"]
+        state["kernel"] = kernel.replace(kernel[...] * self.steps[...])
+        return nnx.merge(graph, state)
+
+
+def lora(
+    model: nnx.Module,
+    rank: int,
+    alpha: float | None = None,
+    *,
+    targets: str | Sequence[str] = "",
+    base_dtype: jax.typing.DTypeLike | None = None,
+    rngs: nnx.Rngs | None = None,
+) -> nnx.Module:
+    """Returns a copy of a module with a :class:`LowRank` in place of each of its linear layers that is a target.
+
+    A trainer trains what is ``nnx.LoRAParam``, where a module has any, and nothing else: adapters alone are clipped,
+    noised, and kept by the optimizer. :func:`merge_lora` makes an ordinary module of it again. At first it computes
+    what ``model`` does.
+
+    Args:
+        model: not modified. Stacks of layers have their axes in front; where sizes are equal, others look the same.
+        rank: of each adapter. Raise it where adapters cannot learn the task; noise grows with its root.
+        alpha: an adapter's output is multiplied by alpha / rank; None: by 1.
+        targets: regular expressions, searched in the layers' paths such as ``blocks/0/attention/query``: of
+            ``nnx.Linear``, and of ``nnx.LinearGeneral`` over last axes, as attention has. "": all of them.
+        base_dtype: of what is not trained, where it takes too much memory. ``jnp.bfloat16``: half of float32's.
+            ``jnp.int8``: the targets' kernels take a quarter, each entry rounded to a multiple of 1/127 of the largest
+            that adds to the same output; all else is bfloat16. None: as it is. The guarantee is the same: what is
+            clipped, summed and noised are the adapters' gradients. Merged kernels of int8 are float32.
+        rngs: for A; None: ``nnx.Rngs(0)``. What is drawn is public.
+
+    Raises ValueError where the rank is no whole number of at least 1, alpha is not above 0, base_dtype is another
+    integer, nothing is a target, or a target shares its kernel with another or is a stack of layers along other axes
+    than the first.
+
+    Source: Hu et al. (2022), "LoRA: low-rank adaptation of large language models"; under differential privacy, Yu et
+    al. (2022), "Differentially private fine-tuning of language models"; for int8, Dettmers et al. (2022), "LLM.int8():
+    8-bit matrix multiplication for transformers at scale", section 2.1.
+
+    >>> model = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), nnx.Linear(3, 2, rngs=nnx.Rngs(1)))
+    >>> adapted = lora(model, 2, targets="layers/1")
+    >>> [leaf.shape for leaf in jax.tree.leaves(nnx.state(adapted, nnx.LoRAParam))]
+    [(3, 2), (2, 2)]
+    >>> bool((adapted(jnp.ones(4)) == model(jnp.ones(4))).all())
+    True
+    """
+    validation.check_count(rank, "rank", "the rank of each adapter")
+    alpha = float(rank) if alpha is None else alpha
+    validation.check_positive(alpha, "alpha")
+    rngs = nnx.Rngs(0) if rngs is None else rngs
+    wanted = (targets,) if isinstance(targets, str) else tuple(targets)
+    if not wanted:
+        raise ValueError(f"targets = {targets!r} leaves the model without adapters: give '' for all layers.")
+    linear: list[str] = []
+    fitted: set[str] = set()
+
+    if base_dtype is not None and not (jnp.issubdtype(base_dtype, jnp.floating) or jnp.dtype(base_dtype) == jnp.int8):
+        raise ValueError(
+            f"base_dtype = {base_dtype} is not supported: give jnp.int8, or a float's, such as jnp.bfloat16."
+        )
+    owners = _owners_of_kernels(model)
+
+    def adapt(path: Any, node: Any) -> Any:
+        if isinstance(node, LowRank):
+            raise ValueError(f"{'/'.join(map(str, path))} has adapters: merge them first (train.merge_lora).")
+        if not isinstance(node, (nnx.Linear, nnx.LinearGeneral)) or not _contracted(node):
+            return node
+        linear.append("/".join(map(str, path)))
+        fits = [pattern for pattern in wanted if re.search(pattern, linear[-1])]
+        fitted.update(fits)
+        if fits and node.kernel.shape != (*_stack(node), *_of_one(node)):
+            raise ValueError(
+                f"{linear[-1]} is a stack of layers, of kernels {node.kernel.shape}: stack them along first axes."
+            )
+        if fits and owners[linear[-1]] > 1:
+            raise ValueError(f"{linear[-1]} shares its kernel with another layer, whose output would change: untie it.")
+        return LowRank(node, int(rank), alpha, rngs=rngs) if fits else node
+
+    adapted = nnx.recursive_map(adapt, _copied(model))
+    if base_dtype is not None:
+        _narrow(adapted, base_dtype)
+    if lost := [pattern for pattern in wanted if pattern not in fitted]:
+        raise ValueError(f"targets = {lost[0]!r} fits no linear layer: the model has {', '.join(linear) or 'none'}.")
+    return adapted
+
+
+def _owners_of_kernels(model: nnx.Module) -> dict[str, int]:
+    """Returns of each layer with a kernel, by its path, how many layers hold that kernel."""
+    kernels = {
+        "/".join(map(str, path)): id(node.kernel) for path, node in nnx.iter_graph(model) if hasattr(node, "kernel")
+    }
+    counts = Counter(kernels.values())
+    return {path: counts[kernel] for path, kernel in kernels.items()}
+
+
+def merge_lora(model: nnx.Module) -> nnx.Module:
+    """Returns a copy of a module with each :class:`LowRank` merged into its base: the layers that were there before.
+
+    Raises ValueError where there is none.
+
+    >>> model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    >>> type(merge_lora(lora(model, 2))).__name__
+    'Linear'
+    """
+    found: list[Any] = []
+
+    def merge(_: Any, node: Any) -> Any:
+        if not isinstance(node, LowRank):
+            return node
+        found.append(node)
+        return node.merged()
+
+    merged = nnx.recursive_map(merge, _copied(model))
+    if not found:
+        raise ValueError("model has no adapters of jaxacct.train.lora: there is nothing to merge.")
+    return merged
+
+
+def _copied(model: nnx.Module) -> nnx.Module:
+    graph, state = nnx.split(model)
+    return nnx.merge(graph, owned(state))
+
+
+def _narrow(model: nnx.Module, dtype: Any) -> None:
+    """Writes a module's parameters, but for adapters, in that dtype; of int8 the kernels beside adapters."""
+    nodes = [node for _, node in nnx.iter_graph(model)]
+    adapted = [node for node in nodes if isinstance(node, LowRank)] if jnp.dtype(dtype) == jnp.int8 else []
+    apart = {id(node.base.kernel) for node in adapted}
+    for leaf in nodes:
+        if not isinstance(leaf, nnx.Param) or isinstance(leaf, nnx.LoRAParam) or id(leaf) in apart:
+            continue
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            leaf.set_value(leaf[...].astype(jnp.bfloat16 if adapted else dtype))
+    for node in adapted:
+        node.round_base()
+
+
+def _of_one(layer: Any) -> tuple[int, ...]:
+    """Returns the shape of one layer's kernel, of a linear layer or of a stack of them."""
+    inside, outside = (size if isinstance(size, tuple) else (size,) for size in (layer.in_features, layer.out_features))
+    return (*inside, *outside)
+
+
+def _stack(layer: Any) -> tuple[int, ...]:
+    """Returns the sizes of a stack of linear layers along first axes, () of a layer."""
+    shape = layer.kernel.shape
+    return shape[: len(shape) - len(_of_one(layer))]
+
+
+def _contracted(layer: Any) -> int:
+    """Returns how many last axes a linear layer sums over; 0 where those are others."""
+    if isinstance(layer, nnx.Linear):
+        return 1
+    axes = layer.axis if isinstance(layer.axis, tuple) else (layer.axis,)
+    return len(axes) if not layer.batch_axis and axes == tuple(range(-len(axes), 0)) else 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a module sows while it works on examples, for a look inside: without any promise of privacy.
+# ----------------------------------------------------------------------------------------------------
+
+
+def unprotected_intermediates(
+    model: nnx.Module, loss: Callable[..., Array], examples: tuple[PyTree, ...], *, key: jax.Array | None = None
+) -> PyTree:
+    """Returns what ``loss`` sows into ``model`` as ``nnx.Intermediate``, for each example.
+
+    Args:
+        model: not modified; for instance :attr:`.DPTrainer.model`.
+        loss: as the trainer takes it.
+        examples: of the form of the trainer's data: each part has a leading axis.
+        key: typed key that dropout and ``loss`` draw from, one for each example folded in. None: streams of ``model``
+            are used as they are, by all examples alike, and ``loss`` must not take a key.
+
+    Returns:
+        A nested dict as the modules are nested, of what was sown (a tuple, unless it was reduced), each with a leading
+        axis: the examples.
+
+    No guarantee: this is a function of the examples without noise, and no ledger knows of it. Give it public data, or
+    keep what it returns to yourself: what is chosen by looking at it is no longer covered by a guarantee either.
+
+    Raises ValueError where ``loss`` takes a key and there is none.
+
+    >>> class Sows(nnx.Module):
+    ...     def __call__(self, x):
+    ...         self.sow(nnx.Intermediate, "squares", x**2)
+    ...         return x
+    >>> found = unprotected_intermediates(Sows(), lambda model, x: jnp.sum(model(x)), (jnp.array([1.0, 3.0]),))
+    >>> found["squares"][0].tolist()
+    [1.0, 9.0]
+    """
+    graph, state = nnx.split(model)
+    wants_key = takes_key(loss, len(examples))
+    if wants_key and key is None:
+        raise ValueError("key = None, and loss takes a key: give one, such as jax.random.key(0).")
+
+    def of_one(index: Array, example: tuple[PyTree, ...]) -> PyTree:
+        own = None if key is None else jax.random.split(jax.random.fold_in(key, index))
+        copied = nnx.merge(graph, fresh(state if own is None else reseeded(state, own[0])))
+        more = {"key": own[1]} if wants_key and own is not None else {}
+        _, sown = nnx.capture(lambda model: loss(model, *example, **more), nnx.Intermediate)(copied)
+        return nnx.to_pure_dict(sown)
+
+    rows = len(jax.tree.leaves(examples)[0])
+    return jax.jit(jax.vmap(of_one))(jnp.arange(rows), examples)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The loss of one example as clipping sees it: a function of the parameters, the example, and one key.
+#
+# All that is random in it (dropout, augmentation, what the loss draws itself) comes from that key, which the run's key,
+# the step and the example's index determine. So with the run's key fixed, an example's gradient depends on that example
+# and the parameters alone: neither on who else is in the batch nor on its row there, which devices and microbatches
+# change. Clipping then bounds the sensitivity whatever is drawn, and a guarantee that holds for every value of keys
+# drawn apart from the data, sampling and noise holds for their mixture. The keys have a purpose of their own below the
+# run's: a loss that gave its key away would tell nothing of what the noise is made of.
+# ----------------------------------------------------------------------------------------------------
+
+AUGMENT, LOSS, STREAMS = range(3)
+"""What the keys of a view are for."""
+
+
+@dataclass(frozen=True)
+class ExampleLoss:
+    """The mean loss of an example's views, whose gradient is the mean of theirs.
+
+    Attributes:
+        loss: ``loss(model, *example)``, or ``loss(model, *example, key=...)``.
+        graph: the module's structure.
+        takes_key: whether ``loss`` wants a key.
+        has_streams: whether the module keeps random streams (``nnx.Dropout``, ``nnx.RNN``); each gets a key of its own.
+        augmentation: how many views, and what makes them.
+    """
+
+    loss: Callable[..., Array]
+    graph: Any
+    takes_key: bool
+    has_streams: bool
+    augmentation: Augmentation
+
+    @classmethod
+    def of(
+        cls, loss: Callable[..., Array], graph: Any, params: PyTree, constants: PyTree, example: tuple[Any, ...],
+        augmentation: Augmentation,
+    ) -> ExampleLoss:  # fmt: skip
+        """Returns the loss, once it is known to work on one example of these shapes and dtypes.
+
+        Raises:
+            TypeError: the loss's signature leaves open whether it wants a key; an augmentation that gives no tuple.
+            ValueError: its value is no real scalar; several views of an example that are all the same; it writes into
+                the module where Flax does not allow that.
+        """
+        variables = jax.tree.leaves(constants, is_leaf=_is_variable)
+        has_streams = any(isinstance(variable, nnx.RngKey) for variable in variables)
+        made = cls(loss, graph, takes_key(loss, len(example)), has_streams, augmentation)
+        if augmentation.views > 1 and not made.random:
+            raise ValueError(
+                f"views = {augmentation.views} of each example are all the same: give augment, or a loss or module "
+                "that draws at random."
+            )
+        try:
+            value = jax.eval_shape(made, params, constants, example, run_key(0))
+        except errors.TraceContextError as error:
+            raise ValueError(
+                "loss writes into a module (a counter, a stream of nnx.Dropout) inside a transformation of plain JAX, "
+                "or into a module other than its argument. Flax has its own transformations for that: nnx.remat, "
+                "nnx.vmap, nnx.scan, nnx.jit."
+            ) from error
+        except ValueError as error:
+            if "deterministic" in str(error):
+                error.add_note(
+                    "The module has to know whether it trains: call model.train() before the trainer is made."
+                )
+            raise
+        check_one_number(value, "loss", floating=True)
+        return made
+
+    @property
+    def random(self) -> bool:
+        """Whether it needs a key."""
+        return self.takes_key or self.has_streams or self.augmentation.augment is not None
+
+    def __call__(
+        self, params: PyTree, constants: PyTree, example: tuple[Any, ...], key: jax.Array | None = None
+    ) -> Array:
+        """Returns the loss of one example. ``key``: its own of this step; not needed unless :attr:`random`."""
+        if not self.random:
+            return self.loss(merged(self.graph, params, constants), *example)
+        assert key is not None
+        keys = jax.random.split(key, (self.augmentation.views, 3))
+        one = lambda keys: self._of_view(params, constants, example, keys)  # noqa: E731
+        return one(keys[0]) if self.augmentation.views == 1 else jnp.mean(jax.vmap(one)(keys))
+
+    def _of_view(self, params: PyTree, constants: PyTree, example: tuple[Any, ...], keys: jax.Array) -> Array:
+        if self.augmentation.augment is not None:
+            example = self.augmentation.augment(keys[AUGMENT], example)
+            if not isinstance(example, tuple):
+                raise TypeError(f"augment returned a {type(example).__name__}: it must return the example, a tuple.")
+        if self.has_streams:
+            constants = reseeded(constants, keys[STREAMS])
+        more = {"key": keys[LOSS]} if self.takes_key else {}
+        return self.loss(merged(self.graph, params, constants), *example, **more)
+
+
+def check_one_number(value: Any, source: str, *, floating: bool = False) -> None:
+    """Raises ValueError where what ``source`` returned for one example, or the shape of that, is not one number.
+
+    >>> check_one_number(True, "correct")
+    """
+    shape = () if isinstance(value, (bool, int, float)) else getattr(value, "shape", None)
+    if shape != () or (floating and not jnp.issubdtype(value.dtype, jnp.floating)):
+        found = repr(value) if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
+        raise ValueError(
+            f"{source} returned {found} for one example, which has no batch axis and is to count once: return a "
+            f"{'floating-point ' * floating}scalar, such as an entry, a sum or a mean."
+        )
+
+
+def takes_key(loss: Callable[..., Any], parts: int) -> bool:
+    """Returns whether ``loss(model, *example)`` wants a key as well: whether its signature names one.
+
+    Args:
+        loss: any callable.
+        parts: of an example.
+
+    Raises TypeError where the signature leaves it open.
+
+    >>> takes_key(lambda model, x, y: 0.0, 2), takes_key(lambda model, x, *, key: 0.0, 1)
+    (False, True)
+    """
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # of some built-in callables
+        return False
+    parameters = signature.parameters
+    key = parameters.get("key")
+    if key is None or key.kind not in (key.KEYWORD_ONLY, key.POSITIONAL_OR_KEYWORD):
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            raise TypeError(
+                f"loss = {signature} takes any keyword, and does not tell whether it wants a random key: name key "
+                "there, or leave ** out."
+            )
+        return False
+    if key.kind is key.POSITIONAL_OR_KEYWORD and list(parameters).index("key") <= parts:
+        raise TypeError(
+            f"loss = {signature} takes a part of the example as key, the name of a random key: give it another name."
+        )
+    if key.default is not key.empty and key.default is not None:
+        raise TypeError(
+            f"loss = {signature} has a key already: leave it without a value, to get one for each example, or give "
+            "it another name."
+        )
+    return True
+
+
+def reseeded(constants: PyTree, key: jax.Array) -> PyTree:
+    """Returns the state with new keys for its random streams, one each; of new ones from it nothing else differs.
+
+    >>> rngs = nnx.Rngs(dropout=0, noise=0)
+    >>> keys = nnx.state(rngs, nnx.RngKey)
+    >>> new = reseeded(keys, jax.random.key(1))
+    >>> len({str(jax.random.key_data(leaf)) for leaf in [*jax.tree.leaves(keys), *jax.tree.leaves(new)]})
+    3
+    """
+    number = itertools.count()
+
+    def new(variable: Any) -> Any:
+        if not isinstance(variable, nnx.RngKey):
+            return variable
+        own = jax.random.fold_in(key, next(number))
+        # Layers that are stacked, to be scanned over, have keys that are stacked.
+        return variable.replace(jax.random.split(own, variable.shape) if variable.shape else own)
+
+    return jax.tree.map(new, constants, is_leaf=_is_variable)
+
+
+def _is_variable(leaf: Any) -> bool:
+    return isinstance(leaf, nnx.Variable)

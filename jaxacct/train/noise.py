@@ -17,7 +17,7 @@ from jaxacct import validation
 from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64, is_concrete, scope, within_scope
 from jaxacct.strategies import NoiseState, Strategy
-from jaxacct.train.clipping.rules import check_finite_clip_norm
+from jaxacct.train.clipping.query import check_finite_clip_norm
 
 MOST_ENTRIES = 2**30
 """Values from one key: Threefry's counter has 32 bits for two values' words."""

@@ -10,17 +10,21 @@ once it is inside needs no copies.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct.policies import Constant, Policy, Setting
+from jaxacct.precision import scope
 
-T = TypeVar("T")
+Owned = TypeVar("Owned")
 
 
 class Sealed:
@@ -65,7 +69,7 @@ class Sole:
         )
 
 
-def owned(tree: T) -> T:
+def owned(tree: Owned) -> Owned:
     """Returns a pytree like ``tree`` with nothing of it in common: new containers, new Variables, new memory.
 
     Arrays of NumPy become arrays of JAX; dtypes, and where arrays of JAX lie, stay.
@@ -92,7 +96,7 @@ def owned_array(given: Any) -> jax.Array:
     return jax.device_put(np.array(given))
 
 
-def fresh(tree: T) -> T:
+def fresh(tree: Owned) -> Owned:
     """Returns ``tree`` in new containers and new Variables around the same arrays: what is written into it stays there.
 
     Enough where no reference leaves the program: within a traced function, arrays are not copied.
@@ -100,7 +104,7 @@ def fresh(tree: T) -> T:
     return jax.tree.map(lambda leaf: leaf, tree)
 
 
-def owned_settings(given: T, name: str) -> T:
+def owned_settings(given: Owned, name: str) -> Owned:
     """Returns a copy of a policy, a sampler or a clipping rule; arrays that it holds are copied as well.
 
     Raises TypeError where it cannot be copied.
@@ -140,3 +144,151 @@ def fixed_setting(policy: Policy, state: Any) -> Callable[[Any, Any], Setting]:
     call = lowered(shapes, jax.ShapeDtypeStruct((), jnp.int32)).call
     # An exported program has no batching rule.
     return jax.custom_batching.sequential_vmap(lambda state, step: call(state, jnp.asarray(step, jnp.int32)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The leaves of a pytree as NumPy arrays by their numbers, as text, and as a digest: bit for bit, keys included.
+# ----------------------------------------------------------------------------------------------------
+
+Arrays = dict[str, np.ndarray]
+
+Leaf = tuple[str, tuple[int, ...], str]
+"""An array as text: dtype, shape, and its bytes in hexadecimal digits."""
+
+T = TypeVar("T")
+
+
+def arrays_of(tree: Any) -> Arrays:
+    """Returns the leaves by their numbers; keys as what they are made of.
+
+    >>> arrays_of({"scale": np.float32(1.0)})
+    {'00000': array(1., dtype=float32)}
+    """
+    data = [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+    return {f"{i:05d}": np.asarray(array) for i, array in enumerate(map(on_host, data))}
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """Returns an array, however it lies on devices; where some are other processes', all have to ask for it."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return np.asarray(leaf)
+    from jax.experimental import multihost_utils
+
+    with scope():
+        return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+
+
+def tree_of(arrays: Arrays, like: T) -> T:
+    """Returns a pytree like ``like`` with these leaves, where those of ``like`` lie.
+
+    Raises ValueError where they are not of its dtypes and shapes.
+    """
+    expected = arrays_of(like)
+    if {name: (array.dtype, array.shape) for name, array in arrays.items()} != {
+        name: (array.dtype, array.shape) for name, array in expected.items()
+    }:
+        raise ValueError("the leaves are of another tree.")
+    old, structure = jax.tree.flatten(like)
+    placed: T = jax.tree.unflatten(
+        structure, [_restored(arrays[name], leaf) for name, leaf in zip(expected, old, strict=True)]
+    )
+    return placed
+
+
+def as_text(arrays: Arrays) -> tuple[Leaf, ...]:
+    """Returns the arrays in order, to be written into JSON.
+
+    >>> as_text(arrays_of(np.float32(1.0)))
+    (('float32', (), '0000803f'),)
+    """
+    return tuple((str(array.dtype), array.shape, array.tobytes().hex()) for array in arrays.values())
+
+
+def of_text(leaves: Sequence[Leaf]) -> Arrays:
+    """Returns the arrays again.
+
+    >>> of_text((("float32", (), "0000803f"),))
+    {'00000': array(1., dtype=float32)}
+    """
+    arrays = (np.frombuffer(bytes.fromhex(digits), dtype).reshape(shape) for dtype, shape, digits in leaves)
+    return {f"{i:05d}": array for i, array in enumerate(arrays)}
+
+
+def digest(arrays: Arrays) -> str:
+    """Returns a digest of named arrays that is another where a bit of them is.
+
+    >>> zero = digest({"a": np.zeros(2)})
+    >>> zero == digest({"a": np.zeros(2)}), zero == digest({"a": -np.zeros(2)})
+    (True, False)
+    """
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        total.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()
+
+
+def described(array: Any) -> str:
+    """Returns dtype and shape.
+
+    >>> described(np.zeros((2, 1)))
+    'float64 (2, 1)'
+    """
+    return f"{array.dtype} {tuple(array.shape)}"  # of keys, too, whose dtype is none of NumPy's
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Returns where two descriptions differ, in words; nothing where they do not.
+
+    >>> differences({"a": 1, "b": 2}, {"a": 1, "c": 3})
+    'b: 2 there, none here; c: none there, 3 here'
+    """
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return "; ".join(f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
+
+
+def placed(leaf: Any, sharding: Any) -> jax.Array:
+    """Returns an array that lies so, None: on the default device; of one that other processes share, their part."""
+    if is_key(leaf):
+        return jax.random.wrap_key_data(placed(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.jit(lambda values: values, out_shardings=sharding)(leaf)
+    with scope():  # outside, a float64 leaf would be rounded
+        if sharding is None or sharding.is_fully_addressable:
+            return jax.device_put(leaf, sharding)
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+def _restored(array: np.ndarray, like: jax.Array) -> jax.Array:
+    lying = placed(array, like.sharding if like.committed else None)
+    return jax.random.wrap_key_data(lying, impl=jax.random.key_impl(like)) if is_key(like) else lying
+
+
+def is_key(leaf: Any) -> bool:
+    """Returns whether an array is of typed keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What moving averages share: how much weight there is so far, and in which type they are kept.
+# ----------------------------------------------------------------------------------------------------
+
+
+def weight(decay: ArrayLike, updates: Array) -> Float32[Array, ""]:
+    """Returns ``1 - decay^updates``, without cancellation; the decay may be traced, as Optax injects it.
+
+    >>> round(float(weight(0.5, jnp.array(3))), 4)
+    0.875
+    """
+    logarithm: ArrayLike = -math.inf
+    if not isinstance(decay, (int, float)):
+        logarithm = jnp.log(jnp.asarray(decay, jnp.float32))
+    elif decay > 0:
+        logarithm = math.log(decay)
+    return -jnp.expm1(jnp.asarray(updates * logarithm, jnp.float32))
+
+
+def widened(tree: PyTree) -> PyTree:
+    """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)

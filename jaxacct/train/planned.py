@@ -1,47 +1,105 @@
-"""A planned budget: the noise, the steps or the epsilon that the two others leave, by the certified accountant.
-
-Why the plan's guarantee holds wherever the run stops
------------------------------------------------------
-A plan fixes the sampler, the noise multiplier, the number of steps and what is asked beside them (:class:`SideQuery`).
-Let R be the number of runs of the sampler's mechanism that so many steps begin (:func:`.runs_of`), and M = (M_1, ...,
-M_R, Q_1, ...) their composition with the queries. Each M_i sees what was released before it: the parameters, the
-clipping norm, the learning rate and whatever the caller does may follow from that. What is fixed is the pair that
-dominates it, for every past: the noise is that multiple of the sensitivity, and the batch is drawn by the same law. So
-M is dominated by the product of these pairs (Zhu, Dong and Wang 2022, Theorem 10), and the certified accountant's upper
-bound on that product's hockey-stick divergence at ``epsilon`` is at most delta', what is left of delta once batches
-cut at capacity are paid for: M is (epsilon, delta')-DP, and the run with cut batches (epsilon, delta)-DP
-(:mod:`.sampling.poisson`).
-
-A run may stop early, at a time tau that follows by any rule from what was released so far, or from what knows nothing
-of the data, such as a crash of the machine. Let the remaining steps be made all the same and thrown away. Then all of M
-was run, tau is a function of its outputs and of independent randomness, and (Y_1, ..., Y_tau) is a function of (Y_1,
-..., Y_R) and of that: post-processing. Hence no odometer and no filter is needed, and nothing is lost to one. Nor does
-it matter into how many calls the steps were divided, or that an interruption lost some: those are steps of M as well,
-and the ledger has counted them. What it must not do is make one run more than R; :class:`.PlannedLedger` refuses that.
-A rule that looks at the data themselves is a release of its own, here as everywhere.
-
-Where tau does not depend on what was released, as for a length that was fixed beforehand, M may be replaced by the
-composition of the steps made: then the smaller epsilon of that holds (:func:`~jaxacct.train.claims.certified_epsilon`).
-"""
+"""The ledger of a planned run: a counter. Why that is enough is proved in :mod:`jaxacct.train.planned`."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.runs import most_certified
-from jaxacct.calibrate.secants import least
+from jaxacct.calibrate.search import least
+from jaxacct.calibrate.targets import most_certified
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.outward import rounded_up
+from jaxacct.precision import in_float64, outside
+from jaxacct.pytrees import register_dataclass
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class PlannedLedger:
+    """Counts the runs of a plan, and grants them while there are some left: all that a planned run needs in its loop.
+
+    Attributes:
+        made (): runs granted so far, int32.
+        runs: of the plan; static.
+        certified: the plan's certified epsilon; static, so that no record can change it.
+
+    >>> ledger = PlannedLedger.of(2, certified=0.5)
+    >>> granted, ledger = ledger.spend(2)
+    >>> bool(granted), bool(ledger.spend(1)[0]), float(ledger.epsilon())
+    (True, False, 0.5)
+    """
+
+    made: Int32[Array, ""]
+    runs: int = field(metadata={"static": True})
+    certified: float = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, runs: int, *, certified: float) -> PlannedLedger:
+        """Returns the ledger of a plan before its first run."""
+        return cls(jnp.zeros((), jnp.int32), runs, certified)
+
+    def spend(self, runs: ArrayLike) -> tuple[Bool[Array, ""], PlannedLedger]:
+        """Returns whether so many more runs are the plan's, and the ledger after them: the same one if they are not."""
+        more = jnp.asarray(runs, jnp.int32)
+        granted = (more >= 0) & (more <= self.remaining())
+        return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
+
+    def remaining(self) -> Int32[Array, ""]:
+        """Returns how many runs the plan has left; 0 where a count from elsewhere is none."""
+        return jnp.where((self.made >= 0) & (self.made <= self.runs), self.runs - self.made, 0)
+
+    def epsilon(self) -> Float64[Array, ""]:
+        """Returns the certified epsilon of the whole plan, which holds wherever a run stops; 0 before its first."""
+        return outside(_reading(self.made, self.certified))
+
+
+@in_float64
+def _reading(made: Array, certified: float) -> Array:
+    return jnp.where(made == 0, 0.0, certified)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A planned budget: the noise, the steps or the epsilon that the two others leave, by the certified accountant.
+#
+# Why the plan's guarantee holds wherever the run stops
+# -----------------------------------------------------
+# A plan fixes the sampler, the noise multiplier, the number of steps and what is asked beside them
+# (:class:`SideQuery`).
+# Let R be the number of runs of the sampler's mechanism that so many steps begin (:func:`.runs_of`), and M = (M_1, ...,
+# M_R, Q_1, ...) their composition with the queries. Each M_i sees what was released before it: the parameters, the
+# clipping norm, the learning rate and whatever the caller does may follow from that. What is fixed is the pair that
+# dominates it, for every past: the noise is that multiple of the sensitivity, and the batch is drawn by the same law.
+# So
+# M is dominated by the product of these pairs (Zhu, Dong and Wang 2022, Theorem 10), and the certified accountant's
+# upper
+# bound on that product's hockey-stick divergence at ``epsilon`` is at most delta', what is left of delta once batches
+# cut at capacity are paid for: M is (epsilon, delta')-DP, and the run with cut batches (epsilon, delta)-DP
+# (:mod:`.sampling.poisson`).
+#
+# A run may stop early, at a time tau that follows by any rule from what was released so far, or from what knows nothing
+# of the data, such as a crash of the machine. Let the remaining steps be made all the same and thrown away. Then all of
+# M was run, tau is a function of its outputs and of independent randomness, and (Y_1, ..., Y_tau) is a function of
+# (Y_1, ..., Y_R) and of that: post-processing. Hence no odometer and no filter is needed, and nothing is lost to one.
+# Nor does it matter into how many calls the steps were divided, or that an interruption lost some: those are steps of M
+# as well, and the ledger has counted them. What it must not do is make one run more than R; :class:`.PlannedLedger`
+# refuses that. A rule that looks at the data themselves is a release of its own, here as everywhere.
+#
+# Where tau does not depend on what was released, as for a length that was fixed beforehand, M may be replaced by the
+# composition of the steps made: then the smaller epsilon of that holds
+# (:func:`~jaxacct.train.report.certified_epsilon`).
+# ----------------------------------------------------------------------------------------------------
 
 DIGITS = 6
 """Of a number that was solved for, rounded to the safe side: a run that is taken up again on another machine, whose

@@ -23,8 +23,7 @@ from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
 from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
-from jaxacct.train.settings import affordable_steps, rate_of
-from jaxacct.train.spending import spending
+from jaxacct.train.settings import affordable_steps, rate_of, spending
 from jaxacct.train.trainer import DPTrainer
 
 Optimizer = Callable[[float, int], optax.GradientTransformation]

@@ -1,25 +1,309 @@
-"""What of a run may be given away: the model's arrays on disk, and a function that needs nothing but JAX to be called.
+"""Several processes that make one run together, each with devices of its own (:func:`jax.distributed.initialize`).
 
-Neither holds a key of the run, nor its ledger: for going on with a run there is
-:class:`~jaxacct.train.checkpoints.Checkpoints`. A model that goes on with training on the same data by another trainer
-has spent what both spend, and no report of either says so.
+All run the same program with the same arguments. What a process would decide by itself, such as a key from its own
+entropy or what to do at Ctrl-C, one of them decides for all; what each keeps for itself, the ledger, is compared.
+Alone, a process pays nothing for any of this.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import os
 import pathlib
+import re
+import sys
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
-from jaxacct.train.leaves import described, differences
-from jaxacct.train.owned import owned
+from jaxacct import strict_json
+from jaxacct.train.keys import ENTROPY
+from jaxacct.train.owned import Leaf, arrays_of, described, differences, digest, owned, placed
+from jaxacct.train.sampling.correlated import Correlated, drawn_by
+from jaxacct.train.state import name_of
+from jaxacct.whole_file import PRIVATE, write_whole
+
+if TYPE_CHECKING:
+    from jaxacct.train.trainer import DPTrainer
+
+
+def agreed_key(key: jax.Array) -> jax.Array:
+    """Returns the typed key of the first process, on all of them."""
+    if jax.process_count() == 1:
+        return key
+    from jax.experimental import multihost_utils
+
+    words = multihost_utils.broadcast_one_to_all(np.asarray(jax.random.key_data(key)))
+    return placed(jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(key)), key.sharding)
+
+
+def asked_anywhere(asked: bool) -> bool:
+    """Returns whether ``asked`` is so on any process."""
+    if jax.process_count() == 1:
+        return asked
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(asked))))
+
+
+def check_same(tree: Any, name: str) -> None:
+    """Raises RuntimeError where the leaves of ``tree`` are not the same bits on all processes."""
+    if jax.process_count() == 1:
+        return
+    _compare(bytes.fromhex(digest(arrays_of(tree))), name)
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raises RuntimeError, and names it, where a setting is not written the same on all processes."""
+    if jax.process_count() > 1:
+        for name, value in sorted(settings.items()):
+            _compare(hashlib.sha256(f"{name} {value}".encode()).digest(), name)
+
+
+def _compare(content: bytes, name: str) -> None:
+    from jax.experimental import multihost_utils
+
+    own = np.frombuffer(content, np.uint8)
+    everybody = np.asarray(multihost_utils.process_allgather(own))
+    if (everybody != own).any():
+        raise RuntimeError(
+            f"{name} is not the same on all {jax.process_count()} processes: give all of them the same model, data and "
+            "settings."
+        )
+
+
+def writes() -> bool:
+    """Returns whether it is this process that writes to disks."""
+    return jax.process_index() == 0
+
+
+def meet(where: str) -> None:
+    """Returns when all processes are at ``where``."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(where)
+
+
+# ----------------------------------------------------------------------------------------------------
+# One process at a time writes to a run's folder.
+# ----------------------------------------------------------------------------------------------------
+
+
+def locked(path: pathlib.Path) -> IO[bytes]:
+    """Returns an open file that no other process has, until it is closed or the process ends.
+
+    Raises ValueError where another one has it.
+    """
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ValueError(
+            f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
+        ) from None
+    return file
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a run has spent, in two small files that are there before the updates that it pays for are made.
+#
+# Each of the files has all of the record, and is replaced whole: first the one, then the other; both are synchronized
+# with the disk before the method returns. What is read is the newer one of those that are undamaged.
+#
+# Why what is read back is never below what was released
+# ------------------------------------------------------
+# A record is made from a ledger that has paid for all that was released before, and nothing more is released until the
+# method that writes it has returned. So let n be the last record whose writing has returned: what was released is paid
+# for by n, and by n + 1, if that was begun. Whatever ends the process, *each* file has n or n + 1. So has the newer one
+# of them, where one was cut, damaged, removed or set back to an earlier time; where both are cut or damaged, their
+# checksums say so, and reading is refused. What no file can show is both of them, and the checkpoints, set back
+# together.
+#
+# Why no database: one that is cut is repaired by giving up what was written last, which is what must not be given up.
+# Of all cuts of SQLite's log, nine in ten open without an error and with fewer rows.
+# ----------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 2**24
+"""Of a file. A record has some thousands; what is longer is none, and is not read to its end."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What has been spent, or is about to be.
+
+    Attributes:
+        after: number of the checkpoint that it follows.
+        stop: steps that it covers.
+        paid: updates paid for until then, lost ones included.
+        epsilon: the ledger's at ``stop``.
+        ledger: the leaves of the ledger at ``stop``.
+        digests: steps since that checkpoint whose states were computed, with the digests of those.
+        number: larger than that of any record of the run before.
+    """
+
+    after: int
+    stop: int
+    paid: int
+    epsilon: float
+    ledger: tuple[Leaf, ...]
+    digests: tuple[tuple[int, str], ...] = ()
+    number: int = 0
+
+    def content(self) -> bytes:
+        """Returns the record as JSON with a checksum; no part of it is JSON, too."""
+        entries = strict_json.loads(strict_json.dumps(dataclasses.asdict(self)))
+        return json.dumps({"crc32": _checksum(entries), **entries}).encode()
+
+    @classmethod
+    def of_content(cls, content: bytes) -> Record:
+        """Returns the record of a whole file; raises ValueError, KeyError or TypeError where it is none."""
+        entries = dict(strict_json.loads(content))
+        if entries.pop("crc32") != _checksum(entries):
+            raise ValueError("the checksum is another.")
+        if any(type(entries[name]) is not int or entries[name] < 0 for name in ("after", "stop", "paid", "number")):
+            raise ValueError("a count is no whole number.")
+        ledger = tuple((dtype, tuple(shape), digits) for dtype, shape, digits in entries.pop("ledger"))
+        digests = tuple((int(step), str(digest)) for step, digest in entries.pop("digests"))
+        return cls(ledger=ledger, digests=digests, **entries | {"epsilon": float(entries["epsilon"])})
+
+
+def _checksum(entries: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
+
+
+class WriteAhead:
+    """The two files, ``path`` and one beside it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.paths = path, path.with_suffix(f".copy{path.suffix}")
+
+    def write(self, record: Record) -> None:
+        """Replaces the record by one with a larger number; when this returns it is on the disk."""
+        for path in self.paths:
+            write_private(path, record.content())
+
+    def read(self) -> Record:
+        """Returns the record; raises ValueError or FileNotFoundError where what was spent is not known."""
+        found, reasons = [], []
+        for path in self.paths:
+            try:
+                with path.open("rb") as file:
+                    found.append(Record.of_content(file.read(MOST_BYTES)))
+            except FileNotFoundError:
+                reasons.append(f"{path.name} is missing")
+            except (ValueError, KeyError, TypeError):
+                reasons.append(f"{path.name} is damaged")
+        if not found:
+            kind = ValueError if self.exists() else FileNotFoundError
+            raise kind(
+                f"{self.paths[0].parent}: {', '.join(reasons)}: what the run has spent is not known. Restore one of "
+                "the files, or begin a run in another folder and count this one's whole budget as spent."
+            )
+        return max(found, key=lambda record: record.number)
+
+    def exists(self) -> bool:
+        """Returns whether there is one of the files."""
+        return any(path.exists() for path in self.paths)
+
+
+def write_private(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file whole or not at all, for its owner's eyes; when this returns it is on the disk."""
+    write_whole(path, content, mode=PRIVATE)
+
+
+# ----------------------------------------------------------------------------------------------------
+# By what a run is known again: its public settings.
+# ----------------------------------------------------------------------------------------------------
+
+FIRST = 32
+"""Steps by which a stream of noise is known again that tells no numbers."""
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where a function lies in memory, which its printed form tells and which is another in each process."""
+
+
+def fingerprint(trainer: DPTrainer) -> dict[str, str]:
+    """Returns what must be the same for a run to be continued by ``trainer``, by name.
+
+    Of the data only the size and the shape of an example, of the loss nothing, of functions in a policy their names,
+    of frozen parameters, which are public, a digest, and of the optimizer the shapes of its state: the learning rate
+    may change. A digest of the examples would be a
+    statement on private data.
+
+    >>> import numpy as np, optax
+    >>> from flax import nnx
+    >>> from jaxacct.train import DPTrainer
+    >>> trainer = DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], optax.sgd(0.1),
+    ...                     (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+    ...                     expected_batch_size=10, clip_norm=1.0, seed=0)
+    >>> fingerprint(trainer)["clipping"], fingerprint(trainer)["parameters kernel"]
+    ('Flat(clip_norm=1.0)', 'float32 (2, 1)')
+    """
+    entries = {
+        "examples": trainer.sampler.num_examples,  # the public number
+        "an example": ", ".join(described(part) for part in jax.tree.leaves(trainer.source.example)),
+        "epsilon": trainer.epsilon,
+        "delta": trainer.delta,
+        "ledger": trainer.ledger_kind,
+        "policy": trainer.policy,
+        "sampler": drawn_by(trainer.sampler),
+        "clipping": trainer.clipping,
+        "metrics": trainer.program.metrics,
+        "seed": _seed(trainer),
+    }
+    if isinstance(trainer.sampler, Correlated):
+        numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
+        if not numbers and trainer.noise is not None:  # another library's: by what it makes of the first steps
+            first = np.eye(min(trainer.sampler.steps, FIRST))
+            numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
+        entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
+    if trainer.menu is not None:
+        entries["menu"] = trainer.menu.fingerprint()
+    if trainer.plan is not None:
+        entries["planned steps"] = trainer.plan.steps
+        entries["beside the steps"] = trainer.plan.queries
+    if frozen := arrays_of(nnx.filter_state(trainer.constants, nnx.Param)):
+        entries["frozen parameters"] = digest(frozen)[:16]
+    parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
+    for name, tree in parts.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            entries[f"{name} {name_of(path)}"] = described(leaf)
+    return {name: ADDRESS.sub("", str(value)) for name, value in entries.items()}
+
+
+def _seed(trainer: DPTrainer) -> str:
+    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
+        return str(trainer.seed)
+    return f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What of a run may be given away: the model's arrays on disk, and a function that needs nothing but JAX to be called.
+#
+# Neither holds a key of the run, nor its ledger: for going on with a run there is
+# :class:`~jaxacct.train.checkpoints.Checkpoints`. A model that goes on with training on the same data by another
+# trainer has spent what both spend, and no report of either says so.
+# ----------------------------------------------------------------------------------------------------
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

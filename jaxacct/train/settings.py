@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
-from jaxacct.policies import Constant, Policy
-from jaxacct.strategies import Strategy
+from jaxacct.menus.menu import Items
+from jaxacct.policies import Constant, FinitePolicy, Policy
+from jaxacct.rates import steps_of
+from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
-from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.groups import Batches, check_one
+from jaxacct.train.clipping.query import check_finite_clip_norm
+from jaxacct.train.groups import Batches, Budget, Ledger, check_one
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.owned import owned_settings
-from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.planned import Plan, SideQuery, plan
+from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler
+from jaxacct.train.sampling.correlated import separating
+from jaxacct.validation import MOST_COUNT
 
 MOST_STEPS = 10**6
 """Steps that cut batches are paid for where noise is chosen on the way, and the run's length is not known."""
@@ -143,3 +150,177 @@ def check_params(params: Any) -> None:
             f"model has parameters of dtypes {sorted({str(leaf.dtype) for leaf in leaves})}: it needs nnx.Param "
             "leaves, all of a real floating-point dtype."
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a run is to spend: two of epsilon, noise and length make a plan; other settings have their ledger's budget.
+# ----------------------------------------------------------------------------------------------------
+
+
+class Spending(NamedTuple):
+    """What a run is to spend and how: the budget with nothing left open, policy, sampler, and plan if any."""
+
+    budget: Budget
+    policy: Policy
+    sampler: Any
+    plan: Plan | None
+
+
+def spending(
+    budget: Budget,
+    policy: Policy | None,
+    noise: float | None,
+    batches: Batches,
+    size: int,
+    strategy: Strategy | None = None,
+) -> Spending:
+    """Returns what a run on ``size`` examples spends; solves for what a plan leaves open.
+
+    ``strategy`` correlates its noise.
+
+    Raises ValueError or TypeError where too little or too much is given.
+
+    >>> made = spending(Budget(1.0, 1e-3, epochs=2), None, None, Batches(sampling_rate=0.1), 200)
+    >>> made.budget.ledger, made.plan.steps, made.policy.noise_multiplier == made.plan.noise_multiplier
+    ('planned', 20, True)
+    """
+    present, size = size, batches.size_for(size)
+    if strategy is not None and batches.most_examples is not None:
+        raise ValueError(f"most_examples = {size} and noise are both given: correlated noise takes the size as public.")
+    chosen = policy_of(policy, noise, batches, size)
+    constant = isinstance(chosen, Constant)
+    of_policy = isinstance(chosen, FinitePolicy) and bool(chosen.choices)
+    usual: Ledger = "menu" if budget.menu or (of_policy and not constant) else "planned" if constant else "filter"
+    ledger = budget.ledger or usual
+    if ledger == "menu" and not (budget.menu or of_policy):
+        raise ValueError(
+            f"ledger = 'menu', and {type(chosen).__name__} does not say among which settings it chooses: give "
+            "menu=(...), mechanisms that dominate them, or ledger='filter'."
+        )
+    budget = dataclasses.replace(budget, ledger=ledger)
+    has_length = budget.steps is not None or budget.epochs is not None
+    length = f"epochs = {budget.epochs}" if budget.steps is None else f"steps = {budget.steps}"
+    has_noise = noise is not None or policy is not None
+    if budget.epsilon is None and (ledger != "planned" or not has_length or not has_noise):
+        raise TypeError(
+            "epsilon missing: give budget=Budget(...), or by itself; or else, for a planned run of constant noise, "
+            "noise_multiplier with epochs or steps."
+        )
+    if not has_noise and (ledger != "planned" or not has_length):
+        raise ValueError(
+            "give exactly one of noise_multiplier and policy; or else, for a planned run of constant noise, epsilon "
+            "with epochs or steps."
+        )
+    sampler: Any = owned_settings(batches.sampler, "sampler")
+    if isinstance(sampler, Correlated):  # such as another trainer's: by itself it would not correlate any noise
+        raise ValueError(
+            "sampler is a Correlated, which says what is accounted and draws no noise: give the trainer its batches as "
+            "sampler and its strategy as noise."
+        )
+    if strategy is not None:
+        _check_correlated(strategy, chosen, sampler, ledger, is_open=ledger != "planned" or not has_length)
+    if ledger != "planned":
+        assert budget.epsilon is not None
+        if budget.queries:
+            raise ValueError(
+                f"queries = {budget.queries} are of a planned run, and the ledger is {ledger!r}: leave them out, and "
+                "spend them from the ledger of what releases them."
+            )
+        if has_length:
+            raise ValueError(
+                f"{length} is of a planned run, and the ledger is {ledger!r}: leave it out, and give fit its steps."
+            )
+        sampler = sampler or poisson_sampler(
+            size, chosen, budget.epsilon, budget.delta, known_length=ledger == "filter"
+        )
+        if strategy is not None:
+            sampler = Correlated(sampler, strategy, MOST_STEPS)
+        if batches.most_examples is not None:
+            sampler = dataclasses.replace(sampler, present=present)
+        return Spending(budget, chosen, sampler, None)
+    if not isinstance(chosen, Constant):
+        raise ValueError(
+            f"ledger = 'planned' and policy = {type(chosen).__name__}: what is chosen on the way is not planned; give "
+            "ledger='menu', 'filter' or 'odometer'."
+        )
+    if budget.epsilon is not None and has_noise and has_length:
+        raise ValueError(
+            f"epsilon = {budget.epsilon}, noise_multiplier = {chosen.noise_multiplier:g} and {length} are all "
+            "given, and any two of them fix the third: leave one out; or give ledger='filter' and fit its steps."
+        )
+    rate = chosen.sampling_rate
+    steps = budget.steps if budget.epochs is None else steps_of(budget.epochs, rate)
+    if steps is not None and steps > MOST_COUNT:
+        raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}.")
+
+    # Numbers alone, by which a plan is known again.
+    noise = float(chosen.noise_multiplier) if has_noise else None
+    steps = None if steps is None else int(steps)
+    solve = _planned if sampler or strategy or budget.queries else _planned_once
+    made = solve(sampler, strategy, size, budget.queries, float(rate), budget.delta, budget.epsilon, noise, steps)
+    if batches.most_examples is not None:
+        drawn: Any = made.sampler
+        made = dataclasses.replace(made, sampler=dataclasses.replace(drawn, present=present))
+    budget = dataclasses.replace(budget, epsilon=made.epsilon)
+    return Spending(budget, Constant(made.noise_multiplier, rate), made.sampler, made)
+
+
+def _check_correlated(strategy: Strategy, policy: Policy, sampler: Any, ledger: Ledger, *, is_open: bool) -> None:
+    """Raises where correlated noise has no account with a policy, a sampler, a ledger, or a length that is open."""
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"noise = {strategy!r} is no strategy: give one of jaxacct.strategies, such as square_root(8).")
+    if not isinstance(policy, Constant):
+        raise ValueError(
+            f"policy = {type(policy).__name__} and noise are both given: correlated noise is accounted for settings "
+            "that are fixed before the first step. Give a noise_multiplier or epochs, or leave noise out."
+        )
+    if sampler is None:
+        if ledger != "planned":
+            raise ValueError(f"noise is given, and the ledger is {ledger!r}: give sampler=CyclicPoissonSampler(...).")
+        return
+    bands = strategy.bands(MOST_STEPS)
+    if is_open and not isinstance(separating(sampler).participation(1, bands), CyclicPoisson):
+        raise ValueError(
+            "noise without amplification is one mechanism from the first step to the last, whose number it has to "
+            "know: give steps or epochs, with epsilon or noise_multiplier, and no other ledger than 'planned'."
+        )
+
+
+def _planned(
+    sampler: Any, strategy: Strategy | None, size: int, queries: tuple[SideQuery, ...], rate: float, delta: float,
+    epsilon: float | None, noise: float | None, steps: int | None,
+) -> Plan:  # fmt: skip
+    """Returns the plan for the sampler that is given, or a Poisson sampler at that rate; cyclic for a strategy."""
+
+    def draw(epsilon: float, steps: int) -> Any:
+        if strategy is None:
+            return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=steps)
+        groups = strategy.bands(MOST_COUNT)
+        if sampler is None and groups * rate > 1:
+            raise ValueError(
+                f"noise has {groups} bands, and batches are {rate:.3g} of the data: more than one of as many groups. "
+                "Give fewer bands or smaller batches; or a sampler, which need not amplify: CyclicPoissonSampler at "
+                "rate 1, or RandomAllocationSampler."
+            )
+        cyclic = sampler or CyclicPoissonSampler.for_budget(
+            size, groups, groups * rate, epsilon=epsilon, delta=delta, steps=steps
+        )
+        return Correlated(cyclic, strategy, steps)
+
+    return plan(draw, delta, epsilon=epsilon, noise_multiplier=noise, steps=steps, queries=queries)
+
+
+_planned_once = functools.lru_cache(maxsize=64, typed=True)(_planned)
+"""For plans of numbers alone: trainers of several seeds, or one that takes a run up again, solve theirs once."""
+
+
+def items_of(budget: Budget, policy: Policy, sampler: Any) -> Items:
+    """Returns the menu that is given, or that of the settings a policy chooses among and of its query."""
+    if budget.menu:
+        return budget.menu
+    assert isinstance(policy, FinitePolicy)
+    varies = isinstance(sampler, PoissonSampler) and len({rate for _, rate in policy.choices}) > 1
+    steps = [
+        sampler.mechanism_at(noise, rate) if varies else sampler.mechanism(noise) for noise, rate in policy.choices
+    ]
+    return (*steps, *([policy.query] if policy.query is not None else []))

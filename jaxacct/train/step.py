@@ -24,16 +24,13 @@ from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.clipping.query import check_rows
 from jaxacct.train.clipping.rows import mapped
-from jaxacct.train.example_loss import ExampleLoss
-from jaxacct.train.health import all_finite, check_gradients, no_finite_gradient
 from jaxacct.train.keys import threefry
-from jaxacct.train.layout import Layout
-from jaxacct.train.metrics import UNIT, Metrics, one_number
-from jaxacct.train.modules import merged
+from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
+from jaxacct.train.models import ExampleLoss, merged
 from jaxacct.train.noise import deviation_of_mean, privatized, standard_normal
-from jaxacct.train.planned_ledger import PlannedLedger
+from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import Correlated, PoissonSampler
-from jaxacct.train.state import TrainState
+from jaxacct.train.state import Layout, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """What a key is for: the first number folded into that of the run."""
@@ -140,8 +137,8 @@ class Program:
         """Returns whether the next step is granted, and the state that has paid for it.
 
         None is, and nothing is paid, where a parameter is not finite: what would follow is noise alone
-        (:mod:`jaxacct.train.health`). A mechanism that covers several steps is paid for at the first of them. ``curve``
-        is not looked at where the setting may change at every step.
+        (:mod:`jaxacct.train.metrics`). A mechanism that covers several steps is paid for at the first of them.
+        ``curve`` is not looked at where the setting may change at every step.
         """
         curve = self.curve(state) if self.policy.every_step else curve
         learns = all_finite(state.params, whole=self.layout is None)

@@ -22,23 +22,18 @@ from jaxacct.processes import check_not_forked
 from jaxacct.strategies import Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
-from jaxacct.train.example_loss import ExampleLoss
-from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, check_one, group_of
-from jaxacct.train.hosts import agreed_key, check_same, check_settings
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
-from jaxacct.train.leaves import placed
 from jaxacct.train.loop import Loop
 from jaxacct.train.metrics import Metrics
-from jaxacct.train.modules import Trainable, check_module, merged, split_params
+from jaxacct.train.models import ExampleLoss, Trainable, check_module, merged, split_params
 from jaxacct.train.noise import start
-from jaxacct.train.owned import fixed_setting, owned, owned_settings
-from jaxacct.train.planned import delta_left
-from jaxacct.train.planned_ledger import PlannedLedger
+from jaxacct.train.owned import fixed_setting, owned, owned_settings, placed
+from jaxacct.train.planned import PlannedLedger, delta_left
 from jaxacct.train.sampling import present_of
-from jaxacct.train.saving import save_model
+from jaxacct.train.saving import agreed_key, check_same, check_settings, fingerprint, save_model
+from jaxacct.train.settings import items_of, spending
 from jaxacct.train.sources import ArraySource, source_of
-from jaxacct.train.spending import items_of, spending
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.step import Program, strongly_typed
 
@@ -88,7 +83,7 @@ class DPTrainer(Loop):
             ``microbatch_size``, ``ghost``, ``devices``, ``mesh``, ``rules``, ``row_axes``.
         augmentation: views of an example whose gradients are averaged before they are clipped. Short: ``augment``,
             ``views``.
-        trainable: which parameters train, as :func:`~jaxacct.train.modules.split_params` takes it; None: all,
+        trainable: which parameters train, as :func:`~jaxacct.train.models.split_params` takes it; None: all,
             or all adapters (:func:`~jaxacct.train.lora`). Fewer, for fine-tuning: noise grows with their number.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
             let it ``eval()`` a model with dropout. Needed by those alone.
@@ -103,7 +98,7 @@ class DPTrainer(Loop):
     others from their ledger, both at a delta reduced by what cut batches cost (:mod:`jaxacct.train.sampling`).
     Where settings were fixed in advance and nothing released decided when to stop (:attr:`stopping_was_planned`), the
     certified epsilon of the steps made holds as well, and is smaller
-    (:func:`~jaxacct.train.claims.certified_epsilon`). The size of the data set is taken as public, but with
+    (:func:`~jaxacct.train.report.certified_epsilon`). The size of the data set is taken as public, but with
     ``most_examples``. ``evaluate`` must not see ``data``.
 
     The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper

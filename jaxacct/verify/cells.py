@@ -1,7 +1,7 @@
 """One run's loss on a lattice o + h Z, once as a law that is never better and once as one that is never worse.
 
 Masses are of P and Q on intervals of outcomes, in closed form; the ends of an interval are floats, near to where the
-loss meets a lattice point (for the upper law) or the middle of two (for the lower one). :mod:`.sandwich` has the proof.
+loss meets a lattice point (for the upper law) or the middle of two (for the lower one). :mod:`.cells` has the proof.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from flint import arb
+from flint import arb, arb_poly, ctx
 
-from jaxacct.verify import sketch
-from jaxacct.verify.losses import Loss, Piece, ball, total
-from jaxacct.verify.quadrature import TooMuch
-from jaxacct.verify.two_runs import pieces
+from jaxacct.verify import contour
+from jaxacct.verify.contour import Loss, Piece, TooMuch, ball, total
+from jaxacct.verify.statements import pieces
 
 MOST_CELLS = 300_000
 
@@ -61,7 +60,7 @@ class Masses:
         self.points[j] = self.points[j] + mass if j in self.points else mass
 
 
-def common(runs: sketch.Runs) -> list[Lattice] | None:
+def common(runs: contour.Runs) -> list[Lattice] | None:
     """Returns each law's lattice, of one step, where all losses are points of them; None where there is none."""
     laws = [law for law, _ in runs]
     if len(laws) == 1 and len(laws[0].atoms) == 2 and laws[0].lattice is None:
@@ -285,3 +284,318 @@ def lower(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
     for piece in pieces(law):
         _lower(piece, points, tiny, floor, found)
     return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# delta of finitely many losses, by listing the sums: exact but for the balls' own rounding.
+#
+# The types of k runs of m atoms are counted with multinomial coefficients; on a lattice those of one sum are together,
+# as coefficients of a power of a polynomial. Two lists are enough for any number of laws: for each entry a of the one,
+# the entries of the other with b > eps - a form an end of it, whose masses of P and of Q are running sums.
+# ----------------------------------------------------------------------------------------------------
+
+MOST = 600_000
+"""Sums in a list; a fifth of it on a lattice, where a transform does better."""
+
+
+class Entry(NamedTuple):
+    """A mass of P and a loss."""
+
+    mass: arb
+    loss: arb
+
+
+def sums(law: Loss, count: int, tilt: float, most: int = MOST) -> list[Entry]:
+    """Returns the sums of ``count`` losses. Masses are precise where e^(tilt loss) times the mass is not small."""
+    size = len(law.atoms)
+    if law.lattice is not None or size == 2:
+        return _on_lattice(law, count, tilt, most // 5)
+    if math.comb(count + size - 1, size - 1) > most:
+        raise TooMuch(f"{count} runs of {size} losses have more than {most} sums")
+    found = [(count, Entry(arb(1), arb(0)))]
+    for i, (p, y) in enumerate(law.atoms):
+        grown = []
+        for left, entry in found:
+            mass = entry.mass
+            least = left if i == size - 1 else 0
+            if least:
+                grown.append((0, Entry(mass * p**left, entry.loss + left * y)))
+                continue
+            for j in range(left + 1):
+                grown.append((left - j, Entry(mass, entry.loss + j * y)))
+                mass = mass * p * (left - j) / (j + 1)
+        found = grown if i < size - 1 else [run for run in grown if run[0] == 0]
+    return [entry for _, entry in found]
+
+
+def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
+    atoms = sorted(law.atoms, key=lambda atom: float(atom[1]))
+    if len(atoms) == 1:
+        return [Entry(atoms[0][0] ** count, count * atoms[0][1])]
+    low = atoms[0][1]
+    step = ball(law.lattice[1]) if law.lattice is not None else atoms[1][1] - low
+    places = [int((((y - low) / step + arb(0.5)).floor().unique_fmpz()) or 0) for _, y in atoms]
+    if places[-1] * count > most:
+        raise TooMuch(f"more than {most} sums on a lattice")
+    t = arb(tilt)
+    coefficients = [arb(0)] * (places[-1] + 1)
+    for place, (p, y) in zip(places, atoms, strict=True):
+        coefficients[place] += p * (t * (y - low)).exp()
+    found = (arb_poly(coefficients) ** count).coeffs()
+    turn, weight, entries = (-t * step).exp(), arb(1), []
+    for j, mass in enumerate(found):
+        entries.append(Entry(mass * weight, count * low + j * step))
+        weight *= turn
+    return entries
+
+
+def listed(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2) -> list[list[Entry]]:
+    """Returns at most so many lists whose sums are those of the composition, together where they are short."""
+    lists = sorted((sums(law, k, tilt, most) for law, k in runs), key=len)
+    while len(lists) > count or (len(lists) == 2 and len(lists[0]) * len(lists[1]) <= 1000):
+        if len(lists[0]) * len(lists[1]) > most:
+            raise TooMuch(f"more than {most} sums")
+        product = [Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]
+        lists = sorted([product, *lists[2:]], key=len)
+    return lists
+
+
+def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
+    """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
+    lists = listed(runs, tilt)
+    short, long = lists if len(lists) == 2 else ([Entry(arb(1), arb(0))], lists[0])
+    if not long:
+        return arb(0)
+    # One radius for all, so that the order of the middles decides.
+    radius = max((float(entry.loss.rad()) for entry in long), default=0.0) * 1.001
+    order = sorted((entry.loss.mid(), i) for i, entry in enumerate(long))
+    losses = [arb(middle, radius) for middle, _ in order]
+    masses = [long[i].mass for _, i in order]
+    p_above, q_above = [arb(0)], [arb(0)]
+    for loss, mass in zip(reversed(losses), reversed(masses), strict=True):
+        p_above.append(p_above[-1] + mass)
+        q_above.append(q_above[-1] + mass * (-loss).exp())
+    size, j = len(losses), len(losses)
+    total = arb(0)
+    for entry in sorted(short, key=lambda entry: -float(entry.loss)):
+        threshold = epsilon - entry.loss
+        while j < size and not losses[j] > threshold:
+            j += 1  # the order by floats may be off by their rounding
+        while j > 0 and losses[j - 1] > threshold:
+            j -= 1
+        total += entry.mass * (p_above[size - j] - threshold.exp() * q_above[size - j])
+        i = j - 1
+        while i >= 0 and not losses[i] < threshold:
+            total += arb(0).union((entry.mass * masses[i] * (1 - (threshold - losses[i]).exp()).max(arb(0))).upper())
+            i -= 1
+    lost = sum((law.lost * k for law, k in runs), arb(0))
+    return total + arb(0).union(lost.upper()) if lost > 0 else total
+
+
+# ----------------------------------------------------------------------------------------------------
+# delta between two values, on a lattice of losses: where a transform falls too slowly for :mod:`.contour`.
+#
+# With Z = e^(-Y) and the other runs fixed, a run enters delta as E[g(Y)] for g(y) = E[(1 - e^(eps - y - S'))+], which
+# is increasing in y and, as (1 - cZ)+ is, convex in Z; and E[Z; a cell] is Q's mass there. So one run's law may be
+# replaced, one run after the other:
+#
+# - *Above:* a cell's masses (p, q) of losses in [y, y + h] are put on the two ends, with the same p and q:
+#   (p - q e^y) / (1 - e^(-h)) on the upper one, the rest on the lower one. On an interval a convex function is at most
+#   its chord. Losses may also be raised: those by up to eta too low for their cell become y, which takes at most a
+#   share eta of q away, and what lies below all cells goes to the lowest point.
+# - *Below:* a cell's mass p is put on log p/q, by Jensen's inequality: what a curator knows who is told the cell alone.
+#   Then the loss is lowered to a lattice point. The cells reach from the middle of two points to the next, a
+#   little higher, so that log p/q is at or just above a point. Mass may be dropped.
+#
+# Either moves the loss by a multiple of h^2 at most, but for the ends of a density. Sums of lattice losses are products
+# of polynomials. With the tilt t masses are kept times e^(ty); as (1 - e^(eps - y))+ <= C e^(t (y - eps)) with C = t^t
+# / (1 + t)^(1 + t), tilted mass r that is cut away adds at most C e^(-t eps) r to delta, and P's mass beyond the cells
+# itself. What is cut below is dropped.
+#
+# Where all losses are points of one lattice already, both laws are the law itself: :func:`.cells.exact`.
+#
+# Source: the two directions of "connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), with the
+# merged cells as a post-processing.
+# ----------------------------------------------------------------------------------------------------
+
+BITS = 160
+
+TAIL = 34.0
+"""Natural logarithm of the shares that windows leave out, of tilted mass and of delta: e^-34 = 2e-15."""
+
+EXACT_TAIL, MOST_POINTS = 46.0, 2**19
+"""The same where nothing else is left out, and how many points there may be then."""
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """Tilted masses on consecutive lattice points, and a bound on those that were cut away."""
+
+    start: int
+    poly: arb_poly
+    cut: arb
+
+    def whole(self) -> arb:
+        """Returns the sum of the masses kept."""
+        return self.poly(arb(1))
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where a composition's tilted sums lie but for e^-TAIL of their mass, by floats."""
+
+    t: float
+    others: np.ndarray
+    cumulants: np.ndarray
+    tail: float
+
+    @classmethod
+    def of(cls, runs: contour.Runs, t: float, tail: float) -> Windows:
+        # No farther than the sketch's points go.
+        reach = [1500 * float(p.curvature) ** 0.5 / float(max(abs(a) for _, a in (*p.p, *p.q)) + 1e-9)
+                 for law, _ in runs for p in pieces(law) if p.curvature > 0]  # fmt: skip
+        beyond = max(t, min([1e3 * max(t, 1.0), *reach]) - t)
+        below = np.geomspace(1e-3, 1, 20) * t
+        others = t + np.concatenate([-below, -t - np.geomspace(0.1, 30, 12), np.geomspace(1e-3 * t, beyond, 30)])
+        at = [[contour.cumulants(law, u)[0] for u in (t, *others)] for law, _ in runs]
+        table = np.array(at)
+        return cls(t, others, table[:, 1:] - table[:, :1], tail)
+
+    def window(self, counts: np.ndarray) -> tuple[float, float]:
+        """Returns the least and the largest sum, by Chernoff's bound."""
+        k = counts @ self.cumulants
+        with np.errstate(all="ignore"):
+            ends = (k + self.tail) / (self.others - self.t)
+        ends = np.where(np.isfinite(ends), ends, np.where(self.others > self.t, np.inf, -np.inf))
+        return float(np.max(ends[self.others < self.t])), float(np.min(ends[self.others > self.t]))
+
+
+class Composed:
+    """A composition's laws above and below on a lattice of about ``size`` points; serves every epsilon.
+
+    It is narrow near the epsilon that it was placed for.
+    """
+
+    def __init__(
+        self,
+        runs: contour.Runs,
+        epsilon: float,
+        size: int,
+        points: list[Lattice] | None = None,
+        beyond: arb | None = None,
+    ) -> None:
+        self.t = contour.sketched_saddle(runs, epsilon)
+        sides = (exact,) if points else (upper, lower)
+        self.windows = Windows.of(runs, self.t, EXACT_TAIL if points else TAIL)
+        counts = np.array([float(k) for _, k in runs])
+        low, high = self.windows.window(counts)
+        low = max(low, sum(k * _least(law) for law, k in runs))
+        high = min(high, sum(k * float(law.supremum()) for law, k in runs))
+        if points is None:
+            heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
+            points = [lattice(law, dividing(heaviest, (high - low) / size)) for law, _ in runs]
+        elif high - low > MOST_POINTS * points[0].step:
+            raise TooMuch("a window of too many lattice points")
+        self.points, self.step = points, points[0].step
+        self.offset = sum((arb(own.offset) * k for own, (_, k) in zip(points, runs, strict=True)), arb(0))
+        logs = [contour.cumulants(law, self.t)[0] for law, _ in runs]
+        self.scale = sum((arb(k) * log for (_, k), log in zip(runs, logs, strict=True)), arb(0))
+        tiny = math.exp(max(-650.0, contour.sketched_log_delta(runs, self.t, epsilon) - TAIL)) / float(np.sum(counts))
+        self.missing = arb(0) if beyond is None else beyond
+        self.ends: list[tuple[arb, list[arb], list[arb], int]] = []
+        for side in sides:
+            total: Tilted | None = None
+            counted = np.zeros(len(runs))
+            for i, ((law, k), own, log) in enumerate(zip(runs, points, logs, strict=True)):
+                masses = side(law, own, tiny, (log - TAIL) / self.t)
+                if side is not lower:
+                    self.missing += k * sum(masses.left_out, arb(0))
+                alone = np.zeros(len(runs))
+                alone[i] = 1
+                one = self._cropped(self._tilted(masses, own, log), alone)
+                power = self._power(one, k, alone)
+                counted = counted + k * alone
+                total = power if total is None else self._product(total, power, counted)
+            assert total is not None
+            self.ends.append(self._sums(total))
+
+    def _tilted(self, masses: Masses, points: Lattice, log: float) -> Tilted:
+        start, stop = min(masses.points), max(masses.points)
+        found = [arb(0)] * (stop - start + 1)
+        t = arb(self.t)
+        turn, weight = (t * points.step).exp(), (t * points.point(start) - log).exp()
+        with ctx.workprec(ctx.prec + 40):
+            for j in range(start, stop + 1):
+                if j in masses.points:
+                    found[j - start] = (masses.points[j] * weight).max(arb(0))
+                weight *= turn
+        return Tilted(start, arb_poly(found), arb(0))
+
+    def _cropped(self, law: Tilted, counts: np.ndarray) -> Tilted:
+        low, high = self.windows.window(counts)
+        offset, step = sum(c * float(own.offset) for c, own in zip(counts, self.points, strict=True)), float(self.step)
+        size = law.poly.length()
+        first = max(0, int(max(-1e15, (low - offset) / step)) - 2 - law.start)
+        last = min(size, int(min(1e15, (high - offset) / step)) + 3 - law.start)
+        if first == 0 and last == size:
+            return law
+        if last <= first:
+            raise TooMuch("a window without a lattice point")
+        coefficients = law.poly.coeffs()
+        cut = sum(coefficients[:first], arb(0)) + sum(coefficients[last:], arb(0))
+        return Tilted(law.start + first, arb_poly(coefficients[first:last]), (law.cut + cut).upper())
+
+    def _product(self, a: Tilted, b: Tilted, counts: np.ndarray) -> Tilted:
+        cut = arb(0)
+        if a.cut > 0 or b.cut > 0:
+            cut = (a.cut * (b.whole() + b.cut) + a.whole() * b.cut).upper()
+        return self._cropped(Tilted(a.start + b.start, a.poly * b.poly, cut), counts)
+
+    def _power(self, one: Tilted, count: int, alone: np.ndarray) -> Tilted:
+        found = one
+        for i, bit in enumerate(bin(count)[3:], 1):
+            done = count >> (count.bit_length() - i - 1)
+            found = self._product(found, found, alone * (done - done % 2))
+            if bit == "1":
+                found = self._product(found, one, alone * done)
+        return found
+
+    def _sums(self, law: Tilted) -> tuple[arb, list[arb], list[arb], int]:
+        """Returns what is cut, and from each point on the sums of the masses times e^-ty and times e^-(t + 1)y."""
+        coefficients = law.poly.coeffs()
+        last = law.start + len(coefficients) - 1
+        top = self.offset + arb(self.step) * last
+        p, q, sums_p, sums_q = arb(0), arb(0), [arb(0)], [arb(0)]
+        over_p, over_q = (-self.t * top + self.scale).exp(), (-(arb(self.t) + 1) * top + self.scale).exp()
+        turn_p, turn_q = (arb(self.t) * self.step).exp(), ((arb(self.t) + 1) * self.step).exp()
+        for mass in reversed(coefficients):
+            p += mass * over_p
+            q += mass * over_q
+            sums_p.append(p)
+            sums_q.append(q)
+            over_p *= turn_p
+            over_q *= turn_q
+        return law.cut, sums_p, sums_q, last
+
+    def delta(self, epsilon: arb) -> arb:
+        """Returns a ball from the value below to the value above, finite losses alone."""
+        t = arb(self.t)
+        ratio = float(((epsilon - self.offset) / self.step).mid())
+        if abs(ratio) > 1e12:
+            raise TooMuch("an epsilon far from the lattice")
+        values = []
+        for _, sums_p, sums_q, last in self.ends:
+            # The largest over all numbers of points is that over the points above eps; floats know it to within one.
+            near = [min(max(last - math.floor(ratio) + i, 0), len(sums_p) - 1) for i in (-1, 0, 1)]
+            found = [sums_p[i] - epsilon.exp() * sums_q[i] for i in near]
+            values.append(found[0].max(found[1]).max(found[2]))
+        front = (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon + self.scale).exp()
+        above = values[0] + self.ends[0][0] * front + self.missing
+        return values[-1].lower().max(arb(0)).union(above.upper())
+
+
+def _least(law) -> float:
+    """Returns the infimum of a law's losses."""
+    ends = [float(y) for _, y in law.atoms]
+    ends += [float(piece.loss_at(not piece.rises)) for piece in pieces(law)]
+    return min(ends)

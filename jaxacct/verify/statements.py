@@ -1,27 +1,398 @@
-"""Each mechanism's dominating pairs, written down from the theorems, apart from what the accountants use.
+"""delta of two runs, as an integral over the outcome x of the first: where a contour would need too many frequencies.
 
-Of :mod:`jaxacct.mechanisms` only the classes and their fields are read; a float means the number that it is, exactly. A
-statement returns for each direction of a relation the law of Y = log P/Q under P. Where P and Q are mixtures of the
-noise around some places, :mod:`.mixtures` splits the line where the noise has kinks.
+With y* the outcome of the second run at which the two losses sum to eps, and P_B, Q_B its laws beyond y*,
+
+    delta(eps) = integral of p_A(x) P_B - e^eps q_A(x) Q_B dx,
+
+and atoms of either law ask for the closed form of one run. The exponents of a piece being alpha, alpha + D, alpha + 2 D
+at most, u = e^(D y*) solves sum_k (c_k - E d_k) u^k = 0, E = e^(eps - Y_A(x)): a quadratic with one positive root,
+for the loss is monotone. So the integrand is analytic where root and logarithm are, and Arb's adaptive rule
+("Numerical integration in arbitrary-precision ball arithmetic", 2018) encloses the integral. On the real line it lies
+in [0, p_A(x)], which bounds what is left at the ends, where y* goes to infinity.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import jax
 import numpy as np
-from flint import arb
+from flint import acb, arb, arb_poly, ctx, fmpz_poly
 
 from jaxacct import mechanisms as m
-from jaxacct.verify import two_batches
-from jaxacct.verify.losses import Loss, ball
-from jaxacct.verify.mixtures import Weights, joined, mixtures, noise, nothing
-from jaxacct.verify.mixtures import noise as mixture_of_noise
+from jaxacct.verify import contour
+from jaxacct.verify.contour import Loss, Piece, Terms, Tilt, TooMuch, ball, total
+
+
+def delta_of_two_runs(first: Loss, second: Loss, epsilon: arb) -> arb:
+    """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
+    value = sum((p * second.single(epsilon - y) for p, y in first.atoms), arb(0))
+    one, other = pieces(first), pieces(second)
+    for p, y in second.atoms:
+        value += p * sum((piece.excess(epsilon - y) for piece in one), arb(0))
+    for a in one:
+        for b in other:
+            value += _both(a, b, epsilon)
+    return value
+
+
+def pieces(law: Loss) -> tuple[Piece, ...]:
+    """Returns a law's pieces; a normal loss is that of N(mu, 1) against N(0, 1)."""
+    if law.normal is None:
+        return law.pieces
+    root = 1 / (2 * arb.pi()).sqrt()
+    return (Piece(arb(1), ((root * (-law.normal / 2).exp(), law.normal.sqrt()),), ((root, arb(0)),)),)
+
+
+def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
+    """Returns what two pieces add."""
+    low, high, missed = Tilt(a, arb(0)).ends()
+    edges = sorted({float(b.loss_at(False)): b.loss_at(False), float(b.loss_at(True)): b.loss_at(True)}.items())
+    infimum, supremum = edges[0][1], edges[-1][1]
+    value = arb(0, missed)
+    # Where the first loss alone decides: above, all of B counts; below, nothing.
+    bounds = sorted((a.loss(low), a.loss(high)), key=float)
+    start, stop = (low, high) if a.rises else (high, low)  # losses rise from start to stop
+    if supremum.is_finite() and bounds[0] < epsilon - supremum:
+        if bounds[1] <= epsilon - supremum:
+            return value
+        start = a.threshold(epsilon - supremum)
+    if infimum.is_finite() and bounds[1] > epsilon - infimum:
+        whole = start
+        if not bounds[0] >= epsilon - infimum:
+            whole = a.threshold(epsilon - infimum)
+        left, right = (whole, stop) if a.rises else (stop, whole)
+        value += a.mass(a.p, left, right) * b.mass(b.p, b.low, b.high)
+        value -= epsilon.exp() * a.mass(a.q, left, right) * b.mass(b.q, b.low, b.high)
+        stop = whole
+    left, right = (start, stop) if a.rises else (stop, start)
+    # Thresholds are balls: between their middles, and what lies within the balls.
+    for end in (left, right):
+        value += arb(0).union((2 * end.rad() * total(a.p, end) * (-a.curvature * end * end / 2).exp()).upper())
+    left, right = left.mid(), right.mid()
+    if not left < right:
+        return value
+    found = acb.integral(
+        lambda x, analytic: _integrand(a, b, epsilon, x, analytic), acb(left), acb(right), rel_tol=arb(2) ** -70,
+        abs_tol=arb(2) ** -170, eval_limit=60_000, depth_limit=200,
+    )  # fmt: skip
+    if not found.is_finite():
+        raise TooMuch("the integral over two runs asks for more evaluations")
+    return value + found.real
+
+
+def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
+    common = (-a.curvature * x * x / 2).exp()
+    p, q = total(a.p, x), total(a.q, x)
+    above = p * common
+    found = acb(arb.nan())
+    place = _place(b, epsilon.exp() * q / p, analytic)
+    if place.is_finite():
+        found = above * _beyond(b, b.p, place) - epsilon.exp() * q * common * _beyond(b, b.q, place)
+    if analytic:
+        return found
+    most = acb(arb(0).union(above.real.abs_upper()))
+    if not found.is_finite():
+        return most
+    return acb(found.real.intersection(most.real)) if found.real.overlaps(most.real) else found
+
+
+def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
+    """Returns the y at which p_B = ratio q_B."""
+    exponents, (over, under) = b.by_exponent()
+    if len(exponents) == 1 or len(exponents) > 3:
+        raise TooMuch("two runs of a law with more than three places of noise")
+    gap = exponents[1] - exponents[0]
+    if len(exponents) == 3 and not (exponents[2] - exponents[1] - gap).contains(0):
+        raise TooMuch("two runs of a law whose places of noise are not evenly spaced")
+    weights = [c - ratio * d for c, d in zip(over, under, strict=True)]
+    if len(weights) == 2:
+        return (-weights[0] / weights[1]).log(analytic=analytic) / gap
+    c, middle, most = weights
+    root = (middle * middle - 4 * most * c).sqrt(analytic=analytic)
+    # Two forms of the positive root: the one without cancellation.
+    u = -2 * c / (root + middle) if middle.real.mid() > 0 else (root - middle) / (2 * most)
+    return u.log(analytic=analytic) / gap
+
+
+def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
+    """Returns the mass of a density on the side of y where the loss is larger."""
+    end = b.high if b.rises else b.low
+    found = acb(0)
+    for c, alpha in terms:
+        if not b.curvature > 0:
+            # An exponent of Laplace noise is never 0.
+            part = ((alpha * end).exp() - (alpha * y).exp()) / alpha
+            found += c * (part if b.rises else -part)
+            continue
+        root, m = (b.curvature / 2).sqrt(), alpha / b.curvature
+        side = 1 if b.rises else -1
+        part = (side * root * (y - m)).erfc() - (0 if end is None else (side * root * (end - m)).erfc())
+        found += c * (arb.pi() / (2 * b.curvature)).sqrt() * (alpha**2 / (2 * b.curvature)).exp() * part
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# One epoch of random allocation over two batches, by one integral.
+#
+# An example is in one of two sums with noise N(0, s^2), and moves it by 1. With x_i the sums over s, independent and
+# standard normal where nobody is added, and sigma = 1/s, the likelihood ratio is L = (W_1 + W_2)/2, where W_i =
+# e^(sigma x_i - sigma^2/2) is log-normal with mean 1. So with P the data with the example
+#
+#     delta = E[(L - e^eps)+] = E[(W_1 + W_2 - K)+]/2,   K = 2 e^eps,             ("remove")
+#     delta = e^eps E[(K - W_1 - W_2)+]/2,               K = 2 e^-eps,            ("add")
+#
+# means over the data without it. Given W_1 = w the mean over W_2 is closed: with k = K - w, if that is above 0, and d =
+# sigma/2 - log(k)/sigma, E[(W - k)+] = Phi(d) - k Phi(d - sigma), E[(k - W)+] = k Phi(sigma - d) - Phi(-d); else 1 - k,
+# and 0. What is left is an integral over x_1 up to where w = K, which Arb does with its error; of the last 2^-BITS
+# before that point, and of what lies beyond FAR, the integrand's bound is taken.
+# ----------------------------------------------------------------------------------------------------
+
+FAR = 60
+"""Standard deviations; beyond lies less than e^-1800."""
+
+
+def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
+    """Returns a ball for delta of one epoch, for the direction "remove" or "add"."""
+    sigma, removes = 1 / noise, direction == "remove"
+    bound = 2 * (epsilon if removes else -epsilon).exp()
+    last = bound.log() / sigma + sigma / 2
+
+    def inner(x: acb, analytic: bool) -> acb:
+        k = bound - (sigma * x - sigma**2 / 2).exp()
+        if not k.real > 0:  # a branch of the logarithm may be crossed, where an analytic function is asked for
+            return acb(arb.nan(), arb.nan()) if analytic else acb(arb(0).union(bound + 1))
+        d = sigma / 2 - k.log() / sigma
+        found = _phi(d) - k * _phi(d - sigma) if removes else k * _phi(sigma - d) - _phi(-d)
+        return found * (-x * x / 2).exp()
+
+    low = arb(-FAR)
+    if not last > low + 1:
+        raise ArithmeticError("noise so small that all lies beyond what is integrated")
+    end = last - arb(2) ** -ctx.prec
+    high = end if not end > FAR else arb(FAR)
+    value = acb.integral(inner, acb(low), acb(high)).real / (2 * arb.pi()).sqrt()
+    # Both means are at most 1, or K: so much is left of the ends that were cut off.
+    most = arb(1).max(bound)
+    left_out = most * (2 * _phi(acb(-FAR)).real + (arb(2) ** -ctx.prec))
+    value += arb(0).union(left_out)
+    if removes:
+        value += (1 - bound) * _phi(acb(-last)).real + _phi(acb(sigma - last)).real
+        return value / 2
+    return value * epsilon.exp() / 2
+
+
+def _phi(x: acb) -> acb:
+    """Returns the normal distribution function."""
+    return (-x / acb(2).sqrt()).erfc() / 2
+
+
+# ----------------------------------------------------------------------------------------------------
+# Mixtures of Gaussian or Laplace noise around some places, as atoms and pieces.
+# ----------------------------------------------------------------------------------------------------
+
+Weights = Sequence[tuple[arb, arb]]
+"""Weights and places of noise."""
+
+
+def nothing() -> Loss:
+    """The loss of a mechanism that releases nothing."""
+    return Loss(("nothing",), atoms=((arb(1), arb(0)),), lattice=(Fraction(0), Fraction(0)))
+
+
+def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: arb | None = None) -> Loss:
+    """Returns atoms and pieces of P = sum of noise of weights p around places against Q likewise, x above ``low``."""
+    p, q = [[(w * factor, place) for w, place in side if w != 0] for side in (p, q)]
+    if kind == "gaussian":
+        kappa, root = 1 / scale**2, (2 * arb.pi()).sqrt() * scale
+
+        def terms(side: Weights) -> Any:
+            return tuple((w / root * (-(place**2) * kappa / 2).exp(), place * kappa) for w, place in side)
+
+        return Loss((), pieces=(Piece(kappa, terms(p), terms(q), low, None),))
+    # In units of the scale, so that the exponents are 1 and -1, exactly.
+    places = sorted({float(place): place for _, place in (*p, *q)}.items())
+    kinks = [place for _, place in places if low is None or place > low]
+    ends = [low, *kinks, None]
+    atoms, pieces = [], []
+    for start, stop in itertools.pairwise(ends):
+        inner = stop if start is None else start if stop is None else (start + stop) / 2
+
+        def parts(side: Weights, inner: Any = inner, first: bool = start is None) -> Any:
+            # Noise around a place at the right of the interval, or at its end, rises there.
+            rising = [(w, c) for w, c in side if c > inner or (c == inner and first)]
+            falling = [(w, c) for w, c in side if not (c > inner or (c == inner and first))]
+            up = sum((w * (-c / scale).exp() for w, c in rising), arb(0)) / 2
+            down = sum((w * (c / scale).exp() for w, c in falling), arb(0)) / 2
+            return tuple((c, arb(a)) for c, a, some in ((up, 1, rising), (down, -1, falling)) if some)
+
+        over, under = parts(p), parts(q)
+        if start is None or stop is None:  # one exponent: a constant loss
+            (c, alpha), (d, _) = over[0], under[0]
+            atoms.append((c * (alpha * inner / scale).exp(), (c / d).log()))
+            continue
+        piece = Piece(arb(0), over, under, start / scale, stop / scale)
+        if len(over) == len(under) == 1 and over[0][1] == under[0][1]:
+            atoms.append((piece.mass(over, piece.low, piece.high), (over[0][0] / under[0][0]).log()))
+        else:
+            pieces.append(piece)
+    return Loss((), atoms=tuple(atoms), pieces=tuple(pieces))
+
+
+def joined(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
+    """Returns the law that several make together, each on outcomes of its own."""
+    return Loss(
+        key,
+        infinite=sum((law.infinite for law in laws), arb(0)),
+        atoms=tuple(atoms) + sum((law.atoms for law in laws), ()),
+        pieces=sum((law.pieces for law in laws), ()),
+    )
+
+
+def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | None = None) -> Loss:
+    """Returns the law of mixtures of noise, times ``factor``; without noise the places themselves are seen."""
+    factor = arb(1) if factor is None else factor
+    if scale == arb.pos_inf() or float(scale) == np.inf:
+        return nothing()
+    if scale == 0:
+        there = {float(place): w for w, place in q if w != 0}
+        seen = [(factor * w, w, there.get(float(place))) for w, place in p if w != 0]
+        infinite = sum((mass for mass, _, against in seen if against is None), arb(0))
+        atoms = tuple((mass, (w / v).log()) for mass, w, v in seen if v is not None)
+        return Loss(key, infinite=infinite, atoms=atoms)
+    return joined(key, mixtures(kind, scale, p, q, factor))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Outcomes that no one sees, taken out of the laws: few runs at small rates are judged by what is likely.
+#
+# A subsampled run's losses log(1 - q + q e^x) grow as outcomes do, though P gives those hardly any mass. Under a tilt t
+# they weigh q^t e^(t^2 / (2 s^2)), which is above all others from t = 2 s^2 log(1/q) on. So the best tilt of the law as
+# it is stays below, however narrow the losses are that delta comes from, and a sum over frequencies is long. Without
+# the outcomes beyond a place the best tilt may be a hundred times as large.
+#
+# *Proof.* Beyond its place a run has P's mass m. On runs none of which is beyond, the laws are those cut, and the rest
+#  of
+# E[(1 - e^(eps - S))+] lies in [0, sum of the m]. So delta is that of the cut laws plus a number between 0 and this
+# sum.
+# ----------------------------------------------------------------------------------------------------
+
+SEEN = 1e-6
+"""Tilted mass beyond from which on it tells where the best tilt is."""
+
+WORTH = 1.2
+"""How many times as large the best tilt has to become."""
+
+ROUNDS = 16
+"""How often delta is guessed anew."""
+
+
+def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.Runs, arb]:
+    """Returns laws without outcomes that together have about e^-wanted of delta, and a bound on what these add.
+
+    The runs themselves, and 0, where nothing is gained.
+    """
+    if not any(_endless(piece) for law, _ in runs for piece in law.pieces):
+        return runs, arb(0)
+    tilt = contour.sketched_saddle(runs, epsilon)
+    log_delta = contour.sketched_log_delta(runs, tilt, epsilon)
+    share = wanted + math.log(sum(k for _, k in runs))
+    for _ in range(ROUNDS):
+        laws = [within(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
+        cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
+        if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - SEEN:
+            return runs, arb(0)
+        raised = contour.sketched_saddle(cut, epsilon)
+        # At most what is kept, and what is not: a guess from the wrong tilt is far too high.
+        found = max(contour.sketched_log_delta(cut, raised, epsilon), log_delta - wanted)
+        if found > log_delta - 1:
+            break
+        log_delta = found
+    if raised < WORTH * tilt:
+        return runs, arb(0)
+    return cut, sum((k * mass for (_, mass), (_, k) in zip(laws, runs, strict=True)), arb(0)).upper()
+
+
+def within(law: Loss, reach: float) -> tuple[Loss, arb]:
+    """Returns a law without its largest losses, and P's mass of these.
+
+    Pieces whose losses rise without end stop so many deviations of the noise beyond P's last centre, or their start.
+    """
+    pieces, beyond = [], arb(0)
+    for piece in law.pieces:
+        if _endless(piece):
+            unit = float(piece.curvature) ** -0.5
+            places = [float(alpha) * unit**2 for _, alpha in piece.p]
+            start = piece.low if piece.rises else piece.high
+            places += [] if start is None else [float(start)]
+            place = arb(max(places) + reach * unit if piece.rises else min(places) - reach * unit)
+            beyond += piece.mass(piece.p, *((place, None) if piece.rises else (None, place)))
+            piece = dataclasses.replace(piece, **{"high" if piece.rises else "low": place})
+        pieces.append(piece)
+    return dataclasses.replace(law, pieces=tuple(pieces)), beyond
+
+
+def _endless(piece: Piece) -> bool:
+    """Whether losses rise without end as outcomes do."""
+    return not piece.supremum().is_finite()
+
+
+# ----------------------------------------------------------------------------------------------------
+# k runs of plain Laplace noise in closed form.
+#
+# With a the largest loss and u = z + 1/2, M(z) = e^(-a/2)/2 [e^(au) (1 + v) + e^(-au) (1 - v)], v = 1/(2u), and
+# z (z + 1) = u^2 (1 - v) (1 + v). So the integrand of the contour integral is, for n = 0 .. k, a sum of
+#
+#     C(k, n) (e^(-a/2)/2)^k e^(eps/2) e^(uy) (1 + v)^(n-1) (1 - v)^(k-n-1) / u^2,    y = a (2n - k) - eps.
+#
+# For y <= 0 the path closes to the right and gives 0. For y > 0, n < k, it is a polynomial in v, and the residue of
+# e^(uy) u^(-2-j) at 0 is y^(1+j) / (1+j)!. For n = k, (1 + v)^(k-1) = (1 - v) R(v) + 2^(k-1), and 2^(k-1) e^(uy) / (u
+# (u - 1/2)) leaves 2^k (e^(y/2) - 1). The polynomials have whole coefficients with signs; more bits pay for what
+# cancels.
+# ----------------------------------------------------------------------------------------------------
+
+MOST = 1000
+"""Runs: the sum has k^2/2 terms."""
+
+
+def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
+    """Returns a ball that holds the delta at ``epsilon`` of ``count`` runs, for ``epsilon`` of any sign."""
+    least = -count * a
+    if not epsilon >= least:  # below all losses delta is 1 - e^eps, and nowhere less; it falls
+        below = 1 - epsilon.exp()
+        return below if epsilon < least else below.union(1 - least.exp())
+    with ctx.workprec(ctx.prec + 4 * count + 64):
+        value = arb(0)
+        for n in range(count, 0, -1):
+            y = a * (2 * n - count) - epsilon
+            if y <= 0:
+                continue
+            y = y.max(arb(0))
+            if n == count:
+                rest = fmpz_poly([1, 1]) ** (count - 1) - fmpz_poly([2 ** (count - 1)])
+                poly = rest // fmpz_poly([1, -1])
+                extra = arb(2) ** count * ((y / 2).exp() - 1)
+            else:
+                poly = fmpz_poly([1, 1]) ** (n - 1) * fmpz_poly([1, -1]) ** (count - n - 1)
+                extra = arb(0)
+            series = arb_poly([c / arb.fac_ui(j + 1) for j, c in enumerate(arb_poly(poly).coeffs())])
+            term = y * series(y / 2) + extra
+            value += term * arb.bin_uiui(count, n)
+        return value * ((-a / 2).exp() / 2) ** count * (epsilon / 2).exp()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Each mechanism's dominating pairs, written down from the theorems, apart from what the accountants use.
+#
+# Of :mod:`jaxacct.mechanisms` only the classes and their fields are read; a float means the number that it is, exactly.
+# A statement returns for each direction of a relation the law of Y = log P/Q under P. Where P and Q are mixtures of the
+# noise around some places, :mod:`.statements` splits the line where the noise has kinks.
+# ----------------------------------------------------------------------------------------------------
 
 
 class Unstated(Exception):
@@ -176,7 +547,7 @@ def subsampled(kind: str, direction: str, scale: arb, rate: arb) -> Loss:
         return nothing()
     if kind == "gaussian" and rate == 1:
         return normal(scale, 2 if direction == "replace" else 1)
-    return noise(kind, (kind, float(scale), float(rate), direction), scale, *sides(direction, sampled(rate)))
+    return mixture_of_noise(kind, (kind, float(scale), float(rate), direction), scale, *sides(direction, sampled(rate)))
 
 
 def subsampled_gaussian(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
@@ -214,7 +585,7 @@ def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, 
     key = ("mixture", float(real(noise_multiplier)), tuple(places), tuple(weights), direction)
     if all(place == 0 for _, place in mixed):
         return nothing()
-    return noise("gaussian", key, real(noise_multiplier), *sides(direction, mixed))
+    return mixture_of_noise("gaussian", key, real(noise_multiplier), *sides(direction, mixed))
 
 
 def truncated(
@@ -241,7 +612,8 @@ def truncated(
             place = float(scale), float(rate)
             parts[place] = weight + (parts[place][0] if place in parts else 0), scale, rate
     laws = [
-        noise("gaussian", (), scale, *sides(direction, sampled(rate)), weight) for weight, scale, rate in parts.values()
+        mixture_of_noise("gaussian", (), scale, *sides(direction, sampled(rate)), weight)
+        for weight, scale, rate in parts.values()
     ]
     fields = (s, q, most, least, r, slack)
     return joined(("truncated", *(float(field) for field in fields), direction), *laws)
@@ -278,7 +650,7 @@ def laplace_without_replacement(direction: str, scale: Any, sampling_rate: Any) 
 def laplace(direction: str, scale: Any) -> Loss:
     """Noise around the shift D against noise around 0; the loss lies within a = D/scale."""
     s, shift = real(scale), arb(2 if direction == "replace" else 1)
-    law = noise("laplace", ("laplace", float(s), float(shift)), s, [(arb(1), shift)], [(arb(1), arb(0))])
+    law = mixture_of_noise("laplace", ("laplace", float(s), float(shift)), s, [(arb(1), shift)], [(arb(1), arb(0))])
     return dataclasses.replace(law, laplace=shift / s) if law.pieces else law
 
 
@@ -370,7 +742,7 @@ def discrete_pair(direction: str, p: Any, q: Any) -> Loss:
 def random_allocation(direction: str, noise_multiplier: Any, batches: Any, points: int, participations: int) -> Loss:
     """One batch is the Gaussian mechanism; with more the likelihood ratio is a mean of log-normal variables.
 
-    Of two batches one epoch is an integral (:mod:`.two_batches`). Noise without end says nothing, none says all.
+    Of two batches one epoch is an integral (:mod:`.statements`). Noise without end says nothing, none says all.
     """
     if float(np.asarray(batches)) == 1 or float(np.asarray(noise_multiplier)) == np.inf:
         return gaussian(direction, noise_multiplier)
@@ -379,7 +751,9 @@ def random_allocation(direction: str, noise_multiplier: Any, batches: Any, point
         if noise == 0:
             return everything()
         s = ball(noise)
-        return Loss(("two batches", direction, noise), alone=lambda epsilon: two_batches.delta(direction, s, epsilon))
+        return Loss(
+            ("two batches", direction, noise), alone=lambda epsilon: delta_of_two_batches(direction, s, epsilon)
+        )
     raise Unstated(
         "the likelihood ratio of random allocation, a mean of log-normal variables, has no density in closed form: one "
         "epoch of one or two batches has a statement"

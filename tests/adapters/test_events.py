@@ -10,8 +10,7 @@ import re
 import pytest
 
 import jaxacct as ja
-from jaxacct.adapters.events import CONVERSIONS, REFUSED, UnknownEvent, parts_of
-from jaxacct.adapters.parts import lacking, made
+from jaxacct.adapters.events import CONVERSIONS, REFUSED, UnknownEvent, lacking, made, parts_of
 from jaxacct.mechanisms import DIRECTIONS
 from jaxacct.mechanisms.renyi_only import has_renyi_only
 

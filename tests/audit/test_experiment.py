@@ -9,7 +9,7 @@ from flax import nnx
 from thorough import draws
 
 from jaxacct import audit
-from jaxacct.audit import attack, canaries, experiment, faults
+from jaxacct.audit import experiment
 from jaxacct.cli import main
 from jaxacct.outward import rounded_up
 from jaxacct.train import Linear, cross_entropy, run_key
@@ -71,7 +71,7 @@ def test_what_is_watched_is_what_fit_releases(honest):
     fitted = experiment.make_trainer(model, loss, data, SMALL, seed=7, included=included)
     seen = [np.zeros(400)]
     fitted.fit(6, every=1, evaluate=lambda model: seen.append(np.asarray(model.canaries[...])) or 0.0)
-    np.testing.assert_array_equal(np.stack(seen), watch(run_key(7), canaries.rows(data, included))[:7])
+    np.testing.assert_array_equal(np.stack(seen), watch(run_key(7), experiment.rows(data, included))[:7])
 
 
 def test_the_sums_are_noise_and_one_clipping_norm_where_a_canary_was_drawn(honest):
@@ -79,8 +79,8 @@ def test_the_sums_are_noise_and_one_clipping_norm_where_a_canary_was_drawn(hones
     included = np.arange(400) < 200
     size = trainer.sampler.expected_batch_size
     with_some, with_none = (
-        canaries.sums(positions, experiment.LEARNING_RATE, size, experiment.CLIP_NORM)
-        for positions in (watch(run_key(1), canaries.rows(data, there)) for there in (included, np.zeros(400, bool)))
+        experiment.sums(positions, experiment.LEARNING_RATE, size, experiment.CLIP_NORM)
+        for positions in (watch(run_key(1), experiment.rows(data, there)) for there in (included, np.zeros(400, bool)))
     )
     # One key, so one noise and one choice of batches: the difference is the canaries themselves.
     drawn = with_some - with_none
@@ -103,17 +103,17 @@ def test_the_score_is_the_likelihood_ratio_of_three_ways_to_draw():
         + np.prod(padded.mean(axis=1), axis=0)
         + np.mean(np.prod(padded, axis=0), axis=0)
     )
-    np.testing.assert_allclose(attack.scores(x, s, q), np.log(wanted / 3), rtol=1e-12)
+    np.testing.assert_allclose(experiment.scores(x, s, q), np.log(wanted / 3), rtol=1e-12)
 
 
 def test_guesses_go_to_the_extremes():
     values = np.array([3.0, -1.0, 0.0, 9.0, -7.0])
-    assert attack.guess(values, 3).tolist() == [1, 0, 0, 1, -1]
-    assert attack.guess(values, 5).tolist() == [1, -1, 1, 1, -1]
+    assert experiment.guess(values, 3).tolist() == [1, 0, 0, 1, -1]
+    assert experiment.guess(values, 5).tolist() == [1, -1, 1, 1, -1]
 
 
 def test_the_fixed_order_uses_every_example_once_an_epoch_and_always_in_the_same_batch():
-    sampler = faults.FixedOrderSampler(num_examples=23, sampling_rate=0.25, capacity=24)
+    sampler = experiment.FixedOrderSampler(num_examples=23, sampling_rate=0.25, capacity=24)
     sample, epochs = jax.jit(sampler.sample), []
     for epoch in range(2):
         batches = [sample(jax.random.key(0), 4 * epoch + step) for step in range(4)]

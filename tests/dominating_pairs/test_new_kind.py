@@ -17,9 +17,17 @@ from jaxtyping import Array, ArrayLike
 import jaxacct as ja
 from jaxacct import saddlepoint
 from jaxacct.arithmetic import arithmetic
-from jaxacct.dominating_pairs.law import BEYOND, RULE, Nodes, TrapezoidLaw, in_float64_only, log_left_out
 from jaxacct.dominating_pairs.normal import normal_cells
-from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair
+from jaxacct.dominating_pairs.pair import (
+    BEYOND,
+    RULE,
+    CellMasses,
+    DominatingPair,
+    Nodes,
+    TrapezoidLaw,
+    in_float64_only,
+    log_left_out,
+)
 from jaxacct.mechanisms.mechanism import directions
 from jaxacct.precision import UNIT_ROUNDOFF, as_float64
 

@@ -11,7 +11,7 @@ import pytest
 from thorough import draws, program
 
 from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
-from jaxacct.dominating_pairs.laplace_noise import LaplaceNoise
+from jaxacct.dominating_pairs.shifted_noise import LaplaceNoise
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 
 masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))

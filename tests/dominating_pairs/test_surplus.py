@@ -8,7 +8,7 @@ from thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.normal import normal_cells
-from jaxacct.dominating_pairs.surplus import surplus
+from jaxacct.dominating_pairs.pair import surplus
 
 RANDOM = np.random.default_rng(5)
 

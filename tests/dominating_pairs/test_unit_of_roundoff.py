@@ -13,7 +13,7 @@ from thorough import program
 import jaxacct as ja
 from jaxacct import saddlepoint
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
-from jaxacct.dominating_pairs import ShiftedNoisePair, surplus
+from jaxacct.dominating_pairs import ShiftedNoisePair, pair
 
 PACKAGE = pathlib.Path(ja.__file__).parent
 RATIO = PAIR.roundoff / FLOAT64.roundoff
@@ -88,7 +88,7 @@ def test_brackets_grow_with_the_unit(steps):
 def test_a_difference_is_taken_for_exact_in_float64_alone():
     def bound():
         with jax.enable_x64(True):
-            ask = jax.jit(lambda p, q: surplus.surplus(p, q, jnp.zeros_like(p))[1])
+            ask = jax.jit(lambda p, q: pair.surplus(p, q, jnp.zeros_like(p))[1])
             return float(ask(np.float64(0.3), np.float64(0.2)))
 
     exact = bound()

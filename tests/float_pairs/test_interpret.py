@@ -10,12 +10,12 @@ import pytest
 from jax import lax
 
 from jaxacct.arithmetic import FLOAT64, PAIR
-from jaxacct.float_pairs import conversions, wide
+from jaxacct.float_pairs import wide
 from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL
 
 N = 48
-to_float64 = jax.jit(conversions.to_float64)
+to_float64 = jax.jit(wide.to_float64)
 SPECIAL = np.array([0.0, np.inf, -np.inf, np.nan, 1e300, -1e300, 1e-300, -1e-300, 1.0, -1.0, 0.5, -0.5, 2.5, 2.0**30])
 
 
@@ -305,10 +305,10 @@ def test_float64_made_of_two_float32_is_read_and_written_in_their_range():
     with np.errstate(invalid="ignore"):
         low = np.where(usual, np.float64(high) * rng.uniform(-1, 1, high.shape) * 2.0**-25, 0.0).astype(np.float32)
     values = np.float64(high) + np.float64(low)
-    numbers = wide.normal(*conversions.taken_apart(jnp.asarray(values)))
+    numbers = wide.normal(*wide.taken_apart(jnp.asarray(values)))
     np.testing.assert_array_equal(np.abs(numbers.high) < 2, np.isfinite(values))
     # Low parts are whole multiples of 2^-70 of the number; float32 has none below 2^-126.
-    for found in (conversions.to_float64(numbers), conversions.to_two_singles(numbers)):
+    for found in (wide.to_float64(numbers), wide.to_two_singles(numbers)):
         np.testing.assert_allclose(found, values, rtol=2.0**-70, atol=2.0**-126)
     far = wide.Wide(
         *(
@@ -316,4 +316,4 @@ def test_float64_made_of_two_float32_is_read_and_written_in_their_range():
             for part in (np.float32([1.5, -1.5, 1.5]), np.float32([0, 0, 0]), np.int32([-127, 128, 9999]))
         )
     )
-    np.testing.assert_array_equal(conversions.to_two_singles(far), [0.0, -np.inf, np.inf])
+    np.testing.assert_array_equal(wide.to_two_singles(far), [0.0, -np.inf, np.inf])

@@ -10,12 +10,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import jaxacct as ja
 from jaxacct.arithmetic import in_pairs
-from jaxacct.dominating_pairs.moments import exp_remainder
-from jaxacct.dominating_pairs.normal import lower_tail
-from jaxacct.dominating_pairs.turns import sine_and_cosine, turned
-from jaxacct.float_pairs import kernel_functions, wide
+from jaxacct.dominating_pairs.normal import lower_tail, sine_and_cosine, turned
+from jaxacct.dominating_pairs.pair import exp_remainder
+from jaxacct.float_pairs import tiles, wide
 from jaxacct.float_pairs.interpret import as_pairs
-from jaxacct.mechanisms.truncated import remaining_weight
+from jaxacct.mechanisms.gaussian import remaining_weight
 from jaxacct.rounded_sum import RoundedSum, missing_above
 
 U = 2.0**-24
@@ -26,7 +25,7 @@ def exact(number: wide.Wide, i: int) -> mpmath.mpf:
     return mpmath.ldexp(parts, int(number.exponent[i]))
 
 
-@pytest.mark.parametrize("name", [name for name in kernel_functions.WHOLE if name != "turned_sums"])
+@pytest.mark.parametrize("name", [name for name in tiles.WHOLE if name != "turned_sums"])
 def test_pairs_know_what_is_traced(name):
     function, count = {
         "exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1), "lower_tail": (lower_tail, 1),
@@ -44,7 +43,7 @@ def test_what_is_left_of_an_exponential_is_right_to_its_bound():
     rng = np.random.default_rng(0)
     sizes = np.concatenate([rng.uniform(0, 0.5, 300), 0.5 * 10.0 ** rng.uniform(-40, 0, 90), [0.4999999, 1e-300]])
     x = wide.constant(sizes * rng.choice([-1, 1], sizes.size))
-    (found,) = jax.jit(kernel_functions.exp_remainder)(x, wide.filled(np.nan, x.shape))
+    (found,) = jax.jit(tiles.exp_remainder)(x, wide.filled(np.nan, x.shape))
     with mpmath.workprec(2200):
         for i in range(sizes.size):
             at = exact(x, i)
@@ -54,9 +53,7 @@ def test_what_is_left_of_an_exponential_is_right_to_its_bound():
 
 def test_beyond_a_half_it_is_the_difference_and_at_0_it_is_0():
     x = wide.constant(np.array([0.0, 3.0, -20.0, 0.5, -np.inf, 700.0]))
-    (found,) = jax.jit(kernel_functions.exp_remainder)(
-        x, wide.constant(np.expm1(np.array([0, 3, -20, 0.5, -np.inf, 700])))
-    )
+    (found,) = jax.jit(tiles.exp_remainder)(x, wide.constant(np.expm1(np.array([0, 3, -20, 0.5, -np.inf, 700]))))
     values = [float(exact(found, i)) for i in (0, 1, 2, 3, 5)]
     truth = [0.0, *(float(mpmath.expm1(v) - v) for v in (3, -20, 0.5, 700))]
     np.testing.assert_allclose(values, truth, rtol=1e-12)
@@ -67,7 +64,7 @@ def test_sine_and_cosine_are_right_to_four_units():
     rng = np.random.default_rng(1)
     angles = np.concatenate([rng.uniform(-9e5, 9e5, 150), rng.uniform(-4, 4, 150), 10.0 ** rng.uniform(-30, 0, 60)])
     x = wide.constant(angles)
-    sine, cosine = jax.jit(kernel_functions.WHOLE["sine_and_cosine"])(x)
+    sine, cosine = jax.jit(tiles.WHOLE["sine_and_cosine"])(x)
     with mpmath.workprec(200):
         for i in range(angles.size):
             at = exact(x, i)
@@ -80,7 +77,7 @@ def test_turns_are_right_to_six_units_of_the_angle():
     x = wide.constant(
         np.concatenate([rng.uniform(-9e5, 9e5, 99), rng.uniform(-7, 7, 99), 10.0 ** rng.uniform(-30, 0, 60)])
     )
-    less, sine = jax.jit(kernel_functions.WHOLE["turned"])(x)
+    less, sine = jax.jit(tiles.WHOLE["turned"])(x)
     with mpmath.workprec(300):
         for i in range(x.shape[0]):
             at = exact(x, i)
@@ -95,7 +92,7 @@ def test_what_is_missing_of_a_number_is_raised_to_whole_bits_and_no_farther():
     )
     high = np.where(values < 2.0**-126, 0, values).astype(np.float32).astype(np.float64)
     given, parts = wide.constant(values), wide.constant(high)
-    (found,) = jax.jit(kernel_functions.missing_above)(given, parts)
+    (found,) = jax.jit(tiles.missing_above)(given, parts)
     with mpmath.workprec(400):
         for i in range(values.size):
             bit = mpmath.mpf(2) ** (int(np.frexp(max(high[i], 2.0**-126))[1]) - 1 - 52)
@@ -103,7 +100,7 @@ def test_what_is_missing_of_a_number_is_raised_to_whole_bits_and_no_farther():
             assert 0 <= told - missing <= bit + 6 * 16 * U**2 * abs(missing)
             assert told / bit == mpmath.nint(told / bit)
     with np.errstate(over="ignore"):
-        (beyond,) = kernel_functions.missing_above(wide.constant(np.array([np.inf])), wide.constant(np.array([np.inf])))
+        (beyond,) = tiles.missing_above(wide.constant(np.array([np.inf])), wide.constant(np.array([np.inf])))
     assert float(beyond.high[0]) == 0
 
 
@@ -125,7 +122,7 @@ def test_a_remaining_weight_is_right_to_its_bounds():
         rng.integers(2, size=400), rng.uniform(0, 1, 400), 1 - 10.0 ** rng.uniform(-9, 0, 400)
     )
     a, b = wide.constant(least), wide.constant(slack)
-    (found,) = jax.jit(kernel_functions.remaining_weight)(a, b)
+    (found,) = jax.jit(tiles.remaining_weight)(a, b)
     with mpmath.workprec(200):
         for i in range(400):
             truth, unit = 1 - exact(a, i) - exact(b, i), 16 * U**2
@@ -135,7 +132,7 @@ def test_a_remaining_weight_is_right_to_its_bounds():
 
 def test_tails_are_right_to_their_bound():
     z = wide.constant(-np.concatenate([np.random.default_rng(2).uniform(0, 40, 200), [0.0, 1e-9, 0.5, 40.0]]))
-    (found,) = jax.jit(kernel_functions.lower_tail)(z)
+    (found,) = jax.jit(tiles.lower_tail)(z)
     with mpmath.workprec(200):
         for i in range(z.shape[0]):
             at = exact(z, i)
@@ -172,7 +169,7 @@ def test_an_axis_of_a_batch_comes_out_where_it_went_in(function, axes):
 
     with jax.enable_x64(True), in_pairs():
         program = jax.make_jaxpr(nested)(jax.ShapeDtypeStruct((2, 3, 5, 7), np.float64))
-    named = [step for step in _steps(program.jaxpr) if step.params.get("name") in kernel_functions.WHOLE]
+    named = [step for step in _steps(program.jaxpr) if step.params.get("name") in tiles.WHOLE]
     assert named
     for step in named:
         assert {result.aval.shape for result in step.outvars} == {step.invars[0].aval.shape}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from thorough import draws
 
-from jaxacct.float_pairs import functions, normal, trigonometric, wide
+from jaxacct.float_pairs import functions, wide
 from jaxacct.float_pairs.wide import Wide
 
 UNIT = mp.mpf(2) ** -48
@@ -74,11 +74,11 @@ CASES = {
     "log1p": (functions.log1p, mp.log1p, np.concatenate([POSITIVE, NEAR]), 53, relative),
     "tanh": (functions.tanh, mp.tanh, WIDE, 69, relative),
     "logistic": (functions.logistic, lambda x: 1 / (1 + mp.exp(-x)), WIDE, 24, relative),
-    "sin": (trigonometric.sin, mp.sin, ANGLES, 40, relative),
-    "cos": (trigonometric.cos, mp.cos, ANGLES, 40, relative),
-    "sin of many turns": (trigonometric.sin, mp.sin, TURNS, 64, lambda x, _: 1 + abs(x) * mp.mpf(2) ** -44),
-    "erf": (normal.erf, mp.erf, np.concatenate([RANDOM.uniform(-6, 6, 200), NEAR]), 75, relative),
-    "erfc": (normal.erfc, mp.erfc, RANDOM.uniform(-6, 26.2, 400), 64, lambda x, t: t * (1 + 2 * x * x)),
+    "sin": (functions.sin, mp.sin, ANGLES, 40, relative),
+    "cos": (functions.cos, mp.cos, ANGLES, 40, relative),
+    "sin of many turns": (functions.sin, mp.sin, TURNS, 64, lambda x, _: 1 + abs(x) * mp.mpf(2) ** -44),
+    "erf": (functions.erf, mp.erf, np.concatenate([RANDOM.uniform(-6, 6, 200), NEAR]), 75, relative),
+    "erfc": (functions.erfc, mp.erfc, RANDOM.uniform(-6, 26.2, 400), 64, lambda x, t: t * (1 + 2 * x * x)),
 }
 
 
@@ -127,13 +127,13 @@ def test_sines_next_to_multiples_of_a_quarter_turn():
                 rows.append((high, near, exponent))
     high, low, exponent = (np.array(c) for c in zip(*rows, strict=True))
     x = Wide(jnp.asarray(high, jnp.float32), jnp.asarray(low, jnp.float32), jnp.asarray(exponent, jnp.int32))
-    for function, truth in ((trigonometric.sin, mp.sin), (trigonometric.cos, mp.cos)):
+    for function, truth in ((functions.sin, mp.sin), (functions.cos, mp.cos)):
         assert worst(separately(function, x), x, truth, relative) <= 40
 
 
 def test_angles_are_within_their_bound():
     x, y = pairs(both_signs(1e-12, 1e12, 200)), pairs(RANDOM.permutation(both_signs(1e-12, 1e12, 200)))
-    found = jax.jit(trigonometric.atan2).lower(y, x).compile(SEPARATE)(y, x)
+    found = jax.jit(functions.atan2).lower(y, x).compile(SEPARATE)(y, x)
     with mp.workprec(220):
         errors = [abs(v / mp.atan2(b, a) - 1) for v, a, b in zip(exact(found), exact(x), exact(y), strict=True)]
     assert max(errors) <= 80 * UNIT
@@ -153,7 +153,7 @@ EXPECTED = {
     functions.log: [-np.inf, np.inf, *[np.nan] * 2, np.log(1e-300), *[np.nan] * 3, np.log(1e5), np.nan],
     functions.log1p: [0, np.inf, *[np.nan] * 2, 1e-300, -1e-300, np.nan, -np.inf, np.log1p(1e5), np.nan],
     functions.tanh: [0, 1, -1, np.nan, 1e-300, -1e-300, np.tanh(-2), np.tanh(-1), 1, -1],
-    trigonometric.sin: [0, *[np.nan] * 3, 1e-300, -1e-300, np.sin(-2), np.sin(-1), np.sin(1e5), np.sin(-1e5)],
+    functions.sin: [0, *[np.nan] * 3, 1e-300, -1e-300, np.sin(-2), np.sin(-1), np.sin(1e5), np.sin(-1e5)],
 }
 
 

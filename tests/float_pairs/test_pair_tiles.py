@@ -7,7 +7,7 @@ import pytest
 from jaxacct.arithmetic import PAIR
 from jaxacct.float_pairs import few_digits, tiles
 from jaxacct.float_pairs.interpret import as_pairs
-from jaxacct.saddlepoint import characteristic
+from jaxacct.saddlepoint import contour
 
 FIRST = np.array([0, 240, 16, 0, 8, 0], np.int32)
 LANES, NODES, WANTED = 6, 256, np.array([20, 3, 20, 17, 1, 9], np.int32)
@@ -17,7 +17,7 @@ UNITS = 19
 @pytest.fixture(scope="module")
 def added():
     with jax.enable_x64(True):
-        return jax.jit(as_pairs(characteristic.turned_sums))
+        return jax.jit(as_pairs(contour.turned_sums))
 
 
 def arguments(seed):
@@ -73,11 +73,11 @@ def test_nothing_is_said_of_what_is_not_known(added, wrong):
 def test_pairs_know_the_sums_by_their_name():
     with jax.enable_x64(True):
         given = [leaf[:1] for leaf in arguments(0)]
-        traced = str(jax.make_jaxpr(as_pairs(characteristic.turned_sums))(*given))
+        traced = str(jax.make_jaxpr(as_pairs(contour.turned_sums))(*given))
         assert "i8[1,7,16,256]" in traced
-        assert "turned_sums" not in str(jax.make_jaxpr(characteristic.turned_sums)(*given))
+        assert "turned_sums" not in str(jax.make_jaxpr(contour.turned_sums)(*given))
 
 
 def test_the_certificate_counts_what_the_sums_err_by():
-    assert tiles.TILE == characteristic.TILE
+    assert tiles.TILE == contour.TILE
     assert few_digits.IN_PAIRS >= UNITS - 8

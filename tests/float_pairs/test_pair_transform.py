@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxacct.float_pairs import pair, wide
-from jaxacct.float_pairs.transform import (
+from jaxacct.float_pairs.sums import (  # fmt: skip
     TRANSFORM_ERROR,
     ComplexPair,
     _numbers,
@@ -16,7 +16,7 @@ from jaxacct.float_pairs.transform import (
     irfft,
     multiply,
     rfft,
-)  # fmt: skip
+)
 from jaxacct.float_pairs.wide import Wide
 
 U2 = pair.U**2

@@ -15,7 +15,7 @@ import jaxacct as ja
 from jaxacct import programs
 from jaxacct.arithmetic import PAIR, roughly
 from jaxacct.dominating_pairs.normal import lower_tail
-from jaxacct.float_pairs import interpret, schedule
+from jaxacct.float_pairs import interpret
 from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.prv import plan
 
@@ -51,12 +51,12 @@ def test_side_by_side_numbers_are_those_of_each_by_itself():
 def test_what_is_done_twice_is_done_once_and_what_waits_is_done_together():
     x, y = numbers()
     program = jax.make_jaxpr(mixed)(x, y)
-    plan = schedule.planned(program.jaxpr, interpret.is_whole)
-    groups = [sorted(step.name for step in steps) for kind, steps in schedule.in_turn(plan) if kind is not None]
+    plan = interpret.planned(program.jaxpr, interpret.is_whole)
+    groups = [sorted(step.name for step in steps) for kind, steps in interpret.in_turn(plan) if kind is not None]
     assert sum(len(group) for group in groups if group[0] == "exp") == 6  # of 7, of which two are one
     assert max(len(group) for group in groups if group[0] == "exp") >= 3
     assert not any(step.name == "log" and not step.equation.invars[0].aval.shape for step in plan.steps[-1:])
-    done = [out for _, steps in schedule.in_turn(plan) for step in steps for out in step.outputs]
+    done = [out for _, steps in interpret.in_turn(plan) for step in steps for out in step.outputs]
     assert sorted(done) == sorted(out for step in plan.steps for out in step.outputs)
 
 

@@ -12,10 +12,9 @@ from thorough import program
 
 import jaxacct as ja
 from jaxacct import gdp
-from jaxacct.gdp.certificate import summarize
-from jaxacct.gdp.certified import POINTS
+from jaxacct.gdp.certified import POINTS, summarize
 from jaxacct.precision import outside
-from jaxacct.tradeoff.profile import Profile, certified
+from jaxacct.tradeoff.curve import Profile, certified
 
 ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"
 

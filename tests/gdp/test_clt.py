@@ -8,7 +8,7 @@ from thorough import program
 
 import jaxacct as ja
 from jaxacct import gdp
-from jaxacct.gdp.functionals import functionals_of
+from jaxacct.gdp.clt import functionals_of
 
 
 def functionals(pair):

@@ -7,7 +7,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct import certified
-from jaxacct.menus.dominance import costlier, dominates
+from jaxacct.menus.game import costlier, dominates
 
 SAMPLED = {
     ja.Gaussian: ja.PoissonSubsampledGaussian,

@@ -10,10 +10,9 @@ from thorough import draws
 
 import jaxacct as ja
 from jaxacct import verify
-from jaxacct.menus.game import solve
-from jaxacct.menus.losses import blocks_of, losses_on, window_for
+from jaxacct.menus.game import blocks_of, losses_on, solve, window_for
 from jaxacct.precision import outside, scope
-from jaxacct.prv import lattice
+from jaxacct.prv import accountant
 
 POINTS, ITEMS, RING, LEVELS, NEVER = 2048, 3, 8, 16, 2**30
 ROUNDING = 1e-11
@@ -193,7 +192,7 @@ def test_known_mechanisms_and_approximate_ones():
 def test_a_tilt_beyond_float64_gives_no_small_value(monkeypatch):
     # Twelve runs have a delta above 4e-7; under so high a tilt all of it is flushed to zero.
     epsilon, item = 0.01, ja.RandomizedResponse(0.001)
-    monkeypatch.setattr(lattice, "tilt", lambda *_: np.float64(1e5))
+    monkeypatch.setattr(accountant, "tilt", lambda *_: np.float64(1e5))
     with scope(by_programs=True):
         rows = blocks_of([(item, 1)] * ITEMS, [0.5] * ITEMS, "remove", epsilon)
         window, points = window_for(rows, [1.5] * ITEMS, epsilon, 1e-12)

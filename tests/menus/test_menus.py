@@ -7,7 +7,7 @@ from thorough import cases, draws
 import jaxacct as ja
 from jaxacct import calibrate, certified
 from jaxacct.menus import MenuFilter, certify, limit
-from jaxacct.menus.costs import sizes_and_costs, whole_costs
+from jaxacct.menus.game import sizes_and_costs, whole_costs
 
 STEP = ja.PoissonSubsampledGaussian(1.5, 0.01)
 

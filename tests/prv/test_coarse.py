@@ -6,7 +6,7 @@ import numpy as np
 
 import jaxacct as ja
 from jaxacct.composition import directed_parts
-from jaxacct.prv.coarse import without_composing
+from jaxacct.prv.accountant import without_composing
 from jaxacct.question import ForDelta, ForEpsilon
 
 

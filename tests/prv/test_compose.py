@@ -9,7 +9,7 @@ from thorough import draws
 import jaxacct as ja
 from jaxacct.composition import directed_parts, facts_of
 from jaxacct.precision import scope
-from jaxacct.prv import compose, evaluate, kernel, lattice, plan
+from jaxacct.prv import accountant, compose, plan
 from jaxacct.question import ForDelta, ForEpsilon
 
 POINTS = 512
@@ -30,7 +30,7 @@ KINDS = {
 
 def asked_of(parts, value=1e-6, is_epsilon=True):
     question = ForEpsilon(jnp.asarray(value)) if is_epsilon else ForDelta(jnp.asarray(value))
-    return kernel.asked_of(facts_of(parts), question, kernel.aimed_at(type(question), POINTS))
+    return accountant.asked_of(facts_of(parts), question, accountant.aimed_at(type(question), POINTS))
 
 
 @pytest.mark.parametrize("run", np.exp(RUNS).tolist())
@@ -185,7 +185,7 @@ def test_moments_are_bounds():
 def lattice_of(mechanism, steps, epsilon, order):
     with scope(by_programs=True):
         (parts,) = directed_parts(mechanism, steps, "remove")
-        return jax.device_get(lattice.lattice(POINTS, parts, ForDelta(np.float64(epsilon)), np.float64(order)))
+        return jax.device_get(accountant.lattice(POINTS, parts, ForDelta(np.float64(epsilon)), np.float64(order)))
 
 
 @pytest.mark.parametrize("steps", [1, 3, 40])
@@ -200,9 +200,9 @@ def test_what_is_read_off_is_that_of_the_lattice(steps):
         @jax.jit
         def read(parts, at):
             asked = asked_of(parts, epsilon, is_epsilon=False)
-            asked = asked._replace(relative=jnp.asarray(lattice.NARROW), order=jnp.asarray(3.0), is_whole=True)
+            asked = asked._replace(relative=jnp.asarray(accountant.NARROW), order=jnp.asarray(3.0), is_whole=True)
             sum_ = compose.composed(parts, asked, POINTS)
-            return jax.lax.map(lambda e: evaluate.bounds_on_delta(sum_, jnp.zeros(2), e), at)
+            return jax.lax.map(lambda e: compose.bounds_on_delta(sum_, jnp.zeros(2), e), at)
 
         at = np.array([0.3, 1.0, 1.7])
         bounds = np.asarray(read(parts, at))
@@ -224,9 +224,9 @@ def test_slack_and_errors_widen_what_is_read_off():
         def read(parts, slack, error):
             sum_ = compose.composed(parts, asked_of(parts, 1.0, is_epsilon=False), POINTS)
             sum_ = sum_._replace(slack=sum_.slack + slack, error=sum_.error + error)
-            effect = evaluate.slack_effect(sum_._replace(slack=jnp.full(2, slack)), jnp.asarray(1.0))
+            effect = compose.slack_effect(sum_._replace(slack=jnp.full(2, slack)), jnp.asarray(1.0))
             scale = jnp.exp(sum_.log_mass - sum_.order)
-            return evaluate.bounds_on_delta(sum_, jnp.zeros(2), jnp.asarray(1.0)), effect, scale * error
+            return compose.bounds_on_delta(sum_, jnp.zeros(2), jnp.asarray(1.0)), effect, scale * error
 
         plain, *_ = jax.device_get(read(parts, 0.0, 0.0))
         for slack, error in ((1e-3, 0.0), (0.0, 1e-4)):
@@ -257,8 +257,8 @@ def test_errors_of_the_spectrum_count_in_full(run):
                 """The sum that is read off of the upper side, without allowances, of this spectrum."""
                 (a, b), (real, imaginary) = (twice * spectrum)[:, None], kernel_
                 series = jnp.stack([a * real - b * imaginary, a * imaginary + b * real])
-                reader = jax.tree.map(lambda leaf: leaf[0], evaluate.reader_of(sum_))._replace(series=series)
-                value, _ = evaluate.log_delta(reader, sum_, epsilon, 0.0)
+                reader = jax.tree.map(lambda leaf: leaf[0], compose.reader_of(sum_))._replace(series=series)
+                value, _ = compose.log_delta(reader, sum_, epsilon, 0.0)
                 return jnp.exp(value - reader.log_mass + sum_.order * epsilon)
 
             def change(share):

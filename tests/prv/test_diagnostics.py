@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.prv import refine
+from jaxacct.prv import accountant
 
 POINTS = 2**10
 MECHANISM = ja.PoissonSubsampledGaussian(1.0, 0.01)
@@ -68,7 +68,7 @@ def test_default_tolerance_is_met_without_a_word():
 
 def test_a_tolerance_out_of_reach_is_said_to_be(monkeypatch):
     # Two sizes in place of all: a tolerance is as far out of reach of the second as of the last, and each compiles.
-    monkeypatch.setattr(refine, "MOST", 2**11)
+    monkeypatch.setattr(accountant, "MOST", 2**11)
     with pytest.warns(ja.prv.ToleranceWarning, match="valid") as caught:
         bounds, seen = ja.prv.epsilon(ja.Gaussian(10.0), 100, 1e-5, tolerance=1e-9, return_diagnostics=True)
     assert caught[0].filename == __file__

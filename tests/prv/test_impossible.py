@@ -7,7 +7,7 @@ from brackets import assert_holds
 from oracle import gaussian_delta
 
 import jaxacct as ja
-from jaxacct.prv import refine
+from jaxacct.prv import accountant
 
 POINTS = 2**10
 
@@ -92,7 +92,7 @@ def test_no_mesh_is_composed_of_what_is_not_valid(mechanism, steps, monkeypatch)
     def refused(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(refine, "answers", refused)
+    monkeypatch.setattr(accountant, "answers", refused)
     with pytest.warns(ja.prv.ToleranceWarning, match="gap of inf"):
         bounds = ja.prv.epsilon(mechanism, steps, 1e-5)
     assert (bounds.lower, bounds.upper, bool(bounds.converged)) == (0, np.inf, False)

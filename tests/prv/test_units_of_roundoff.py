@@ -12,9 +12,8 @@ from thorough import program
 
 import jaxacct as ja
 from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
-from jaxacct.float_pairs.transform import TRANSFORM_ERROR
-from jaxacct.prv.compose import log_moments, spectrum_of
-from jaxacct.prv.discretize import _moved
+from jaxacct.float_pairs.sums import TRANSFORM_ERROR
+from jaxacct.prv.compose import _moved, log_moments, spectrum_of
 from jaxacct.prv.plan import RATES, Plan
 from jaxacct.rounded_sum import RoundedSum, rounding_of_one
 
@@ -29,12 +28,12 @@ ALLOWED = {
     ("prv/plan.py", "ldexp"): "a table made by NumPy",
     ("prv/plan.py", "2e-14"): "ROUNDING, by which a choice is made",
     ("prv/plan.py", "1e-12"): "goals and meshes, of choices",
-    ("prv/curve.py", "1e-12"): "a delta",
-    ("calibrate/solve.py", "1e-12"): "a sampling rate",
+    ("prv/accountant.py", "1e-12"): "a delta",
+    ("calibrate/search.py", "1e-12"): "a sampling rate",
     ("filters/renyi.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
-    ("convert/bounded_range.py", "4e-14"): "Python's own floats",
-    ("convert/bounded_range.py", "1e-12"): "likewise",
-    ("tradeoff/profile.py", "1e-13"): "a gap that no mesh needs to close",
+    ("convert/concentrated.py", "4e-14"): "Python's own floats",
+    ("convert/concentrated.py", "1e-12"): "likewise",
+    ("tradeoff/curve.py", "1e-13"): "a gap that no mesh needs to close",
     ("rounded_sum.py", "finfo"): "of a narrower type, in which a curve came in",
     ("rounded_sum.py", "nextafter"): "of float32, which every device has",
     ("rounded_sum.py", "2.0**-47"): "what two float32 numbers hold",

@@ -8,8 +8,8 @@ from thorough import draws, program
 
 from jaxacct.arithmetic import PAIR, in_pairs
 from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.dominating_pairs.law import Nodes, law_of, moments_and_errors
-from jaxacct.saddlepoint.characteristic import BLOCK, NODE_ROUNDING, Transforms, _to_the_steps
+from jaxacct.dominating_pairs.pair import Nodes, law_of, moments_and_errors
+from jaxacct.saddlepoint.contour import BLOCK, NODE_ROUNDING, Transforms, _to_the_steps
 
 U = PAIR.roundoff
 STEPS = 1e4

@@ -15,7 +15,7 @@ from thorough import THOROUGH, draws, program
 import jaxacct as ja
 from jaxacct import saddlepoint
 from jaxacct.dominating_pairs import CountedShiftsPair, ShiftedNoisePair, SubsampledGaussianPair, WithoutReplacementPair
-from jaxacct.dominating_pairs.law import law_of, moments
+from jaxacct.dominating_pairs.pair import law_of, moments
 from jaxacct.dominating_pairs.subsampled_gaussian import STEEPEST
 
 FARTHER = np.array([1.0, 1.03, 1.3, 2.0, 7.0])

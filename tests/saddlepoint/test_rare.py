@@ -9,7 +9,7 @@ from thorough import draws
 import jaxacct as ja
 from jaxacct.composition import directed_parts
 from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.dominating_pairs.law import law_of, moments
+from jaxacct.dominating_pairs.pair import law_of, moments
 from jaxacct.dominating_pairs.subsampled_gaussian import (
     CELLS,
     ENDING,
@@ -20,8 +20,7 @@ from jaxacct.dominating_pairs.subsampled_gaussian import (
     _places,
 )
 from jaxacct.pytrees import without_axes
-from jaxacct.saddlepoint.rare import ends_of, kept, rare_beyond
-from jaxacct.saddlepoint.sums import scanned
+from jaxacct.saddlepoint.contour import ends_of, kept, rare_beyond, scanned
 
 FINE = 20_000
 """Panels of the truth, sixteen Gauss-Legendre nodes each, over the losses that are kept."""

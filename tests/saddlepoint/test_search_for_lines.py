@@ -7,11 +7,11 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.composition import directed_parts
-from jaxacct.dominating_pairs.law import cumulant_above
+from jaxacct.dominating_pairs.pair import cumulant_above
 from jaxacct.pytrees import without_axes
 from jaxacct.question import ForEpsilon
-from jaxacct.saddlepoint import search, solve
-from jaxacct.saddlepoint.sums import largest_order, scanned
+from jaxacct.saddlepoint import contour, solve
+from jaxacct.saddlepoint.contour import largest_order, scanned
 
 
 def spoiled(function):
@@ -31,12 +31,12 @@ def spoiled(function):
 
 @pytest.mark.parametrize("mechanism", [ja.Laplace(2.0), ja.PoissonSubsampledLaplace(1.5, 0.1)])
 def test_bounds_rest_on_nothing_that_is_found_roughly(mechanism, monkeypatch):
-    monkeypatch.setattr(search, "roughly", spoiled)
+    monkeypatch.setattr(contour, "roughly", spoiled)
     with jax.enable_x64(True):
         parts = without_axes(directed_parts(mechanism, 50.0, "add_or_remove")[0])
         scans, largest = scanned(parts), largest_order(parts)
         wanted = solve._first(ForEpsilon(np.float64(1e-5)))
-        aim = search.aimed(parts, wanted, jnp.log(1e-5), jnp.asarray(True))
+        aim = contour.aimed(parts, wanted, jnp.log(1e-5), jnp.asarray(True))
         assert aim.is_known
         assert aim.largest == largest
         assert np.all(aim.orders <= largest)

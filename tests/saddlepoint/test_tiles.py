@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from thorough import draws, program
 
-from jaxacct.dominating_pairs.turns import turned
-from jaxacct.saddlepoint.characteristic import TILE, _sums
+from jaxacct.dominating_pairs.normal import turned
+from jaxacct.saddlepoint.contour import TILE, _sums
 
 U = 2.0**-53
 SCALES = [1e-8, 1e-4, 1e-2, 0.3, 1.0, 4.0, 100.0, 1e5]

@@ -19,7 +19,7 @@ from jaxacct.strategies import (
     identity,
     square_root,
 )
-from jaxacct.strategies.sensitivity import _best, of_matrix
+from jaxacct.strategies.strategy import _best, of_matrix
 
 PATTERNS = [
     *(SinglePass(steps).pattern for steps in (1, 7, 12)),

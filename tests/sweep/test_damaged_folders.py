@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.sweep import merge, zarr_files
-from jaxacct.sweep.boxes import Boxes
-from jaxacct.sweep.folder import Folder
-from jaxacct.sweep.store import Memory
+from jaxacct.sweep import merge, result
+from jaxacct.sweep.description import Boxes
+from jaxacct.sweep.result import Folder, Memory
 
 VALUES = {name: np.arange(1.0, 7.0) for name in ("lower", "estimate", "upper")} | {
     "converged": np.arange(6) > 0, "accountant": np.arange(6, dtype=np.int8) % 3,
@@ -123,7 +122,7 @@ def test_a_damaged_chunk_is_never_a_number_and_is_computed_again(change, folder)
     if change == "missing":
         file.unlink()
     elif change.startswith("bounds"):
-        file.write_bytes(zarr_files.packed(np.full(2, np.nan if change.endswith("none") else 0.5)))
+        file.write_bytes(result.packed(np.full(2, np.nan if change.endswith("none") else 0.5)))
     else:
         file.write_bytes(damaged(file.read_bytes(), change))
     assert [store.holds(i) for i in range(3)] == [True, False, True]

@@ -16,8 +16,8 @@ from thorough import draws
 import jaxacct as ja
 from jaxacct import strict_json
 from jaxacct.sweep import compute, grid, merge, rows
-from jaxacct.sweep.boxes import Boxes
-from jaxacct.sweep.folder import Folder
+from jaxacct.sweep.description import Boxes
+from jaxacct.sweep.result import Folder
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from small_sweep import QUIET, SETTINGS, same
 
 import jaxacct as ja
 from jaxacct.sweep import Accountant, compute, grid, rows
-from jaxacct.sweep.quantities import Quantity
+from jaxacct.sweep.description import Quantity
 
 
 def test_entries_are_where_their_axes_say(found):

@@ -5,8 +5,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.sweep import grid, rows
-from jaxacct.sweep.quantities import quantity_of
-from jaxacct.sweep.ranges import parsed
+from jaxacct.sweep.description import parsed, quantity_of
 
 AXES = {"noise_multiplier": [0.5, 1.0, 2.0], "sampling_rate": [0.01, 0.02], "steps": 1000, "delta": 1e-5}
 

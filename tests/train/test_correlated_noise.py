@@ -33,11 +33,11 @@ from jaxacct.train import (
     add_noise,
     build_report,
     certified_epsilon,
-    spending,
+    settings,
 )
 from jaxacct.train.checkpoints import SPENDS
-from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, RandomAllocationSampler
+from jaxacct.train.saving import fingerprint
 
 EXAMPLES, GROUPS, STEPS = 200, 4, 12
 ROOT = square_root(GROUPS)
@@ -48,7 +48,7 @@ ORDER = RandomAllocationSampler(EXAMPLES, 5, 110)
 @pytest.fixture(autouse=True, scope="module")
 def plans():
     """Solved once for each of this file."""
-    solve, solved = spending._planned, {}
+    solve, solved = settings._planned, {}
 
     def once(sampler, strategy, *numbers):
         if not isinstance(strategy, BandedToeplitz):
@@ -59,7 +59,7 @@ def plans():
         return solved[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spending, "_planned", once)
+        patch.setattr(settings, "_planned", once)
         yield
 
 

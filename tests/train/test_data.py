@@ -13,9 +13,8 @@ from bench.papers.cifar import read_cifar
 from bench.papers.ratings import read_ratings
 from bench.papers.recipes import LOADERS, load
 from jaxacct.train import Dataset
-from jaxacct.train.datasets.adult import read_libsvm
-from jaxacct.train.datasets.dataset import hold_out
-from jaxacct.train.datasets.idx import FILES, read_idx
+from jaxacct.train.datasets.dataset import FILES, hold_out, read_idx
+from jaxacct.train.datasets.table import read_libsvm
 
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "data"
 

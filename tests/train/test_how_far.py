@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxacct.progress import progress
 from jaxacct.train import DPTrainer, build_report
-from jaxacct.train.claims import epsilon_so_far
+from jaxacct.train.report import epsilon_so_far
 
 X = np.ones((60, 3), np.float32)
 

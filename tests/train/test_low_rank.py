@@ -10,7 +10,7 @@ from shared import ADAM, cosines, sharing
 
 from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model, lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.modules import merged, split_params
+from jaxacct.train.models import merged, split_params
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 

@@ -10,8 +10,7 @@ from bench.papers.convolution import TwoConvolutions, convolve_by_patches
 from bench.papers.networks import CollaborativeFilter, PooledEmbedding, root_mean_squared_error
 from bench.papers.residual import ConvolutionBlock, ResNet9
 from jaxacct.train.group_norm import to_group_norm
-from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, cross_entropy
-from jaxacct.train.modules import check_module, split_params
+from jaxacct.train.models import MLP, Linear, PatchCNN, accuracy, check_module, cross_entropy, split_params
 
 
 def size(model):

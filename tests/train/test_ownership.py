@@ -13,7 +13,7 @@ from shared import ADAM, sharing
 
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import Checkpoints, DPTrainer, Flat, IndexedSource, build_report, certified_epsilon, split_params
-from jaxacct.train.claims import epsilon_after
+from jaxacct.train.report import epsilon_after
 
 WIDTH, SETTINGS = 3, {"epsilon": 4.0, "delta": 1e-3, "noise_multiplier": 3.0, "expected_batch_size": 40}
 

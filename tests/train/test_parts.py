@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer, PrivateGradients, split_params
-from jaxacct.train.modules import merged
+from jaxacct.train.models import merged
 
 SETTINGS = {"epsilon": 1.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
 X = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)

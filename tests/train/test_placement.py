@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from thorough import cases
 
-from jaxacct.train.layout import Layout, layout_of
+from jaxacct.train.state import Layout, layout_of
 
 SHARDS = """
 import tempfile
@@ -162,7 +162,7 @@ for name in WAYS:
     }
 
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.layout import sharding_over
+from jaxacct.train.state import sharding_over
 
 ROWS = 64
 weights = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 5), (5, 2))]

@@ -27,9 +27,8 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
-from jaxacct.train.planned import _shown, plan
-from jaxacct.train.planned_ledger import PlannedLedger
-from jaxacct.train.spending import spending
+from jaxacct.train.planned import PlannedLedger, _shown, plan
+from jaxacct.train.settings import spending
 
 DELTA = 1e-5
 

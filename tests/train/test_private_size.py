@@ -13,8 +13,8 @@ import jaxacct as ja
 from jaxacct import strategies, train
 from jaxacct.cli import build_parser, tables, training
 from jaxacct.specs.spec import unit_of
-from jaxacct.train.fingerprint import fingerprint
 from jaxacct.train.sampling import PoissonSampler
+from jaxacct.train.saving import fingerprint
 
 x = np.random.default_rng(0).normal(size=(31, 3)).astype(np.float32)
 weights = np.ones(31, np.float32)

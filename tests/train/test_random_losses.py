@@ -13,7 +13,7 @@ from shared import WHOLE, sharing
 
 from jaxacct.train import Augmentation, DPTrainer, IndexedSource, PoissonSampler, accuracy, run_key
 from jaxacct.train import unprotected_intermediates as intermediates
-from jaxacct.train.example_loss import takes_key
+from jaxacct.train.models import takes_key
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 

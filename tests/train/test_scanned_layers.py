@@ -16,7 +16,7 @@ from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
 from jaxacct.train.clipping.ghost import GhostLoss
 from jaxacct.train.clipping.query import StoredLoss
-from jaxacct.train.modules import merged, split_params
+from jaxacct.train.models import merged, split_params
 
 BATCH, WIDTH = 5, 24
 ROWS = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 4, WIDTH)), jnp.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxacct.train.transform import add_noise
+from jaxacct.train.own_loop import add_noise
 
 SHAPE = (5000,)
 

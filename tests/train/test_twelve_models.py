@@ -22,7 +22,7 @@ from jaxacct.train import (
     split_params,
     to_group_norm,
 )  # fmt: skip
-from jaxacct.train.modules import merged
+from jaxacct.train.models import merged
 from jaxacct.train.noise import standard_normal
 
 pytestmark = pytest.mark.usefixtures("unsolved")

@@ -6,9 +6,8 @@ from flint import acb, arb, ctx
 
 import jaxacct as ja
 from jaxacct import verify
-from jaxacct.verify import contour, decay, mixtures, outcomes, quadrature, sketch, statements, two_runs
-from jaxacct.verify.losses import Piece, total
-from jaxacct.verify.quadrature import Tilt
+from jaxacct.verify import contour, statements
+from jaxacct.verify.contour import Piece, Tilt, total
 from jaxacct.verify.verdict import _all, _any
 
 
@@ -32,7 +31,7 @@ def test_outcomes_left_out_add_at_most_their_mass(i):
     draw = np.random.default_rng(i)
     for _ in range(12):
         epsilon, reach = arb(float(draw.normal(0, 0.3))), float(draw.uniform(0, 6))
-        cut, beyond = outcomes.within(law, reach)
+        cut, beyond = statements.within(law, reach)
         missed = law.single(epsilon) - cut.single(epsilon)
         assert missed >= -arb(1e-40)
         assert missed <= beyond + arb(1e-40)
@@ -44,24 +43,26 @@ def test_outcomes_left_out_add_at_most_their_mass(i):
 @pytest.mark.parametrize("t", [1.0, 10.0, 40.0])
 def test_a_law_that_is_cut_far_below_its_tilted_centre_has_its_moment(t):
     # N(1, 1) against N(0, 1): E[e^(tY); x < c] = e^((t^2 + t) / 2) P(N < c - 1 - t).
-    cut, _ = outcomes.within(mixtures.mixtures("gaussian", arb(1), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1)), 3.0)
+    cut, _ = statements.within(
+        statements.mixtures("gaussian", arb(1), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1)), 3.0
+    )
     place = cut.pieces[0].high
     moment = ((arb(t) ** 2 + t) / 2).exp() * (-(place - 1 - t) / arb(2).sqrt()).erfc() / 2
-    found = quadrature.nodes(cut, arb(t), 0.0, moment, 80)
+    found = contour.nodes(cut, arb(t), 0.0, moment, 80)
     whole = sum(found.weights, arb(0)) + arb(0, found.error)
     assert whole.contains(moment)
     assert whole.rad() < 1e-18 * moment
-    assert abs(sketch.cumulants(cut, t)[0] - float(moment.log())) < 0.1
+    assert abs(contour.cumulants(cut, t)[0] - float(moment.log())) < 0.1
 
 
 @pytest.mark.parametrize("wanted", [2.0, 5.0, 8.0])
 def test_a_line_without_them_holds_the_truth_and_is_as_narrow_as_was_wanted(wanted):
     (law,) = statements.stated(RARE, "remove")
     runs, epsilon = [(law, 2)], 0.01
-    truth = two_runs.delta(law, law, arb(epsilon))
-    cut, beyond = outcomes.likely(runs, epsilon, wanted)
+    truth = statements.delta_of_two_runs(law, law, arb(epsilon))
+    cut, beyond = statements.likely(runs, epsilon, wanted)
     assert beyond > 0
-    assert sketch.saddle(cut, epsilon) > outcomes.WORTH * sketch.saddle(runs, epsilon)
+    assert contour.sketched_saddle(cut, epsilon) > statements.WORTH * contour.sketched_saddle(runs, epsilon)
     found = contour.line(cut, epsilon, wanted).delta(arb(epsilon)) + arb(0).union(beyond)
     assert found.contains(truth)
     assert found.rad() < np.exp(5 - wanted) * truth
@@ -70,7 +71,7 @@ def test_a_line_without_them_holds_the_truth_and_is_as_narrow_as_was_wanted(want
 def test_many_runs_at_large_rates_keep_all_outcomes():
     (law,) = statements.stated(ja.PoissonSubsampledGaussian(1.0, 0.1), "remove")
     runs = [(law, 1000)]
-    assert outcomes.likely(runs, 20.0, 44.0) == (runs, arb(0))
+    assert statements.likely(runs, 20.0, 44.0) == (runs, arb(0))
 
 
 def test_a_density_grows_off_the_line_by_no_more_than_its_bound():
@@ -115,8 +116,8 @@ def test_a_ratio_turns_off_the_line_by_no_more_than_its_bound():
 def test_what_is_proved_of_a_transform_takes_the_place_of_its_estimate():
     (law,) = statements.stated(ja.LaplaceWithoutReplacement(17.534, 0.04331), "replace")
     t = arb(2.1)
-    table = decay.table(law, 2.1)
-    top = arb(sketch.cumulants(law, 2.1)[0]).exp()
+    table = contour.table(law, 2.1)
+    top = arb(contour.cumulants(law, 2.1)[0]).exp()
     row = table.at(150.0)[1]
     proved = table.proved(law, t, 150.0, top)
     assert abs(float((proved.bounds[row] / top).log()) - min(table.logs[row], 0.0)) > 1e-3

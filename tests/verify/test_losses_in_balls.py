@@ -9,9 +9,9 @@ import pytest
 from flint import arb, ctx
 
 import jaxacct as ja
-from jaxacct.verify import cells, contour, enumeration, many_laplace, mixtures, sandwich, sketch, statements
-from jaxacct.verify.losses import Loss
-from jaxacct.verify.routes import Direction
+from jaxacct.verify import cells, contour, statements
+from jaxacct.verify.contour import Loss
+from jaxacct.verify.verdict import Direction
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +151,7 @@ def test_finite_pairs_are_listed_by_fractions():
     for outcome in itertools.product(range(3), repeat=5):
         a, b = (np.prod([Fraction(side[i]) for i in outcome]) for side in (p, q))
         truth += max(mp.mpf(a.numerator) / a.denominator - mp.exp(1) * mp.mpf(b.numerator) / b.denominator, mp.mpf(0))
-    assert_contains(enumeration.delta([(law, 5)], arb(1), 1.0), truth)
+    assert_contains(cells.delta([(law, 5)], arb(1), 1.0), truth)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_finite_pairs_are_listed_by_fractions():
 def test_powers_in_windows_and_the_list_agree(mechanism, steps, epsilon):
     (law,) = statements.stated(mechanism, "remove")
     runs = [(law, steps)]
-    listed = enumeration.delta(runs, arb(epsilon), sketch.saddle(runs, epsilon))
-    windowed = sandwich.Composed(runs, epsilon, 0, cells.common(runs)).delta(arb(epsilon))
+    listed = cells.delta(runs, arb(epsilon), contour.sketched_saddle(runs, epsilon))
+    windowed = cells.Composed(runs, epsilon, 0, cells.common(runs)).delta(arb(epsilon))
     assert listed.overlaps(windowed)
     assert windowed.rad() < 1e-14 * windowed
 
@@ -176,7 +176,7 @@ def test_powers_in_windows_and_the_list_agree(mechanism, steps, epsilon):
 @pytest.mark.parametrize("epsilon", [-0.4, 0.0, 0.6])
 def test_laplace_in_closed_form(count, epsilon):
     (law,) = statements.stated(ja.Laplace(4.0), "remove")
-    closed = many_laplace.delta(law.laplace, count, arb(epsilon))
+    closed = statements.delta_of_many_laplace(law.laplace, count, arb(epsilon))
     if count == 1:
         assert closed.overlaps(law.single(arb(epsilon)))
     else:  # one run more, by its law: atoms, and Gauss's rule in float64 between them
@@ -187,16 +187,16 @@ def test_laplace_in_closed_form(count, epsilon):
         total = 0.0
         for low, high in itertools.pairwise(edges):
             y = (low + high) / 2 + (high - low) / 2 * nodes
-            found = [float(many_laplace.delta(law.laplace, count - 1, arb(epsilon - x))) for x in y]
+            found = [float(statements.delta_of_many_laplace(law.laplace, count - 1, arb(epsilon - x))) for x in y]
             total += float(np.sum(weights * (high - low) / 2 * np.exp((y - a) / 2) / 4 * found))
         for p, x in law.atoms:
-            total += float(p * many_laplace.delta(law.laplace, count - 1, arb(epsilon) - x))
+            total += float(p * statements.delta_of_many_laplace(law.laplace, count - 1, arb(epsilon) - x))
         assert abs(float(closed) - total) < 1e-12
 
 
 def test_the_contour_of_a_piece_is_that_of_the_normal_law():
     # A Gaussian as a piece with one exponent takes the route of quadrature and moved paths.
-    law = mixtures.mixtures("gaussian", arb(5), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1))
+    law = statements.mixtures("gaussian", arb(5), [(arb(1), arb(1))], [(arb(1), arb(0))], arb(1))
     for epsilon in (0.5, 3.0):
         by_piece = contour.line([(law, 30)], epsilon).delta(arb(epsilon))
         closed = Loss((), normal=arb(30) / 25).single(arb(epsilon))
@@ -210,7 +210,7 @@ def test_the_contour_of_laws_with_atoms(mechanism):
     direction = Direction([(law, 300)])
     line = contour.line(direction.runs, 20.0).delta(arb(20))
     if law.laplace is not None:
-        closed = many_laplace.delta(law.laplace, 300, arb(20))
+        closed = statements.delta_of_many_laplace(law.laplace, 300, arb(20))
         assert line.overlaps(closed)
     assert line.rad() < 1e-14 * line
 

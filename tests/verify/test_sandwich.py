@@ -7,7 +7,7 @@ from flint import arb, ctx
 
 import jaxacct as ja
 from jaxacct import verify
-from jaxacct.verify import cells, many_laplace, sandwich, statements
+from jaxacct.verify import cells, statements
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_one_run_lies_between(name):
     truth = law.single(arb(epsilon))
     widths = []
     for size in (100, 400):
-        found = sandwich.Composed([(law, 1)], epsilon, size).delta(arb(epsilon))
+        found = cells.Composed([(law, 1)], epsilon, size).delta(arb(epsilon))
         assert found.contains(truth)
         widths.append(float(found.rad() / truth))
     assert widths[1] < (widths[0] / 8 if name != "finite" else 1e-2)
@@ -47,8 +47,8 @@ def test_one_run_lies_between(name):
 def test_many_runs_lie_between(count):
     (law,) = statements.stated(ja.Laplace(4.0), "remove")
     epsilon = 0.2 if count < 10 else 50.0
-    truth = many_laplace.delta(law.laplace, count, arb(epsilon)) if count < 10 else None
-    found = [sandwich.Composed([(law, count)], epsilon, size).delta(arb(epsilon)) for size in (500, 4000)]
+    truth = statements.delta_of_many_laplace(law.laplace, count, arb(epsilon)) if count < 10 else None
+    found = [cells.Composed([(law, count)], epsilon, size).delta(arb(epsilon)) for size in (500, 4000)]
     assert found[0].contains(found[1])
     assert found[1].rad() < found[0].rad() / 10
     assert truth is None or found[1].contains(truth)

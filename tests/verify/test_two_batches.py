@@ -6,7 +6,7 @@ from flint import arb, ctx
 
 import jaxacct as ja
 from jaxacct import verify
-from jaxacct.verify import two_batches
+from jaxacct.verify import statements
 
 
 def by_quadrature(direction, noise, epsilon):
@@ -33,7 +33,7 @@ def by_quadrature(direction, noise, epsilon):
 def test_balls_hold_the_integral(direction, noise):
     with ctx.workprec(192):
         for epsilon in (0.0, 0.5, 2.0):
-            ball = two_batches.delta(direction, arb(noise), arb(epsilon))
+            ball = statements.delta_of_two_batches(direction, arb(noise), arb(epsilon))
             expected = by_quadrature(direction, noise, epsilon)
             assert ball.rad() < 1e-20
             assert abs(float(ball.mid()) - float(expected)) <= 1e-9 * float(expected) + 1e-15

@@ -6,8 +6,7 @@
 
 from jaxacct.train.clipping.adaptive import AdaptiveQuantile
 from jaxacct.train.clipping.ghost import Route, Routes
-from jaxacct.train.clipping.query import clip_and_sum, clipped_sum, routes
-from jaxacct.train.clipping.rules import Automatic, ClippingRule, Flat, PerLayer
+from jaxacct.train.clipping.query import Automatic, ClippingRule, Flat, PerLayer, clip_and_sum, clipped_sum, routes
 
 __all__ = [
     "AdaptiveQuantile",

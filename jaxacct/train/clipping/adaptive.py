@@ -16,7 +16,7 @@ from jaxacct.platforms import as_it_is
 from jaxacct.precision import in_float64
 from jaxacct.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
-from jaxacct.train.clipping.rules import MOST_CLIP_NORM, ClippingRule, check_finite_clip_norm, flat_factors
+from jaxacct.train.clipping.query import MOST_CLIP_NORM, ClippingRule, check_finite_clip_norm, flat_factors
 from jaxacct.train.noise import standard_normal
 
 COUNT_SENSITIVITY = 0.5

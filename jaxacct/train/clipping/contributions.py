@@ -40,7 +40,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float32, Float64, Int32
 
-from jaxacct.train.clipping.shards import WHOLE, by_shards, laid
+from jaxacct.train.clipping.rows import WHOLE, by_shards, laid
 
 LANES = 128
 """Sums left to float64: few enough to take no time, and enough to keep the halves wide."""

@@ -1,32 +1,29 @@
-"""Per-example gradients without forming most of them: "ghost" clipping, for a loss written in any way.
+"""Linear maps by a parameter, told by the operation that applies them, and written as products of matrices.
 
-The loss of one example is traced. A parameter that is used by linear maps alone
-(:mod:`jaxacct.train.clipping.uses`) needs no gradient of its own: a zero is added to each map's output for each
-example, and the loss's derivative by that zero is the cotangent b there. With the activation a that went in, both norm
-and sum follow, from one forward and one backward pass, which leave the map's own gradient out. Several uses of one
-parameter, and those of the steps of a loop, add up: the gradient is the sum over all their positions of a_t b_t^T, and
-one such sum has the norm and the bounds of any other. Steps that have copies of their own, as layers that a scan takes
-off stacked parameters, have such a sum each. All other parameters (biases, scales) get gradients for each
-example, as ``vmap`` forms them: right whatever the use is, and cheap where they are small.
-
-Source: Li et al. (2022), "Large language models can be strong differentially private learners", section 4, for the
-method; Bu et al. (2023), "Differentially private optimization on large model at small cost", for the sum without a
-second backward pass.
+Whatever library a model is written in, a dense layer is a ``dot_general`` of an activation and the kernel, a
+convolution a ``conv_general_dilated``, an embedding a ``gather`` of rows. Each gradient of one example is a sum over
+positions t of a_t b_t^T, where a_t is what the kernel is applied to there, and b_t the cotangent of what comes out.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import partial_eval
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float32, PyTree
 
+from jaxacct.jaxprs import scan_counts
 from jaxacct.train.clipping.contributions import (
+    HIGHEST,
     Contributions,
     Looked,
     Outer,
@@ -36,17 +33,614 @@ from jaxacct.train.clipping.contributions import (
     Tied,
     Together,
 )
-from jaxacct.train.clipping.layers import (
-    Dense,
-    Table,
-    looked_up,
-    matrix_contributions,
-    matrix_form,
-    matrix_shape,
-)
-from jaxacct.train.clipping.rows import apart, refuse
-from jaxacct.train.clipping.shards import WHOLE, side
-from jaxacct.train.clipping.uses import Path, Use, Uses
+from jaxacct.train.clipping.rows import WHOLE, apart, laid, refuse, run_alone, side
+
+Shape = tuple[int, ...]
+
+
+class Layer(Protocol):
+    """A linear map by one parameter, the weight, as a matrix: some of its axes are the rows, the others the columns."""
+
+    @property
+    def weight_shape(self) -> Shape:
+        """The weight's shape."""
+
+    @property
+    def rows(self) -> Shape:
+        """The weight's axes that make up the rows of the matrix, in that order."""
+
+    @property
+    def columns(self) -> Shape:
+        """The others."""
+
+    def positions(self, output: Shape) -> int:
+        """Returns how often the matrix is applied to one example that makes an output of this shape."""
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        """Returns a (batch, positions, rows) and b (batch, positions, columns), whose products add up to the gradient.
+
+        Of what went into the map, and the cotangent of what came out. A table has the numbers of rows in place of a.
+        """
+
+
+def matrix_shape(layer: Layer) -> tuple[int, int]:
+    """Returns the rows and columns of a layer's matrix."""
+    rows, columns = (math.prod(layer.weight_shape[axis] for axis in axes) for axes in (layer.rows, layer.columns))
+    return rows, columns
+
+
+def weight_shaped(layer: Layer, gradient: Array) -> Array:
+    """Returns a gradient by the layer's matrix in the weight's shape."""
+    order = (*layer.rows, *layer.columns)
+    spread = gradient.reshape(tuple(layer.weight_shape[axis] for axis in order))
+    return spread.transpose(tuple(int(axis) for axis in np.argsort(order)))
+
+
+@dataclass(frozen=True)
+class Dense:
+    """``dot_general`` without batch axes, the weight on either side.
+
+    Attributes:
+        weight_first: whether the weight is the left operand.
+        summed, weight_summed: axes that are summed over, of the activation and of the weight, in the same order.
+        weight_shape: the weight's.
+    """
+
+    weight_first: bool
+    summed: Shape
+    weight_summed: Shape
+    weight_shape: Shape
+
+    @property
+    def rows(self) -> Shape:
+        return self.weight_summed
+
+    @property
+    def columns(self) -> Shape:
+        return tuple(axis for axis in range(len(self.weight_shape)) if axis not in self.weight_summed)
+
+    def positions(self, output: Shape) -> int:
+        return math.prod(output) // matrix_shape(self)[1]
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        free = tuple(axis for axis in range(activation.ndim - 1) if axis not in self.summed)
+        order = (0, *(axis + 1 for axis in (*free, *self.summed)))
+        batch, (inside, outside) = len(activation), matrix_shape(self)
+        activation = activation.transpose(order).reshape(batch, -1, inside)
+        if self.weight_first:
+            cotangent = cotangent.reshape(batch, outside, -1).transpose(0, 2, 1)
+        return activation, cotangent.reshape(batch, -1, outside)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """``conv_general_dilated`` of one group whose right operand is the weight.
+
+    Attributes:
+        input_axes, weight_axes, output_axes: where the operands have batch, features and space: as JAX's
+            ``lhs_spec``, ``rhs_spec`` and ``out_spec``.
+        strides, padding, dilation: of each spatial axis; the dilation is the kernel's.
+        weight_shape: the weight's.
+        precision: of the products.
+    """
+
+    input_axes: Shape
+    weight_axes: Shape
+    output_axes: Shape
+    strides: Shape
+    padding: tuple[tuple[int, int], ...]
+    dilation: Shape
+    weight_shape: Shape
+    precision: Any
+
+    def applied(self, forward: Callable[[Array, Array], Array], image: Array, weight: Array) -> Array:
+        """Returns ``forward(image, weight)``, the convolution, whose derivative by the image is written out.
+
+        XLA's CPU compiler brings convolutions into the form that it has fast code for, but not those inside of a loop,
+        as those of microbatches and of many steps are. The derivative as JAX makes it has the kernel's two feature axes
+        exchanged, and is several times slower there; here the kernel itself is turned.
+        """
+        # The weight is kept: that of a scan's step is gone when the derivative is taken.
+        convolve = jax.custom_vjp(forward)
+        convolve.defvjp(
+            lambda image, weight: (forward(image, weight), weight),
+            lambda weight, cotangent: (self._backward(cotangent, image, weight), None),
+        )
+        return convolve(image, weight)
+
+    def _backward(self, cotangent: Array, image: Array, weight: Array) -> Array:
+        outputs, inputs, *space = self.weight_axes
+        reaches = [(weight.shape[axis] - 1) * by + 1 for axis, by in zip(space, self.dilation, strict=True)]
+        padding = [
+            (reach - 1 - first, image.shape[before] + first - (cotangent.shape[after] - 1) * stride - 1)
+            for reach, (first, _), before, after, stride in zip(
+                reaches, self.padding, self.input_axes[2:], self.output_axes[2:], self.strides, strict=True
+            )
+        ]
+        return jax.lax.conv_general_dilated(
+            cotangent, jnp.flip(weight.swapaxes(outputs, inputs), space), (1,) * len(space), padding,
+            lhs_dilation=self.strides, rhs_dilation=self.dilation, precision=self.precision,
+            preferred_element_type=image.dtype,
+            dimension_numbers=jax.lax.ConvDimensionNumbers(self.output_axes, self.weight_axes, self.input_axes),
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> Shape:
+        _, inputs, *space = self.weight_axes
+        return (*space, inputs)
+
+    @property
+    def columns(self) -> Shape:
+        return self.weight_axes[:1]
+
+    def positions(self, output: Shape) -> int:
+        return math.prod(output) // matrix_shape(self)[1]
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        images = activation.transpose(_channels_last(self.input_axes))
+        outputs = cotangent.transpose(_channels_last(self.output_axes))
+        return self._patches(images), outputs.reshape(len(outputs), -1, matrix_shape(self)[1])
+
+    def _patches(self, rows: Array) -> Array:
+        """Returns what the kernel sees (batch, positions, area), of rows (batch, images, *space, channels)."""
+        spatial = len(self.strides)
+        rows = jax.lax.pad(
+            rows, jnp.zeros((), rows.dtype), [(0, 0, 0)] * 2 + [(*ends, 0) for ends in self.padding] + [(0, 0, 0)]
+        )
+        for axis in range(spatial):
+            size, place = self.weight_shape[self.weight_axes[2 + axis]], 2 + 2 * axis
+            reach = (size - 1) * self.dilation[axis] + 1
+            count = (rows.shape[place] - reach) // self.strides[axis] + 1
+            # Slices, not a gather, which is slow on a CPU.
+            ends = [(self.dilation[axis] * tap, self.strides[axis] * (count - 1) + 1) for tap in range(size)]
+            cut = [
+                jax.lax.slice_in_dim(rows, first, first + length, self.strides[axis], place) for first, length in ends
+            ]
+            rows = jnp.stack(cut, axis=place + 1)
+        order = (0, 1, *range(2, 2 + 2 * spatial, 2), *range(3, 3 + 2 * spatial, 2), 2 + 2 * spatial)
+        area = math.prod(self.weight_shape) // self.weight_shape[self.weight_axes[0]]
+        return rows.transpose(order).reshape(len(rows), -1, area)
+
+
+@dataclass(frozen=True)
+class Table:
+    """``gather`` of whole rows of a matrix.
+
+    Attributes:
+        weight_shape: rows and width.
+        clipped: whether an index out of range means the nearest row, instead of none.
+    """
+
+    weight_shape: Shape
+    clipped: bool
+
+    @property
+    def rows(self) -> Shape:
+        return (0,)
+
+    @property
+    def columns(self) -> Shape:
+        return (1,)
+
+    def positions(self, output: Shape) -> int:
+        return math.prod(output) // self.weight_shape[1]
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        size, width = self.weight_shape
+        indices, gradients = (
+            part.reshape(len(part), -1, *last) for part, last in ((activation, ()), (cotangent, (width,)))
+        )
+        if indices.dtype.itemsize < 4:  # which may not hold the number of rows
+            indices = indices.astype(jnp.int32)
+        inside = jnp.clip(indices, 0, size - 1).astype(jnp.int32)
+        if not self.clipped:
+            gradients = jnp.where((indices == inside)[..., None], gradients, 0)
+        return inside, gradients
+
+
+def looked_up(indices: Array, gradients: Array, size: int) -> Looked:
+    """Returns the gradients of a table of ``size`` rows of which some were looked up, each example's rows merged.
+
+    (batch, positions) and (batch, positions, width), or with an axis of copies in front of both.
+    """
+    merge = _merge_rows
+    for _ in indices.shape[:-1]:
+        merge = jax.vmap(merge)
+    return Looked(*merge(indices, gradients.astype(jnp.float32)), size)
+
+
+def matrix_form(positions: int, inside: int, outside: int) -> type[Outer] | type[Stored] | type[Summed]:
+    """Returns in which form gradients of (inside, outside) are fastest, and take no more memory than is taken already.
+
+    A gradient is k n numbers and T k n multiplications; the inner products of its T positions are 2 T^2 numbers and
+    T^2 (k + n) multiplications, in float64. The gradient is the better choice where it is smaller than the inner
+    products, and the faster one where it is not much larger than the activations and cotangents, T (k + n) numbers.
+
+    Source: Bu et al. (2022), "Scalable and efficient training of large convolutional neural networks with differential
+    privacy", section 4.1, for the first of the two conditions.
+    """
+    if positions == 1:
+        return Outer
+    return Stored if inside * outside <= 2 * positions * max(positions, inside + outside) else Summed
+
+
+def matrix_contributions(
+    activations: Float32[Array, "*copies batch positions k"],
+    cotangents: Float32[Array, "*copies batch positions n"],
+    spec: PartitionSpec = WHOLE,
+) -> Contributions:
+    """Returns the gradients ``sum_t a_t b_t^T`` in the form that :func:`matrix_form` says, laid as ``spec`` says.
+
+    Those that are stored are transposed.
+    """
+    activations, cotangents = activations.astype(jnp.float32), cotangents.astype(jnp.float32)
+    *first, positions, inside = activations.shape
+    form = matrix_form(positions, inside, cotangents.shape[-1])
+    if form is Outer:
+        return Outer(activations[..., 0, :], cotangents[..., 0, :])
+    if form is Stored:
+        axis, batches = len(first), tuple(range(len(first)))
+        # The cotangents first: that order is twice as fast on a CPU.
+        numbers = (((axis,), (axis,)), (batches, batches))
+        product = jax.lax.dot_general(cotangents, activations, numbers, precision=HIGHEST)
+        turned = PartitionSpec(*reversed(spec))
+        return Stored(laid(product, PartitionSpec(*[None] * (axis - 1), *turned)), turned)
+    return Summed(activations, cotangents)
+
+
+def find_layer(primitive: str, params: dict[str, Any], shapes: list[Shape], place: int) -> Layer | None:
+    """Returns the map by the operand at ``place`` of an operation on ``shapes``, None where it is of no known kind."""
+    if primitive == "dot_general" and len(shapes) == 2:
+        summed, batched = params["dimension_numbers"]
+        if any(map(len, batched)):
+            return None
+        return Dense(place == 0, tuple(summed[1 - place]), tuple(summed[place]), shapes[place])
+    if primitive == "conv_general_dilated" and place == 1:
+        if params["feature_group_count"] != 1 or params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
+            return None
+        numbers = params["dimension_numbers"]
+        return Convolution(
+            input_axes=tuple(numbers.lhs_spec),
+            weight_axes=tuple(numbers.rhs_spec),
+            output_axes=tuple(numbers.out_spec),
+            strides=tuple(params["window_strides"]),
+            padding=tuple(tuple(ends) for ends in params["padding"]),
+            dilation=tuple(params["rhs_dilation"]),
+            weight_shape=shapes[1],
+            precision=params["precision"],
+        )
+    if primitive == "gather" and place == 0 and len(shapes[0]) == 2:
+        numbers, indices = params["dimension_numbers"], shapes[1]
+        whole_rows = (
+            tuple(numbers.collapsed_slice_dims) == (0,)
+            and tuple(numbers.start_index_map) == (0,)
+            and tuple(numbers.offset_dims) == (len(indices) - 1,)
+            and tuple(params["slice_sizes"]) == (1, shapes[0][1])
+            and not numbers.operand_batching_dims
+        )
+        return Table(shapes[0], params["mode"] == jax.lax.GatherScatterMode.CLIP) if whole_rows else None
+    return None
+
+
+def _channels_last(axes: Shape) -> Shape:
+    """Returns the order (batch, images, *space, channels) of an operand whose batch axis was put in front."""
+    images, channels, *space = (axis + 1 for axis in axes)
+    return (0, images, *space, channels)
+
+
+def _merge_rows(indices: Array, gradients: Array) -> tuple[Array, Array]:
+    """Returns each index once, with the sum of its gradients; places that are left over point at row 0 with zeros."""
+    positions = len(indices)
+    order = jnp.argsort(indices)
+    indices, gradients = indices[order], gradients[order]
+    group = jnp.cumsum(jnp.concatenate([jnp.zeros(1, jnp.int32), (jnp.diff(indices) != 0).astype(jnp.int32)]))
+    merged = jax.ops.segment_sum(gradients, group, num_segments=positions)
+    rows = jax.ops.segment_max(indices, group, num_segments=positions)
+    return jnp.maximum(rows, 0), merged
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a traced loss uses its parameters by linear maps: found once, and then evaluated with a zero added at each.
+#
+# A use is told by its path: the places of the operations on the way to it, from the outermost in. Those inside of
+# ``jit`` and ``remat`` are uses like others. A use inside of a ``scan`` is one use a step: what is added, and what went
+# into the map, get an axis of steps in front. A scan hands a parameter to all of its steps, which then share it, or
+# slices it along its first axis, so that each step has a copy of its own: row i of what the scan takes belongs to row i
+# of all that it stacks, whichever end it starts from. All other uses lose a parameter.
+# ----------------------------------------------------------------------------------------------------
+
+INLINED = ("jit", "pjit")
+"""Operations that only group others."""
+
+REMATERIALIZED = ("remat2", "checkpoint")
+
+MOVED = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
+"""Operations that keep an array's entries, where its size stays."""
+
+Path = tuple[int, ...]
+Move = tuple[Shape, Shape | None]
+"""The shape before, and the order of axes where it is a transposition."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter on its way to the map that uses it.
+
+    Attributes:
+        leaf: which one.
+        value: its entries; inside of scans that slice it, those of one copy.
+        moves: how they were moved about. To move each copy is to move all of them, with the axes of copies in front.
+        own, copies: which scans around, the outermost 0, slice it, and their lengths.
+    """
+
+    leaf: int
+    value: Array
+    moves: tuple[Move, ...] = ()
+    own: tuple[int, ...] = ()
+    copies: Shape = ()
+
+    def moved(self, step: core.JaxprEqn, value: Array) -> Weight:
+        """Returns the weight after an operation that keeps its entries, and gives ``value``."""
+        order, first = None, len(self.copies)
+        if step.primitive.name == "transpose":
+            order = (*range(first), *(first + axis for axis in step.params["permutation"]))
+        return replace(self, value=value, moves=(*self.moves, ((*self.copies, *self.value.shape), order)))
+
+    def sliced(self, value: Array, scan: int, length: int) -> Weight:
+        """Returns the weight in a step of that scan, whose copy is ``value``."""
+        return replace(self, value=value, own=(*self.own, scan), copies=(*self.copies, length))
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a parameter by a linear map.
+
+    Attributes:
+        leaf: which parameter.
+        layer: the map.
+        moves: what moved the parameter's entries before.
+        activation, output: shapes and dtypes of what goes into the map besides, and of what comes out, once.
+        steps: how often, for each ``scan`` around it, the outermost first.
+        own: which of ``steps`` have copies of their own; the others share them.
+    """
+
+    leaf: int
+    layer: Layer
+    moves: tuple[Move, ...]
+    activation: jax.ShapeDtypeStruct
+    output: jax.ShapeDtypeStruct
+    steps: Shape = ()
+    own: tuple[int, ...] = ()
+
+    @property
+    def copies(self) -> Shape:
+        """The parameter's axes of copies, once it was moved."""
+        return tuple(self.steps[scan] for scan in self.own)
+
+    @property
+    def shape(self) -> Shape:
+        """The parameter's."""
+        return self.moves[0][0] if self.moves else (*self.copies, *self.layer.weight_shape)
+
+    @property
+    def shift(self) -> Array:
+        """Zeros to add to what comes out."""
+        return jnp.zeros((*self.steps, *self.output.shape), self.output.dtype)
+
+    @property
+    def positions(self) -> int:
+        """How often the map is applied to one example, by each copy of the parameter."""
+        return math.prod(self.steps) // math.prod(self.copies) * self.layer.positions(self.output.shape)
+
+    @property
+    def sides(self) -> tuple[Any, Any]:
+        """What of the parameter are the rows and the columns of the map's matrix: the same for the same matrix."""
+        first = len(self.own)
+        rows, columns = ([first + axis for axis in axes] for axes in (self.layer.rows, self.layer.columns))
+        return self._origin(rows), self._origin(columns)
+
+    @property
+    def stack(self) -> Any:
+        """What of the parameter are the copies."""
+        return self._origin(range(len(self.own)))
+
+    def _origin(self, axes: Sequence[int]) -> Any:
+        """Returns which of the parameter's axes those of what was moved are; in other words where it was reshaped."""
+        found = list(range(len(self.shape)))
+        shapes = [*(shape for shape, _ in self.moves), (*self.copies, *self.layer.weight_shape)]
+        for (shape, order), result in zip(self.moves, shapes[1:], strict=True):
+            if order is not None:
+                found = [found[axis] for axis in order]
+            elif shape != result:  # the same only where all moves are
+                return self.moves, tuple(axes)
+        return tuple(found[axis] for axis in axes)
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        """Returns :meth:`Layer.factors` of all examples, whose positions are those of all steps together.
+
+        Where steps have copies of their own, an axis of all copies comes first.
+        """
+        folded = [
+            jnp.moveaxis(value, [1 + scan for scan in self.own], range(len(self.own))).reshape(-1, *shape.shape)
+            for value, shape in ((activation, self.activation), (cotangent, self.output))
+        ]
+        first = (*((math.prod(self.copies),) if self.own else ()), len(activation), self.positions)
+        return tuple(  # type: ignore[return-value]
+            part.reshape(*first, *part.shape[2:]) for part in self.layer.factors(*folded)
+        )
+
+    def restored(self, gradient: Array) -> Array:
+        """Returns a gradient by the map's matrix, or by that of each copy, in the parameter's own shape."""
+        shaped = functools.partial(weight_shaped, self.layer)
+        if self.own:
+            shaped = jax.vmap(shaped)
+        gradient = shaped(gradient).reshape(*self.copies, *self.layer.weight_shape)
+        for shape, order in reversed(self.moves):
+            if order is not None:
+                gradient = gradient.transpose(tuple(int(axis) for axis in np.argsort(order)))
+            gradient = gradient.reshape(shape)
+        return gradient
+
+
+class Uses:
+    """A loss without its dead code, and the uses that it makes of its first inputs.
+
+    Attributes:
+        found: by path, all uses by linear maps.
+        lost: by parameter, the first operation that uses it in another way.
+    """
+
+    def __init__(self, traced: core.ClosedJaxpr, parameters: int) -> None:
+        jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
+        self._traced, self._parameters = core.ClosedJaxpr(jaxpr, traced.consts), parameters
+        self.found: dict[Path, Use] = {}
+        self.lost: dict[int, str] = {}
+        avals: list[Any] = [atom.aval for atom in jaxpr.invars]
+        inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+        jax.eval_shape(lambda *values: self.evaluate(dict(enumerate(values[:parameters])), values, {}), *inputs)
+
+    def evaluate(
+        self, weights: dict[int, Array], inputs: Any, shifts: dict[Path, Array]
+    ) -> tuple[Array, dict[Path, Array]]:
+        """Returns the loss, with ``shifts`` added to what comes out of those uses, and what went into them.
+
+        ``weights`` are the parameters whose uses are looked for; all others are taken from ``inputs``.
+        """
+        given = [Weight(leaf, weights[leaf]) if leaf in weights else value for leaf, value in enumerate(inputs)]
+        (value,), seen = self._evaluate(self._traced.jaxpr, self._traced.consts, given, shifts, (), ())
+        (value,) = self._opened([value], "the loss itself")
+        return value, seen
+
+    def _evaluate(
+        self, jaxpr: core.Jaxpr, consts: Any, inputs: Any, shifts: dict[Path, Array], path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+        seen: dict[Path, Array] = {}
+        for place, step in enumerate(jaxpr.eqns):
+            given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
+            results, new = self._apply(jaxpr, step, given, shifts, (*path, place), steps)
+            values.update(zip(step.outvars, results, strict=True))
+            seen |= new
+        return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars], seen
+
+    def _apply(
+        self, jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        """Returns the results of one operation; what only moves a weight gives a weight."""
+        name = step.primitive.name
+        places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
+        if places and name in INLINED:
+            inner = step.params["jaxpr"]
+            return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
+        if places and name in REMATERIALIZED:
+            return self._rematerialized(step, given, shifts, path, steps)
+        if places and name == "scan":
+            return self._scanned(step, given, shifts, path, steps)
+        plain = [value.value if isinstance(value, Weight) else value for value in given]
+        results = run_alone(jaxpr, step, plain)
+        if len(places) == len(given) == 1 and keeps_entries(step):
+            return [given[0].moved(step, results[0])], {}
+        if len(places) == 1:
+            (place,) = places
+            layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
+            if layer is not None and results[0].size * math.prod(steps):  # what never runs has no positions
+                weight, activation, output = given[place], plain[1 - place], results[0]
+                inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
+                self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps, weight.own)
+                if path not in shifts:
+                    return [output], {}
+                if isinstance(layer, Convolution):
+                    output = layer.applied(functools.partial(_convolved, jaxpr, step), activation, weight.value)
+                return [output + shifts[path]], {path: activation}
+        self._opened(given, name)
+        return results, {}
+
+    def _rematerialized(
+        self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        inner = step.params["jaxpr"]
+
+        def body(plain: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
+            results, seen = self._evaluate(inner, (), _closed(given, plain), own, path, steps)
+            return self._opened(results, step.primitive.name), seen
+
+        options = {"prevent_cse": step.params["prevent_cse"], "policy": step.params["policy"]}
+        return jax.checkpoint(body, **options)(_plain(given), _below(shifts, path))
+
+    def _scanned(
+        self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+    ) -> tuple[list[Any], dict[Path, Array]]:
+        inner, length = step.params["jaxpr"], step.params["length"]
+        first, carried = scan_counts(step.params)
+        last = first + carried
+        fixed, start, stacks = given[:first], self._opened(given[first:last], "scan, as it is carried"), given[last:]
+
+        def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
+            own, slices = rows
+            parts = [
+                stack.sliced(part, len(steps), length) if isinstance(stack, Weight) else part
+                for stack, part in zip(stacks, slices, strict=True)
+            ]
+            inputs = [*fixed, *carry, *parts]
+            results, seen = self._evaluate(inner.jaxpr, inner.consts, inputs, own, path, (*steps, length))
+            results = self._opened(results, "scan")
+            return results[: last - first], (results[last - first :], seen)
+
+        rows = _below(shifts, path), [stack.value if isinstance(stack, Weight) else stack for stack in stacks]
+        options = {"length": length, "reverse": step.params["reverse"], "unroll": step.params["unroll"]}
+        carry, (stacked, seen) = jax.lax.scan(body, start, rows, **options)
+        return [*carry, *stacked], seen
+
+    def _opened(self, values: list[Any], name: str) -> list[Any]:
+        """Returns the values of what is used by an operation of that name, which loses weights among them."""
+        for value in values:
+            if isinstance(value, Weight):
+                self.lost.setdefault(value.leaf, name)
+        return [value.value if isinstance(value, Weight) else value for value in values]
+
+
+def keeps_entries(step: core.JaxprEqn) -> bool:
+    """Returns whether an operation on one array only moves its entries about, or changes their precision."""
+    before: Any = step.invars[0].aval
+    after: Any = step.outvars[0].aval
+    if step.primitive.name == "reshape" and step.params["dimensions"] is not None:  # it transposes as well
+        return False
+    return step.primitive.name in MOVED and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
+
+
+def _plain(given: list[Any]) -> list[Any]:
+    return [None if isinstance(value, Weight) else value for value in given]
+
+
+def _closed(given: list[Any], plain: list[Any]) -> list[Any]:
+    """Returns the weights among ``given``, and ``plain`` for all else."""
+    return [value if isinstance(value, Weight) else other for value, other in zip(given, plain, strict=True)]
+
+
+def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
+    return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
+
+
+def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Array) -> Array:
+    return run_alone(jaxpr, step, [image, kernel])[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Per-example gradients without forming most of them: "ghost" clipping, for a loss written in any way.
+#
+# The loss of one example is traced. A parameter that is used by linear maps alone (:mod:`jaxacct.train.clipping.ghost`)
+# needs no gradient of its own: a zero is added to each map's output for each example, and the loss's derivative by that
+# zero is the cotangent b there. With the activation a that went in, both norm and sum follow, from one forward and one
+# backward pass, which leave the map's own gradient out. Several uses of one parameter, and those of the steps of a
+# loop, add up: the gradient is the sum over all their positions of a_t b_t^T, and one such sum has the norm and the
+# bounds of any other. Steps that have copies of their own, as layers that a scan takes off stacked parameters, have
+# such a sum each. All other parameters (biases, scales) get gradients for each example, as ``vmap`` forms them: right
+# whatever the use is, and cheap where they are small.
+#
+# Source: Li et al. (2022), "Large language models can be strong differentially private learners", section 4, for the
+# method; Bu et al. (2023), "Differentially private optimization on large model at small cost", for the sum without a
+# second backward pass.
+# ----------------------------------------------------------------------------------------------------
 
 WHY: dict[type[Contributions], str] = {
     Outer: "an outer product",

@@ -15,9 +15,8 @@ import pathlib
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from jaxacct.train.datasets import adult, digits, idx
-from jaxacct.train.datasets.by_user import bounded_contributions, mean_over_examples, users_as_examples
-from jaxacct.train.datasets.dataset import Dataset
+from jaxacct.train.datasets import dataset, table
+from jaxacct.train.datasets.dataset import Dataset, bounded_contributions, mean_over_examples, users_as_examples
 
 __all__ = ["LOADERS", "Dataset", "bounded_contributions", "load", "mean_over_examples", "users_as_examples"]
 
@@ -25,11 +24,11 @@ Loader = tuple[Callable[[pathlib.Path, int | None], Dataset], str]
 """What reads a data set from a folder, with a number of examples to hold out; where to get its files, or ""."""
 
 LOADERS: dict[str, Loader] = {
-    "mnist": (partial(idx.load, "mnist", idx.MNIST_SOURCE), idx.MNIST_SOURCE),
-    "fashion-mnist": (partial(idx.load, "fashion-mnist", idx.FASHION_SOURCE), idx.FASHION_SOURCE),
-    "adult": (adult.load_libsvm, adult.LIBSVM_SOURCE),
-    "adult-uci": (adult.load_uci, adult.UCI_SOURCE),
-    "digits": (digits.load, ""),
+    "mnist": (partial(dataset.load_idx, "mnist", dataset.MNIST_SOURCE), dataset.MNIST_SOURCE),
+    "fashion-mnist": (partial(dataset.load_idx, "fashion-mnist", dataset.FASHION_SOURCE), dataset.FASHION_SOURCE),
+    "adult": (table.load_libsvm, table.LIBSVM_SOURCE),
+    "adult-uci": (table.load_uci, table.UCI_SOURCE),
+    "digits": (dataset.load_digits, ""),
 }
 """The data sets by name."""
 

@@ -13,15 +13,21 @@ sampler                        a batch                                          
 :class:`.Correlated` joins the last two to a strategy of correlated noise.
 """
 
-from jaxacct.train.sampling.allocation import RandomAllocationSampler
-from jaxacct.train.sampling.correlated import Correlated
-from jaxacct.train.sampling.cyclic import CyclicPoissonSampler
-from jaxacct.train.sampling.overflow import log_binomial_tail, log_overflow_bound
-from jaxacct.train.sampling.packing import Batch, pack
-from jaxacct.train.sampling.poisson import ALLOWANCE, PoissonSampler, present_of
-from jaxacct.train.sampling.sampler import Sampler, Separating, runs_of
-from jaxacct.train.sampling.truncated import TruncatedPoissonSampler
-from jaxacct.train.sampling.without_replacement import WithoutReplacementSampler
+from jaxacct.train.sampling.correlated import Correlated, CyclicPoissonSampler, RandomAllocationSampler
+from jaxacct.train.sampling.sampler import (
+    ALLOWANCE,
+    Batch,
+    PoissonSampler,
+    Sampler,
+    Separating,
+    TruncatedPoissonSampler,
+    WithoutReplacementSampler,
+    log_binomial_tail,
+    log_overflow_bound,
+    pack,
+    present_of,
+    runs_of,
+)
 
 __all__ = [
     "ALLOWANCE",

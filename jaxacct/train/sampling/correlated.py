@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike, Int32
 
-from jaxacct.mechanisms import MatrixMechanism, Mechanism
+from jaxacct import validation
+from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.strategies import Strategy
-from jaxacct.strategies.participation import Participation
-from jaxacct.train.sampling.packing import Batch
-from jaxacct.train.sampling.sampler import Sampler, Separating
+from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Strategy, identity
+from jaxacct.strategies.strategy import Participation
+from jaxacct.train.sampling.sampler import (
+    ALLOWANCE,
+    MOST_BINS,
+    Batch,
+    Sampler,
+    Separating,
+    check_num_examples,
+    coins,
+    cut_cost,
+    drawn_rate,
+    least_capacity,
+    log_overflow_bound,
+    modulo,
+    pack,
+    places,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,3 +129,270 @@ def separating(sampler: Sampler) -> Separating:
 def drawn_by(sampler: Sampler) -> Sampler:
     """Returns what draws the batches, whatever noise they get."""
     return sampler.batches if isinstance(sampler, Correlated) else sampler
+
+
+# ----------------------------------------------------------------------------------------------------
+# Cyclic Poisson sampling: groups of examples take turns, and a step samples from its group.
+#
+# Two participations of an example are a multiple of the number of groups apart, so that noise correlated over at most
+# as many steps leaves them apart, and amplified (:class:`.MatrixMechanism`). At rate 1 a group's turn is all of it:
+# examples in one order, a single pass or several.
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CyclicPoissonSampler:
+    """Draws step t's batch from group t mod ``groups``, by a coin of each of its examples.
+
+    Attributes:
+        num_examples: size of the data set; taken as public.
+        groups: b, from 1 to 2**16: as many as bands of the strategy, which is what correlation asks for, and no more,
+            which amplifies less.
+        sampling_rate: probability of an example of the group to be in the batch, in (0, 1]; what is really drawn, as
+            for :class:`.PoissonSampler`. For batches of B examples of m it is b B / m.
+        capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
+        equal_groups: whether example i is of group i mod b: its place's, so that neighbours are those of "replace".
+            Else each example's group is drawn by itself, once for the whole run.
+
+    Formal guarantee: a cycle of b steps is one run of :meth:`mechanism`, with independent noise, and steps in a row are
+    those of :class:`.strategies.CyclicPoisson`, except with the probability that :meth:`overflow_delta` pays for. The
+    size of a batch is Binomial(m, rate / b), over the draw of the groups as well, and no more likely to be large where
+    groups are equal. A cycle that is left early costs a whole one.
+
+    Raises ValueError where a field is out of range, or the capacity is below the expected batch size.
+
+    >>> sampler = CyclicPoissonSampler(num_examples=1000, groups=4, sampling_rate=0.5, capacity=200)
+    >>> sampler.expected_batch_size, sampler.participation(100, bands=4).cycles
+    (125.0, 25)
+    >>> batches = [sampler.sample(jax.random.key(0), step) for step in (0, 1)]
+    >>> bool(jnp.isin(batches[0][0][batches[0][1]], batches[1][0][batches[1][1]]).any())
+    False
+    """
+
+    num_examples: int
+    groups: int
+    sampling_rate: float
+    capacity: int
+    equal_groups: bool = False
+
+    def __post_init__(self) -> None:
+        check_num_examples(self.num_examples)
+        validation.check_whole(self.groups, "groups", 1, MOST_BINS, "the number of groups")
+        object.__setattr__(self, "sampling_rate", drawn_rate(self.sampling_rate))
+        size, rate = self._trials
+        if self.capacity < min((size + 1) * rate + 1, size + 1):
+            raise ValueError(
+                f"capacity = {self.capacity} is not above the expected batch size, {self.expected_batch_size:.1f}: "
+                "batches would be cut all the time. Use CyclicPoissonSampler.for_budget."
+            )
+
+    @classmethod
+    def for_budget(
+        cls,
+        num_examples: int,
+        groups: int,
+        sampling_rate: float,
+        *,
+        epsilon: float,
+        delta: float,
+        steps: int,
+        equal_groups: bool = False,
+        allowance: float = ALLOWANCE,
+    ) -> Self:
+        """Returns the sampler of least capacity whose overflows cost at most ``allowance * delta``.
+
+        Arguments are those of :meth:`.PoissonSampler.for_budget`, the rate being within a group.
+
+        >>> sampler = CyclicPoissonSampler.for_budget(60_000, 16, 0.16, epsilon=3.0, delta=1e-5, steps=2000)
+        >>> sampler.capacity, sampler.overflow_delta(steps=2000, epsilon=3.0) < 1e-8
+        (795, True)
+        """
+        ideal = cls(num_examples, groups, sampling_rate, num_examples + 1, equal_groups)
+        capacity = least_capacity(*ideal._trials, epsilon=epsilon, delta=delta, steps=steps, allowance=allowance)
+        return cls(num_examples, groups, ideal.sampling_rate, capacity, equal_groups)
+
+    @property
+    def _trials(self) -> tuple[int, float]:
+        """How many examples are in a batch with which probability; groups by 64 bits, whose bias is rounded away."""
+        if self.equal_groups:
+            return -(-self.num_examples // self.groups), self.sampling_rate
+        return self.num_examples, min(math.nextafter(self.sampling_rate / self.groups * (1 + 2.0**-40), 1.0), 1.0)
+
+    @property
+    def relation(self) -> Relation:
+        """That of one example replaced for equal groups, else of one added or removed."""
+        return "replace" if self.equal_groups else "add_or_remove"
+
+    @property
+    def steps_per_run(self) -> int:
+        """``groups``."""
+        return self.groups
+
+    @property
+    def expected_batch_size(self) -> float:
+        """``num_examples * sampling_rate / groups``: what the noisy sum is divided by."""
+        return self.num_examples * self.sampling_rate / self.groups
+
+    def overflow_delta(self, steps: int, epsilon: float) -> float:
+        """Returns what cut batches add to delta over ``steps`` steps: see :mod:`.sampling.poisson`."""
+        return cut_cost(log_overflow_bound(*self._trials, self.capacity), steps, epsilon)
+
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
+        """Returns the mechanism of a cycle of noisy sums, with noise that is independent."""
+        cycle = CyclicPoisson(self.groups, self.groups, self.sampling_rate, self.equal_groups)
+        return MatrixMechanism(identity(), noise_multiplier, cycle).cycle
+
+    def participation(self, steps: int, bands: int) -> Participation:
+        """Returns turns, in whole cycles; at rate 1, where more bands than groups leave nothing to amplify, epochs."""
+        cycles = -(-steps // self.groups)
+        if self.sampling_rate == 1 and bands > self.groups:
+            return FixedEpochs(self.groups, cycles)
+        return CyclicPoisson(cycles * self.groups, self.groups, self.sampling_rate, self.equal_groups)
+
+    def group_of_each(self, key: jax.Array) -> Int32[Array, " num_examples"]:
+        """Returns the group of each example, for the key of the run: the same at every step."""
+        if self.equal_groups:
+            return jnp.arange(self.num_examples, dtype=jnp.int32) % self.groups
+        return places(jax.random.split(key)[0], self.num_examples, self.groups)
+
+    def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
+        """Returns the batch of a step: indices in rising order, and which of the rows are real."""
+        step = jnp.asarray(step, jnp.int32)
+        drawn = coins(jax.random.fold_in(jax.random.split(key)[1], step), self.num_examples, self.sampling_rate)
+        return pack(drawn & (self.group_of_each(key) == step % self.groups), self.capacity)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Random allocation, or balls-in-bins: in every epoch each example goes to k batches, independently of the others.
+#
+# Every example is used equally often in an epoch, as with shuffled data. Unlike a shuffle's, batches have random sizes,
+# and an example's place tells nothing of another's: so a bound as good as Poisson sampling's, or better, is known.
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RandomAllocationSampler:
+    """Draws, for every epoch anew, ``participations`` of ``batches`` batches for each example.
+
+    Attributes:
+        num_examples: size of the data set; taken as public.
+        batches: batches, and steps, of an epoch, from 1 to 2**16.
+        capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
+        participations: k, batches of an epoch that an example is in, all different; from 1 to ``batches``. k epochs of
+            ``batches / k`` cost a little more privacy, and use each example once in each.
+
+    Formal guarantee: steps ``batches * e`` to ``batches * (e + 1) - 1`` are one run of :meth:`mechanism`, except with
+    the probability that :meth:`overflow_delta` pays for. An epoch that is left early costs a whole one.
+
+    Raises ValueError where a field is out of range, or the capacity is below the expected batch size.
+
+    >>> sampler = RandomAllocationSampler(num_examples=1000, batches=10, capacity=200)
+    >>> sum(int(sampler.sample(jax.random.key(0), step)[1].sum()) for step in range(10))
+    1000
+    """
+
+    num_examples: int
+    batches: int
+    capacity: int
+    participations: int = 1
+
+    relation: ClassVar[Relation] = "add_or_remove"
+
+    def __post_init__(self) -> None:
+        check_num_examples(self.num_examples)
+        validation.check_whole(self.batches, "batches", 1, MOST_BINS, "the batches of an epoch")
+        validation.check_whole(self.participations, "participations", 1, self.batches, "the batches of an example")
+        if self.capacity < min((self.num_examples + 1) * self._rate + 1, self.num_examples + 1):
+            raise ValueError(
+                f"capacity = {self.capacity} is not above the expected batch size, "
+                f"{self.expected_batch_size:.1f}: batches would be cut all the time. Use "
+                "RandomAllocationSampler.for_budget."
+            )
+
+    @classmethod
+    def for_budget(
+        cls,
+        num_examples: int,
+        batches: int,
+        *,
+        epsilon: float,
+        delta: float,
+        steps: int,
+        allowance: float = ALLOWANCE,
+        participations: int = 1,
+    ) -> RandomAllocationSampler:
+        """Returns the sampler of least capacity whose overflows cost at most ``allowance * delta``.
+
+        Arguments are those of :meth:`.PoissonSampler.for_budget`, with the number of batches for the sampling rate, and
+        the participations.
+
+        >>> sampler = RandomAllocationSampler.for_budget(60_000, 100, epsilon=3.0, delta=1e-5, steps=2000)
+        >>> sampler.capacity, sampler.overflow_delta(steps=2000, epsilon=3.0) < 1.1e-8
+        (795, True)
+        """
+        rate = cls(num_examples, batches, num_examples + 1, participations)._rate
+        capacity = least_capacity(num_examples, rate, epsilon=epsilon, delta=delta, steps=steps, allowance=allowance)
+        return cls(num_examples, batches, capacity, participations)
+
+    @property
+    def _rate(self) -> float:
+        return self.participations / self.batches
+
+    @property
+    def steps_per_run(self) -> int:
+        """``batches``."""
+        return self.batches
+
+    @property
+    def expected_batch_size(self) -> float:
+        """``num_examples * participations / batches``: what the noisy sum is divided by."""
+        return self.num_examples * self.participations / self.batches
+
+    def overflow_delta(self, steps: int, epsilon: float) -> float:
+        """Returns what cut batches, and the finite number of random bits, add to delta over ``steps`` steps.
+
+        For cut batches see :mod:`.sampling.poisson`: in one step the size is Binomial(n, k/t). Each of k times 64 bits,
+        modulo t at most, are within t/2^64 of uniform in total variation; the one example at issue counts, the others'
+        places may follow any law, for the dominating pair holds given them.
+        """
+        cut = cut_cost(log_overflow_bound(self.num_examples, self._rate, self.capacity), steps, epsilon)
+        uneven = math.log(self.batches * self.participations) - 64 * math.log(2)
+        return min(cut + cut_cost(uneven, steps, epsilon), 1.0)
+
+    def mechanism(self, noise_multiplier: float) -> RandomAllocation:
+        """Returns the mechanism of an epoch of noisy sums.
+
+        >>> RandomAllocationSampler(num_examples=10, batches=2, capacity=11).mechanism(2.0)
+        RandomAllocation(noise_multiplier=2.0, batches=2, points=512, participations=1)
+        """
+        return RandomAllocation(noise_multiplier, self.batches, participations=self.participations)
+
+    def participation(self, steps: int, bands: int) -> MinSeparation:
+        """Returns what correlated noise is accounted by: k times an epoch; the allocation amplifies nothing."""
+        most = self.participations * -(-steps // self.batches)
+        return MinSeparation(steps, steps if most == 1 else 1, min(most, steps))
+
+    def places(self, key: jax.Array, epoch: ArrayLike) -> Int32[Array, "*k num_examples"]:
+        """Returns the batch, from 0 to ``batches - 1``, that each example goes to in an epoch.
+
+        Of the shape (num_examples,), or (k, num_examples) for k > 1 participations: Floyd's draw of k out of t, in
+        which the i-th is one of the first t - k + i places, or the last of these where it has been drawn before.
+        """
+        k, n = self.participations, self.num_examples
+        key = jax.random.fold_in(key, epoch)
+        if k == 1:
+            return places(key, n, self.batches)
+        words = jax.random.bits(key, (2 * k, n), jnp.uint32)
+
+        def draw(drawn: Array, i: Array) -> tuple[Array, None]:
+            last = self.batches - k + i
+            place = modulo(jax.lax.dynamic_slice_in_dim(words, 2 * i, 2), (last + 1).astype(jnp.uint32))
+            return drawn.at[i].set(jnp.where(jnp.any(drawn == place[None], axis=0), last, place)), None
+
+        return jax.lax.scan(draw, jnp.full((k, n), -1, jnp.int32), jnp.arange(k, dtype=jnp.int32))[0]
+
+    def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
+        """Returns the batch of a step: indices in rising order, and which of the rows are real."""
+        epoch, batch = jnp.divmod(jnp.asarray(step, jnp.int32), self.batches)
+        drawn = self.places(key, epoch).reshape(self.participations, -1)
+        return pack(jnp.any(drawn == batch, axis=0), self.capacity)
