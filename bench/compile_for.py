@@ -9,8 +9,8 @@ lowered with x64 off and compiled in a process of its own, which is stopped when
 - operations of the program before and after it was optimized, a function's at each place that calls it: the compiler
   has no functions;
 - operations after it that compute with float64: the chip has none, and XLA's own is of no use to a bound. Those that
-  read arguments and write results do so exactly, by powers of two (:mod:`jaxacct.float_pairs.wide`). None may be
-  a transform or complex;
+  read arguments and write results do so exactly, by powers of two (:mod:`jaxacct.numerics.float_pairs.wide`). None may
+  be a transform or complex;
 - memory of temporaries, and the compiler's own estimates of cycles, of one trip of each loop.
 """
 

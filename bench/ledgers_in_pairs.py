@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxacct as ja
-from jaxacct.float_pairs.interpret import as_pairs
+from jaxacct.numerics.float_pairs.interpret import as_pairs
 
 ORDERS = (1.5, 2.0, 8.0, 64.0)
 RANGES = {

@@ -36,9 +36,9 @@ from rich.console import Console
 
 import jaxacct as ja
 from bench import report
-from jaxacct.arithmetic import in_pairs
-from jaxacct.elementary import FAST
-from jaxacct.float_pairs.interpret import as_pairs
+from jaxacct.numerics.arithmetic import in_pairs
+from jaxacct.numerics.elementary import FAST
+from jaxacct.numerics.float_pairs.interpret import as_pairs
 
 TRUTHS = Path(__file__).parents[1] / "tests" / "data" / "delta_truth.json"
 

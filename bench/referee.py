@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import jaxacct as ja
-from jaxacct import strict_json, verify
+from jaxacct import json_files, verify
 
 MOVED = 1e-8
 
@@ -194,7 +194,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     done = len(arguments.out.read_text().splitlines()) if arguments.out and arguments.out.exists() else 0
     for index in range(done, arguments.count):
-        line = strict_json.dumps(judged(index))
+        line = json_files.dumps(judged(index))
         if arguments.out is None:
             print(line, flush=True)
         else:

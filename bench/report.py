@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxacct import strict_json
+from jaxacct import json_files
 
 
 def arguments_of(description: str | None, *, peers: bool = False) -> argparse.ArgumentParser:
@@ -59,7 +59,7 @@ def write(path: Path | None, numbers: dict[str, Any], peers: dict[str, str] | No
     }
     if path is not None:
         plain = json.loads(json.dumps(head | numbers, default=float))
-        path.write_text(strict_json.dumps(plain, indent=1) + "\n")
+        path.write_text(json_files.dumps(plain, indent=1) + "\n")
     return head | numbers
 
 

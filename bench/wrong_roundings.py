@@ -3,9 +3,9 @@
 Run: taskset -c 1 python -m bench.wrong_roundings --seeds 3
 
 A certificate is traced for pairs, and its program is run in float64, operation by operation, each result off by the
-whole of what :data:`jaxacct.arithmetic.PAIR` allows, to a side that a hash of its bits chooses. What pairs keep exact
-is left as it is: whole numbers, powers of two, sums with 0. Pairs themselves are far better: a bracket that misses
-rests on more than they promise. Sums are off by what pairs promise of theirs, of the sum of sizes. The truth is
+whole of what :data:`jaxacct.numerics.arithmetic.PAIR` allows, to a side that a hash of its bits chooses. What pairs
+keep exact is left as it is: whole numbers, powers of two, sums with 0. Pairs themselves are far better: a bracket that
+misses rests on more than they promise. Sums are off by what pairs promise of theirs, of the sum of sizes. The truth is
 float64's own bracket.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 import jaxacct as ja
-from jaxacct.arithmetic import PAIR, in_pairs
+from jaxacct.numerics.arithmetic import PAIR, in_pairs
 
 UNITS = {"exp": 4, "expm1": 8, "log": 4, "sin": 4, "cos": 4, "tanh": 8, "erf": 6, "atan2": 8, "logistic": 8, "sinh": 8}
 """What functions may be off by, relatively; of others see :func:`_error`."""

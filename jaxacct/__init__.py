@@ -53,7 +53,7 @@ if _typing.TYPE_CHECKING:
         ZeroConcentratedDP,
     )
     from jaxacct.mechanisms.group import group
-    from jaxacct.pytrees import register_dataclass
+    from jaxacct.numerics.pytrees import register_dataclass
 
 if _typing.TYPE_CHECKING:
     from jaxacct import (
@@ -150,7 +150,7 @@ __all__ = [
 
 
 _HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsilon": "certified",
-          "register_dataclass": "pytrees"}  # fmt: skip
+          "register_dataclass": "numerics.pytrees"}  # fmt: skip
 """Where names come from that are neither mechanisms nor submodules."""
 
 _NAMES = frozenset(__all__)
@@ -178,4 +178,4 @@ def __dir__() -> list[str]:
 
 if "jax" in _sys.modules:
     # What tells JAX's traces apart has to be known before one begins: else its program would be compiled twice.
-    _importlib.import_module("jaxacct.arithmetic")
+    _importlib.import_module("jaxacct.numerics.arithmetic")

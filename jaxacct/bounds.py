@@ -11,11 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.outward import rounded_down, rounded_up
-from jaxacct.platforms import OUTWARD, lowered, raised
-from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.platforms import OUTWARD, lowered, raised
+from jaxacct.numerics.precision import (
+    TINY,
+    as_float64,
+    in_float64,
+    in_float64_by_programs,
+    is_concrete,
+    outside,
+    rounded_down,
+    rounded_up,
+    scope,
+)
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 @register_dataclass

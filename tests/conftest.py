@@ -37,10 +37,9 @@ sys.dont_write_bytecode = False
 # Tests exchange parts of the library, which a program kept from before would not show.
 os.environ["JAXACCT_CACHE"] = "off"
 # Each pytest worker has one core; XLA's own threads would only fight over it. And most of a cold suite is compilation:
-# all of it is done fast (jaxacct.elementary.FAST), in a third of the time, and in one piece, for no core is idle that
-# could take another. What only code that is compiled well could show, .ci/run asks in a second, short run without these
-# flags.
-# XLA ends a process for a flag that it does not know.
+# all of it is done fast (jaxacct.numerics.elementary.FAST), in a third of the time, and in one piece, for no core is
+# idle that could take another. What only code that is compiled well could show, .ci/run asks in a second, short run
+# without these flags. XLA ends a process for a flag that it does not know.
 EMITTERS = "" if importlib.metadata.version("jaxlib") >= "0.11" else "--xla_cpu_use_fusion_emitters=false "
 os.environ.setdefault(
     "XLA_FLAGS",
@@ -70,7 +69,7 @@ def compiled_well() -> Iterator[None]:
     """With ``JAXACCT_TESTS=well`` eager calls are compiled as JAX compiles by default, as all is that users trace."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("JAXACCT_TESTS") == "well":
-            patch.setattr("jaxacct.programs.knows_fast", lambda: False)
+            patch.setattr("jaxacct.numerics.programs.knows_fast", lambda: False)
         yield
 
 
@@ -109,7 +108,7 @@ def let_go_of_programs() -> Iterator[None]:
     if len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
         import jax
 
-        from jaxacct import programs
+        from jaxacct.numerics import programs
 
         programs.forget()
         jax.clear_caches()

@@ -14,7 +14,7 @@ from jax.extend.core import jaxprs_in_params
 from platform_calls import NUMBER, Call, groups
 
 import jaxacct as ja
-from jaxacct.precision import as_float64, within_scope
+from jaxacct.numerics.precision import as_float64, within_scope
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "accelerators.md"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxacct import by_work
+from jaxacct.numerics import by_work
 
 RANDOM = np.random.default_rng(0)
 

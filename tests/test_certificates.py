@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct import certificates, specs, strict_json
+from jaxacct import certificates, json_files, specs
 from jaxacct.certificates import certificate
 from jaxacct.certificates.certificate import text_of
 from jaxacct.cli import main
@@ -125,7 +125,7 @@ def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
 def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
     monkeypatch.setattr(certificate, "followed", remembered(certificate.followed))
-    monkeypatch.setattr(certificate, "judged", lambda spec, bracket: judge(strict_json.dumps([spec.given, bracket])))
+    monkeypatch.setattr(certificate, "judged", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
     judge = functools.cache(lambda text: certificate.judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
     file, refuted = tmp_path / "certificate.json", 0
     for path in leaves({key: value for key, value in made.items() if key != "seal"}):
@@ -205,7 +205,7 @@ def remembered(function):
     known = {}
 
     def call(given):
-        key = strict_json.dumps(given)
+        key = json_files.dumps(given)
         if key not in known:
             known[key] = function(given)
         return copy.deepcopy(known[key])

@@ -8,7 +8,7 @@ import pytest
 from command_line import EPSILON, TRUTH, answer, runner
 
 import jaxacct as ja
-from jaxacct import progress
+from jaxacct import processes
 from jaxacct.cli import main
 from jaxacct.cli.arguments import Run, why
 
@@ -77,8 +77,8 @@ def test_an_infinite_bound_says_why(jaxacct):
 
 def test_a_log_gets_a_line_now_and_then(capsys, monkeypatch):
     times = itertools.count(0.0, 4.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
-    with progress.progress("epsilon", 1000, done=100) as show:
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(times))
+    with processes.progress("epsilon", 1000, done=100) as show:
         for done in range(200, 1001, 100):
             show(done, "accuracy 0.9")
     first, *rest = capsys.readouterr().err.splitlines()

@@ -12,7 +12,7 @@ from thorough import draws
 from jaxacct.dominating_pairs import subsampled_gaussian
 from jaxacct.dominating_pairs.pair import exp_remainder
 from jaxacct.dominating_pairs.subsampled_gaussian import QUADRATURE_NODES, log_moment_of_ratio
-from jaxacct.precision import in_float64
+from jaxacct.numerics.precision import in_float64
 from jaxacct.rdp import ALLOWANCE
 
 TOLERANCE = 1e-12

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct import elementary
-from jaxacct.elementary import ASSUMED, OPERATIONS, UnsoundBackendError, failures
+from jaxacct.numerics import elementary
+from jaxacct.numerics.elementary import ASSUMED, OPERATIONS, UnsoundBackendError, failures
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.plot import explorer
-from jaxacct.rates import steps_of
+from jaxacct.validation import steps_of
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "explore.html"
 

@@ -9,8 +9,9 @@ import pytest
 from test_ledger_counts import EXAMPLES, LEDGERS, assert_identical, charged
 
 import jaxacct as ja
-from jaxacct import filters, rounded_sum
-from jaxacct.precision import exact_float64
+from jaxacct import filters
+from jaxacct.numerics import rounded_sum
+from jaxacct.numerics.precision import exact_float64
 
 FREE = {"pure": (0.0, -0.0, np.float32(0), 0), "noisy": (math.inf, np.float32(np.inf))}
 TINY = {

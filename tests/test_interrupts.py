@@ -27,7 +27,7 @@ from jaxacct.__main__ import console
 console()
 """
 
-MOMENTS = ("argparse", "jax", "jaxacct.question")
+MOMENTS = ("argparse", "jax", "jaxacct.composition")
 """Modules at whose import the signal comes."""
 
 

@@ -10,24 +10,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
-    *("pytrees", "jaxprs", "arithmetic", "float_pairs", "later", "platforms", "elementary", "programs"),
-    *(
-        "rates",
-        "outward",
-        "progress",
-        "processes",
-        "precision",
-        "validation",
-        "strict_json",
-        "whole_file",
-        "by_work",
-        "batching",
-        "bounds",
-    ),
-    *("rounded_sum", "binomial"),
-    *("selection", "strategies", "dominating_pairs", "mechanisms", "composition", "question", "convert"),
-    *("prv", "saddlepoint", "rdp", "searches", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
-    *("calibrate", "factorize", "ledger", "renyi_ledger", "menus", "filters", "odometers", "policies"),
+    *("processes", "numerics", "validation", "rounded_sum", "json_files", "bounds", "selection", "strategies"),
+    *("dominating_pairs", "mechanisms", "composition", "convert"),
+    *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
+    *("calibrate", "factorize", "ledger", "menus", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "sweep", "plot", "verify", "specs", "certificates", "cli", "__main__"),
 )
 """Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
@@ -125,7 +111,7 @@ def test_only_what_draws_imports_the_plots():
     assert users - {"plot", "__init__.py"} == {"cli"}
 
 
-BORDER = ("arithmetic", "platforms", "precision", "float_pairs")
+BORDER = ("numerics",)
 """Rooms that decide which arithmetic a program is made of, or are one."""
 
 

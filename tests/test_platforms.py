@@ -11,13 +11,13 @@ from test_accelerators_page import operations
 from thorough import THOROUGH, cases
 
 import jaxacct as ja
-from jaxacct.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, roundoff
-from jaxacct.batching import one_by_one
 from jaxacct.dominating_pairs.pair import exp_remainder
-from jaxacct.float_pairs import checked
-from jaxacct.float_pairs.interpret import as_pairs
-from jaxacct.platforms import by_pairs, by_platform, lowered, outward, raised
-from jaxacct.precision import as_float64, in_float64
+from jaxacct.numerics.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, roundoff
+from jaxacct.numerics.by_work import one_by_one
+from jaxacct.numerics.float_pairs import checked
+from jaxacct.numerics.float_pairs.interpret import as_pairs
+from jaxacct.numerics.platforms import by_pairs, by_platform, lowered, outward, raised
+from jaxacct.numerics.precision import as_float64, in_float64
 
 FLOAT64_FUNCTION = re.compile(r"stablehlo\.(exponential|log|fft|divide|sqrt|reduce)\b.*f64")
 
@@ -87,7 +87,7 @@ def test_pairs_asked_for_by_name_bracket_the_truth():
 
 
 def test_numbers_on_a_tpu_are_worked_off_in_pairs(monkeypatch):
-    monkeypatch.setattr("jaxacct.platforms.platform", lambda: "tpu")
+    monkeypatch.setattr("jaxacct.numerics.platforms.platform", lambda: "tpu")
     assert ja.delta(ja.Gaussian(2.0), 1, 1.0) == ja.delta(ja.Gaussian(2.0), 1, 1.0, arithmetic="pair")
 
 
@@ -215,7 +215,7 @@ def test_numbers_on_a_tpus_host_are_left_to_its_cpu(monkeypatch):
     def default_device():
         return jax.config.jax_default_device
 
-    monkeypatch.setattr("jaxacct.precision.platform", lambda: "cpu" if default_device() else "tpu")
+    monkeypatch.setattr("jaxacct.numerics.precision.platform", lambda: "cpu" if default_device() else "tpu")
     kinds = in_float64(lambda value: (default_device().platform, type(value)))(jax.device_put(1.0, jax.devices()[0]))
     assert kinds == ("cpu", np.ndarray)  # an array that is bound to a device would be computed there
     assert ja.convert.pure_to_zcdp(1.0) == expected

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.arithmetic import float64_elsewhere
+from jaxacct.numerics.arithmetic import float64_elsewhere
 
 TABLE = pathlib.Path(__file__).parent / "data" / "program_size.json"
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct import elementary, programs
 from jaxacct.bounds import Bounds
 from jaxacct.cli import doctor
-from jaxacct.elementary import By
-from jaxacct.precision import scope
+from jaxacct.numerics import elementary, programs
+from jaxacct.numerics.elementary import By
+from jaxacct.numerics.precision import scope
 from jaxacct.saddlepoint.solve import larger as _larger
 
 FIRST, SECOND = (Bounds(*np.float64((low, low + 1, low + 2)), np.bool_(True)) for low in (1.0, 2.0))

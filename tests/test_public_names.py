@@ -18,8 +18,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ["jaxacct"] + [
     name
     for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
-    # The command's public face is its help; pairs of float32 are asked for by ``arithmetic=``, and NumPy's by nobody.
-    if is_package and name not in ("jaxacct.cli", "jaxacct.float_pairs")
+    # The command's public face is its help, and arithmetic is asked for by ``arithmetic=``.
+    if is_package and name != "jaxacct.cli" and not name.startswith("jaxacct.numerics")
 ]
 
 NUMBERS = ("prv", "saddlepoint", "rdp", "gdp", "tradeoff", "convert", "iteration", "calibrate", "filters", "odometers")

@@ -12,8 +12,8 @@ from thorough import draws
 
 import jaxacct
 import jaxacct as ja
+from jaxacct.composition import ForDelta, ForEpsilon
 from jaxacct.menus import MenuFilter
-from jaxacct.question import ForDelta, ForEpsilon
 
 
 def registered():

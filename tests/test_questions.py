@@ -10,7 +10,7 @@ from thorough import THOROUGH
 import jaxacct as ja
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
-from jaxacct.question import ForDelta, ForEpsilon, unknown
+from jaxacct.composition import ForDelta, ForEpsilon, unknown
 
 EPSILONS = np.array([6.0, 0.0, 1.0, 2.0])
 RUNS = {

@@ -14,7 +14,7 @@ from thorough import cases, draws
 import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
 from jaxacct.dominating_pairs.subsampled_gaussian import QUADRATURE_NODES, log_moment_of_ratio
-from jaxacct.precision import in_float64
+from jaxacct.numerics.precision import in_float64
 
 PUBLISHED = json.loads((pathlib.Path(__file__).parent / "data" / "rdp_published.json").read_text())
 

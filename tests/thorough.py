@@ -24,6 +24,6 @@ def program(function: Callable[..., Any]) -> Callable[..., Any]:
     thorough runs."""
     import jax
 
-    from jaxacct.programs import Program
+    from jaxacct.numerics.programs import Program
 
     return jax.jit(function) if THOROUGH else Program(function)

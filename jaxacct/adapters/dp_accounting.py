@@ -17,7 +17,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.calibrate import search
 from jaxacct.mechanisms import DIRECTIONS, GaussianWithoutReplacement, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.rates import up
+from jaxacct.validation import up
 
 try:
     from dp_accounting import NeighboringRelation, PrivacyAccountant

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -44,8 +43,9 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.gaussian import LEAST_NOISE
 from jaxacct.mechanisms.laplace import LARGEST_SENSITIVITY
-from jaxacct.rates import up
+from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
+from jaxacct.validation import up
 
 
 def stand_in(package: str, needed_for: str) -> type:

@@ -29,8 +29,8 @@ import jaxacct
 from jaxacct import saddlepoint, validation
 from jaxacct.audit import lower_bounds
 from jaxacct.audit.lower_bounds import check_confidence, check_counts, epsilon_lower_bound, mu_lower_bound
-from jaxacct.pytrees import register_dataclass
-from jaxacct.question import ForDelta
+from jaxacct.composition import ForDelta
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.keys import run_key
 from jaxacct.train.report import epsilon_after

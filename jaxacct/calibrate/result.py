@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxacct.bounds import Bounds
-from jaxacct.platforms import OUTWARD, outward
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.platforms import OUTWARD, outward
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 class Status(enum.IntEnum):

@@ -14,16 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from jaxacct import by_work, certified, prv
-from jaxacct.arithmetic import arithmetic, roundoff, scaled
-from jaxacct.batching import one_by_one
+from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
-from jaxacct.composition import directed_parts
+from jaxacct.composition import ForEpsilon, Kind, Question, directed_parts
+from jaxacct.composition import unknown as unknown_of
 from jaxacct.dominating_pairs.gaussian_profile import mu_bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import (
+from jaxacct.numerics import by_work
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.by_work import one_by_one
+from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     in_float64,
@@ -34,10 +36,8 @@ from jaxacct.precision import (
     representable_below,
     within_scope,
 )
-from jaxacct.programs import compiled
-from jaxacct.pytrees import of_each, register_dataclass
-from jaxacct.question import ForEpsilon, Kind, Question
-from jaxacct.question import unknown as unknown_of
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.saddlepoint.accountant import answer, has_laws
 
 LARGEST_LOG_COST = 2.0

@@ -15,7 +15,6 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import certified, rdp, validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import (
@@ -33,14 +32,14 @@ from jaxacct.calibrate.search import (
     search_by_calls,
     solved,
 )
-from jaxacct.composition import check
+from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
-from jaxacct.platforms import lowered
-from jaxacct.precision import as_float64, in_float64, is_concrete, outside, scope
-from jaxacct.programs import compiled
-from jaxacct.question import ForDelta, ForEpsilon, Kind
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.platforms import lowered
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
+from jaxacct.numerics.programs import compiled
 from jaxacct.selection import Poisson, Trials, TruncatedNegativeBinomial
 from jaxacct.selection.profile import Selection
 from jaxacct.validation import MOST_COUNT

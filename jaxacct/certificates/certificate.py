@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 
 import jaxacct
-from jaxacct import saddlepoint, strict_json
+from jaxacct import json_files, saddlepoint
+from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.records import record_of
 from jaxacct.mechanisms.renyi_only import has_renyi_only
-from jaxacct.outward import rounded_up
-from jaxacct.rates import up
+from jaxacct.numerics.precision import rounded_up
 from jaxacct.specs import Spec, parsed
 from jaxacct.specs.spec import ANY, all_of, sampling_of, unit_of
-from jaxacct.whole_file import synchronize, write_whole
+from jaxacct.validation import up
 
 SCHEMA = "jaxacct.certificate/1"
 """The format; the number rises where a key goes or changes its meaning."""
@@ -230,7 +230,7 @@ def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
 
 def digest(value: Any) -> str:
     """Returns the SHA-256 of a JSON value's text."""
-    return hashlib.sha256(strict_json.dumps(value).encode()).hexdigest()
+    return hashlib.sha256(json_files.dumps(value).encode()).hexdigest()
 
 
 @functools.cache
@@ -447,7 +447,7 @@ def facts(made: dict[str, Any]) -> list[tuple[str, str]]:
 
 def released(made: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what was released: how often, and the mechanism."""
-    return [(str(one["count"]), strict_json.dumps(one["mechanism"])) for one in made["releases"]]
+    return [(str(one["count"]), json_files.dumps(one["mechanism"])) for one in made["releases"]]
 
 
 def hashes(made: dict[str, Any]) -> str:
@@ -533,7 +533,7 @@ def check_free(path: pathlib.Path, *, overwrite: bool) -> None:
 
 def text_of(sealed: dict[str, Any]) -> bytes:
     """Returns the one text that a certificate has."""
-    return (strict_json.dumps(sealed, indent=1) + "\n").encode()
+    return (json_files.dumps(sealed, indent=1) + "\n").encode()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -590,7 +590,7 @@ def check(folder: str | os.PathLike[str]) -> Checked:
     file = path / CERTIFICATE if path.is_dir() else path
     content = file.read_bytes()
     try:
-        sealed = strict_json.loads(content)
+        sealed = json_files.loads(content)
         whole = {key: value for key, value in sealed.items() if key != "seal"}
         intact = text_of(sealed) == content and sealed["seal"] == digest(whole)
         files = whole["sha256"]["files"] | {}

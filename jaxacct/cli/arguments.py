@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from jaxacct import rates, strict_json
-from jaxacct.outward import rounded_down, rounded_up
-from jaxacct.whole_file import PRIVATE, write_whole
+from jaxacct import json_files, validation
+from jaxacct.json_files import PRIVATE, write_whole
+from jaxacct.numerics.precision import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") 
 def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
     """Prints a record as one JSON object, or what ``table`` prints."""
     if as_json:
-        print(strict_json.dumps(record))
+        print(json_files.dumps(record))
     else:
         table()
 
@@ -247,7 +247,7 @@ def number(text: str) -> float:
     (1e-05, 0.064)
     """
     try:
-        return rates.number(text)
+        return validation.number(text)
     except ValueError:
         remedy = "give a fraction, 0.01 for 1 %" if "%" in text else "give one such as 0.01, 64/1000, 1e-5 or 10000"
         raise argparse.ArgumentTypeError(f"{text!r} is not a number: {remedy}") from None
@@ -383,7 +383,7 @@ def rate_given(arguments: argparse.Namespace) -> float | None:
         raise ValueError("--batch-size and --sampling-rate are both given: leave one out.")
     if examples is None:
         raise ValueError("--batch-size needs --examples, the number that batches are drawn from; or --sampling-rate.")
-    return rates.rate_of(batch, examples)
+    return validation.rate_of(batch, examples)
 
 
 def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | None:
@@ -394,7 +394,7 @@ def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | No
         raise ValueError("--epochs and --steps are both given: leave one out.")
     if rate is None:
         raise ValueError("--epochs needs a rate: give --batch-size and --examples, or --sampling-rate.")
-    return float(rates.steps_of(arguments.epochs, rate))
+    return float(validation.steps_of(arguments.epochs, rate))
 
 
 def run_of(arguments: argparse.Namespace) -> Run:
@@ -435,14 +435,14 @@ class History:
     """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all."""
 
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, strict_json.loads(strict_json.dumps(config))
+        self.path, self.config = path, json_files.loads(json_files.dumps(config))
 
     def add(self, entry: Any) -> None:
         with os.fdopen(
             os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
         ) as file:
             if file.tell() == 0:
-                file.write(strict_json.dumps(self.config) + "\n")
+                file.write(json_files.dumps(self.config) + "\n")
             file.write(_line(entry))
 
     def check(self) -> None:
@@ -458,21 +458,21 @@ class History:
     def until(self, steps: int) -> list[Any]:
         """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
         kept = [entry for entry in self._read()[1] if entry.step <= steps]
-        lines = [strict_json.dumps(self.config) + "\n", *map(_line, kept)]
+        lines = [json_files.dumps(self.config) + "\n", *map(_line, kept)]
         write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
         return kept
 
     def _read(self) -> tuple[dict[str, Any], list[Any]]:
         lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
         try:
-            there, *entries = [strict_json.loads(line) for line in lines] or [{}]
+            there, *entries = [json_files.loads(line) for line in lines] or [{}]
             return dict(there), [_evaluation(*entry) for entry in entries]
         except (ValueError, TypeError):
             raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
 
 
 def _line(entry: Any) -> str:
-    return strict_json.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
+    return json_files.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
 
 
 def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxacct import strict_json
+from jaxacct import json_files
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import (
     GUARANTEES,
@@ -206,17 +206,17 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     """Writes the numbers in full: columns (.csv, .npz), or what ``--json`` prints."""
     import numpy as np
 
+    from jaxacct.json_files import write_whole
     from jaxacct.plot import write_csv
-    from jaxacct.whole_file import write_whole
 
     if path.suffix == ".csv":
         lines = np.stack([found.at, *found.bounds.values()], -1).tolist()
         write_csv([found.over, *found.bounds], lines, path)
     elif path.suffix == ".json":
-        write_whole(path, lambda file: file.write((strict_json.dumps(record) + "\n").encode()))
+        write_whole(path, lambda file: file.write((json_files.dumps(record) + "\n").encode()))
     else:
         about = {name: value for name, value in record.items() if name != "results"}
-        columns = {found.over: found.at, **found.bounds, "about": np.array(strict_json.dumps(about))}
+        columns = {found.over: found.at, **found.bounds, "about": np.array(json_files.dumps(about))}
         write_whole(path, lambda file: np.savez_compressed(file, **columns))
 
 

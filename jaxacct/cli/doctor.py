@@ -45,8 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _found() -> dict[str, Any]:
     import jax
 
-    from jaxacct import __version__, elementary
-    from jaxacct.arithmetic import UnsoundBackendError
+    from jaxacct import __version__
+    from jaxacct.numerics import elementary
+    from jaxacct.numerics.arithmetic import UnsoundBackendError
 
     record: dict[str, Any] = {
         "version": __version__, "python": platform.python_version(), "system": platform.platform(),

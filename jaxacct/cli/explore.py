@@ -45,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from jaxacct import __version__
+    from jaxacct.json_files import write_whole
     from jaxacct.plot import explorer
     from jaxacct.sweep.description import parsed
     from jaxacct.sweep.result import check_suffix
-    from jaxacct.whole_file import write_whole
 
     path = pathlib.Path(arguments.out)
     check_suffix(path, (".html",))

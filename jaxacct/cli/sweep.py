@@ -154,9 +154,9 @@ def _settings(arguments: argparse.Namespace) -> Any:
 
     from jaxacct import validation
     from jaxacct.mechanisms.records import KINDS
-    from jaxacct.rates import rate_of, steps_of
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.description import parsed
+    from jaxacct.validation import rate_of, steps_of
 
     names = arguments.mechanism.split(",")
     for name in names:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from jaxacct import strict_json
+from jaxacct import json_files
 from jaxacct.cli.arguments import number
 
 EPSILON, EPOCHS, LEAST_STEPS, BATCH, WIDTH = 3.0, 40, 100, 1024, 64
@@ -104,10 +104,10 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
     """Returns an MLP's settings and its epochs."""
     from jaxacct import calibrate
-    from jaxacct.rates import steps_of
     from jaxacct.train.groups import Batches
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
+    from jaxacct.validation import steps_of
 
     size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
@@ -163,7 +163,7 @@ def _rules_in_file(path: str | None) -> tuple[dict[str, Any], list[str]]:
         f'--columns {path}: give a JSON object such as {{"age": [0, 120], "sex": ["F", "M"], "id": null}}.'
     )
     try:
-        there = strict_json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        there = json_files.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except ValueError:
         raise wrong from None
     if not isinstance(there, dict):

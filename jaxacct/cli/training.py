@@ -12,8 +12,8 @@ from typing import Any
 
 from jaxacct.cli import tables
 from jaxacct.cli.arguments import Elsewhere, History, add_json, examples, number, print_facts, show
-from jaxacct.outward import rounded_down, rounded_up
-from jaxacct.whole_file import write_whole
+from jaxacct.json_files import write_whole
+from jaxacct.numerics.precision import rounded_down, rounded_up
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
@@ -257,7 +257,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
     """Returns what makes the policy that the arguments name; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
-    from jaxacct.rates import steps_of
+    from jaxacct.validation import steps_of
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
         return None
@@ -287,7 +287,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
 
 def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | None, resume: bool) -> list[Any]:
     """Trains, and shows how far it is; the test set is public, what it measures costs no budget."""
-    from jaxacct.progress import progress
+    from jaxacct.processes import progress
     from jaxacct.train import Evaluation, accuracy
     from jaxacct.train.report import epsilon_so_far
 

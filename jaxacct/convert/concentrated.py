@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.convert.renyi import (
     METHODS,
@@ -25,8 +24,9 @@ from jaxacct.convert.renyi import (
     least_between,
     softplus,
 )
-from jaxacct.platforms import lowered, raised
-from jaxacct.precision import TINY, as_float64, is_zero
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.platforms import lowered, raised
+from jaxacct.numerics.precision import TINY, as_float64, is_zero
 
 
 def margin_of_pure() -> float:

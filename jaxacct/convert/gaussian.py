@@ -15,12 +15,12 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.convert.renyi import Orders, by_order, checked_orders, kernel
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds
-from jaxacct.platforms import lowered
-from jaxacct.precision import as_float64, in_float64, outside, scope
-from jaxacct.programs import compiled
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.platforms import lowered
+from jaxacct.numerics.precision import as_float64, in_float64, outside, scope
+from jaxacct.numerics.programs import compiled
 
 
 def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import arithmetic
 from jaxacct.convert.concentrated import pure_to_zcdp
 from jaxacct.convert.renyi import kernel
 from jaxacct.dominating_pairs.gaussian_profile import quantile
@@ -29,7 +28,8 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.approximate_dp import log_of_sampled
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
-from jaxacct.precision import TINY, as_float64, in_float64, is_zero, kept_positive
+from jaxacct.numerics.arithmetic import arithmetic
+from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive
 from jaxacct.rounded_sum import LEAST_COST
 
 

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import elementary, validation
-from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct import validation
 from jaxacct.dominating_pairs.pair import exp_remainder, weighted_remainder
-from jaxacct.platforms import lowered, outward
-from jaxacct.precision import (
+from jaxacct.numerics import elementary
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.platforms import lowered, outward
+from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     exact_float64,
@@ -27,7 +28,7 @@ from jaxacct.precision import (
     log_complement,
     outside,
 )
-from jaxacct.programs import Program
+from jaxacct.numerics.programs import Program
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""

@@ -35,9 +35,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs.finite import LossDistributionPair
 from jaxacct.dominating_pairs.normal import lower_tail
+from jaxacct.numerics.arithmetic import roundoff
 
 CELLS = 1024
 """Of x from 0 to 1, where the largest ratio is looked for: on each the numerator and the denominator fall."""

@@ -52,11 +52,11 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import roundoff, scaled
 from jaxacct.dominating_pairs.finite import FinitePair
 from jaxacct.dominating_pairs.pair import DominatingPair
-from jaxacct.precision import as_float64, is_concrete
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import roundoff, scaled
+from jaxacct.numerics.precision import as_float64, is_concrete
+from jaxacct.numerics.pytrees import register_dataclass
 
 FINE = 2**13
 """Points that sums fall on before some of them are chosen."""

@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.dominating_pairs.pair import (
     COARSEST,
     FINEST,
@@ -45,8 +44,9 @@ from jaxacct.dominating_pairs.pair import (
     tilted,
 )
 from jaxacct.dominating_pairs.shifted_noise import LawOfShiftedGaussians, ShiftedNoisePair, log_mixture
-from jaxacct.precision import TINY, as_float64, is_concrete
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import TINY, as_float64, is_concrete
+from jaxacct.numerics.pytrees import register_dataclass
 
 SCAN = 4 * RULE
 """Nodes of the scan: a group's law is wide, and the strip of little noise narrow."""

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import FLOAT64, arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.pair import CellMasses, DominatingPair, Law, Nodes, moments, reflected, surplus
-from jaxacct.precision import TINY, as_float64, as_real, first_index, log_complement
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scaled
+from jaxacct.numerics.precision import TINY, as_float64, as_real, first_index, log_complement
+from jaxacct.numerics.pytrees import register_dataclass
 
 LOSS_UNITS = 8
 """Units of roundoff by which a computed loss errs relative to itself: that of a quotient, which tells 3.9-fold in a

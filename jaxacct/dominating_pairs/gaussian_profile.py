@@ -35,8 +35,8 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array
 
-from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.precision import TINY
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import TINY
 
 STEP = 13 / 64
 """Step of the trapezoidal rule, of which multiples are exact; the first lines say how the error depends on it."""

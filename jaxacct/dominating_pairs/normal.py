@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from jaxacct.arithmetic import roundoff, scaled, with_pair_form
+from jaxacct.numerics.arithmetic import roundoff, scaled, with_pair_form
 
 TURN = (6.28318530693650245666, 2.43084020252158637e-10, 8.08906498518380252e-21)
 """2 pi in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact."""
@@ -107,7 +107,7 @@ def _wide_cells(z: Array) -> tuple[Array, Array]:
     """Returns the masses between the points, in standard deviations, by differences of tails."""
     tail = lower_tail(-jnp.abs(z))
     # The rounding of z, 2u of itself, moves the tail by a relative 2u |z| (|z| + 1) <= 3 (1 + z^2) u, for the density
-    # is at most |z| + 1 times it; ndtr errs by 8 (1 + z^2) u (:data:`jaxacct.elementary.ASSUMED`).
+    # is at most |z| + 1 times it; ndtr errs by 8 (1 + z^2) u (:data:`jaxacct.numerics.elementary.ASSUMED`).
     error = 12 * roundoff() * (1 + z**2) * tail
     # Of a cell about the centre the two tails are what is missing.
     is_right = z > 0
@@ -119,7 +119,7 @@ def _wide_cells(z: Array) -> tuple[Array, Array]:
 
 @with_pair_form
 def lower_tail(z: Array) -> Array:
-    """Returns Phi(z) for z <= 0, right to 8 (1 + z^2) units of roundoff (:data:`jaxacct.elementary.ASSUMED`)."""
+    """Returns Phi(z) for z <= 0, right to 8 (1 + z^2) units of roundoff (:data:`.elementary.ASSUMED`)."""
     return ndtr(z)
 
 

@@ -26,9 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff, scaled, with_pair_form
-from jaxacct.float_pairs import few_digits
-from jaxacct.precision import TINY, log_complement
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled, with_pair_form
+from jaxacct.numerics.float_pairs import few_digits
+from jaxacct.numerics.precision import TINY, log_complement
 
 LARGEST_EXPONENT = 600.0
 """Above it e^x is kept as its exponent (float64 overflows at e^709); what stands beside it is below e^-500 of it."""
@@ -176,8 +176,8 @@ def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     Near y = 0 as (P - Q) - (e^y - 1) Q: the first difference rounds by u of itself, and by IEEE 754 not at all where P
     and Q are within a factor of two of one another (Sterbenz); each further rounding is relative to a part of the size
     of y. So the result keeps its digits however small the losses are. exp errs by 4u and expm1 by 8u
-    (:data:`jaxacct.elementary.ASSUMED`), the product by u, a difference by u of itself; what is flushed to zero is
-    below the smallest normal float64 each time.
+    (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself; what is flushed to
+    zero is below the smallest normal float64 each time.
     """
     is_near = jnp.abs(loss) < NEAR
     difference = p - q

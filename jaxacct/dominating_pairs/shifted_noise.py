@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells, turned
 from jaxacct.dominating_pairs.pair import (
     COARSEST,
@@ -37,8 +36,9 @@ from jaxacct.dominating_pairs.pair import (
     reflected,
     tilted,
 )
-from jaxacct.precision import as_float64, first_index, is_concrete, log_complement
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.precision import as_float64, first_index, is_concrete, log_complement
+from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_STEPS = 600
 """Every ninth step halves, so that this many narrow any bracket by 2^-66; Newton's steps need about ten."""

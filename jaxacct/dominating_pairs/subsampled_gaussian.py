@@ -26,8 +26,6 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff, scaled
-from jaxacct.batching import one_by_one
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
 from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
 from jaxacct.dominating_pairs.pair import (
@@ -48,8 +46,10 @@ from jaxacct.dominating_pairs.pair import (
     tilted,
     weighted_remainder,
 )
-from jaxacct.precision import as_float64, as_real, in_float64_by_programs, is_concrete, log_complement
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.by_work import one_by_one
+from jaxacct.numerics.precision import as_float64, as_real, in_float64_by_programs, is_concrete, log_complement
+from jaxacct.numerics.pytrees import register_dataclass
 
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""

@@ -28,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
 from jaxacct.dominating_pairs.pair import (
     CellMasses,
@@ -54,8 +53,9 @@ from jaxacct.dominating_pairs.shifted_noise import (
     panels,
     stretches,
 )
-from jaxacct.precision import as_float64, log_complement
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.precision import as_float64, log_complement
+from jaxacct.numerics.pytrees import register_dataclass
 
 SHIFT = 2.0
 """Distance of A and B: replacing an example changes a sum of contributions of norm 1 by up to 2."""

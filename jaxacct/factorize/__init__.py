@@ -1,10 +1,9 @@
 """From a workload, a participation and a budget to the correlated noise of least error.
 
 * :mod:`.optimize`: strategies, by L-BFGS (Optax, of the extra "train"); their error at equal budgets.
-* :mod:`.budget`: the noise for a budget, and the number of bands under amplification.
+* :mod:`.optimize`: the noise for a budget, and the number of bands under amplification.
 """
 
-from jaxacct.factorize.budget import Bands, best_bands, noise_multiplier
-from jaxacct.factorize.optimize import banded_toeplitz, buffered_toeplitz, error
+from jaxacct.factorize.optimize import Bands, banded_toeplitz, best_bands, buffered_toeplitz, error, noise_multiplier
 
 __all__ = ["Bands", "banded_toeplitz", "best_bands", "buffered_toeplitz", "error", "noise_multiplier"]

@@ -16,9 +16,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, listed
-from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding, runs_within
 
 Cost = tuple[Array, ...]

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.convert import METHODS
 from jaxacct.filters.additive import AdditiveFilter, AdditiveState, Cost, open_state, squared
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.programs import compiled
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, in_float64, outside
+from jaxacct.numerics.programs import compiled
 from jaxacct.rounded_sum import log_inverse_above, rounding
 
 NARROWEST, WIDEST, TRIED = 1 / 64, 4.0, 64

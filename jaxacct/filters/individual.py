@@ -20,8 +20,8 @@ from jaxacct import rdp, validation
 from jaxacct.filters.renyi import FILTER_ORDERS, RenyiFilter
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import as_float64, exact_float64, in_float64
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import as_float64, exact_float64, in_float64
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 @register_dataclass

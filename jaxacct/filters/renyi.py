@@ -30,14 +30,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jaxacct import convert, validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
+from jaxacct.ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
-from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import as_float64, in_float64, outside
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise, rounding, runs_within
 
 FILTER_ORDERS: tuple[float, ...] = tuple(round(1 + 1.4 * 1.3**j, 3) for j in range(26))

@@ -13,15 +13,15 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
 from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, listed
-from jaxacct.precision import TINY, as_float64, first_index, in_float64, is_concrete, outside
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, outside
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.tradeoff.curve import BATCH, Lines, Profile, certified, infinite_share, largest_epsilon, lines_below
 
 LEAST_RATE = 1e-10

@@ -25,7 +25,6 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import scaled
 from jaxacct.composition import check, directed_parts
 from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
@@ -33,8 +32,9 @@ from jaxacct.dominating_pairs.pair import LARGEST_EXPONENT, exp_remainder
 from jaxacct.dominating_pairs.without_replacement import SHIFT
 from jaxacct.mechanisms import GaussianWithoutReplacement, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
-from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.programs import compiled
+from jaxacct.numerics.arithmetic import scaled
+from jaxacct.numerics.precision import as_float64, in_float64, outside
+from jaxacct.numerics.programs import compiled
 
 CELLS = 24
 """Cells for each halving of the distance from the bulk, on either side."""

@@ -29,11 +29,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.renyi import Orders, checked_orders
 from jaxacct.dominating_pairs.gaussian_profile import log_delta_at
-from jaxacct.platforms import outward
-from jaxacct.precision import TINY, as_float64, in_float64, outside
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.platforms import outward
+from jaxacct.numerics.precision import TINY, as_float64, in_float64, outside
 
 LEAST_LOG = -1e300
 """Stands in for a logarithm that float64 cannot hold: rounding up never makes a positive delta vanish."""

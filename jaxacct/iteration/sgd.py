@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.convert.renyi import Orders, checked_orders, log_delta_of_orders
 from jaxacct.iteration.contraction import (
     as_array,
@@ -23,7 +22,8 @@ from jaxacct.iteration.contraction import (
     raised_epsilon,
 )
 from jaxacct.mechanisms.mechanism import Fields
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.pytrees import register_dataclass
 
 NEEDS_CONVEXITY = ("renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")

@@ -30,7 +30,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.convert.renyi import Orders, checked_orders
 from jaxacct.iteration.contraction import as_array, from_log, kernel, log_theta
 from jaxacct.iteration.sgd import (
@@ -46,7 +45,8 @@ from jaxacct.iteration.sgd import (
     next_log_delta,
     order_grid,
 )
-from jaxacct.platforms import lowered
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.platforms import lowered
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.dominating_pairs.finite import bounded_range_pair
 from jaxacct.mechanisms.group import more_of_a_group
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
-from jaxacct.precision import as_float64, exact_float64, kept_positive, outside, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, outside, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
 
 ROUNDING_UNITS = 16
 """Units of roundoff by which a binary probability errs, relatively: exp twice, two products, a sum and a quotient."""

@@ -14,8 +14,8 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair, FinitePair, LossDistributionPair
 from jaxacct.dominating_pairs.finite import SUM_TOLERANCE, VALUE_ERROR, Distribution
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions
-from jaxacct.precision import as_float64, is_concrete
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import as_float64, is_concrete
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 @register_dataclass

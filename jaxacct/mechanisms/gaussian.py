@@ -14,8 +14,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import with_pair_form
-from jaxacct.binomial import binomial_tail
 from jaxacct.dominating_pairs import (
     DominatingPair,
     FinitePair,
@@ -26,8 +24,10 @@ from jaxacct.dominating_pairs import (
 from jaxacct.dominating_pairs.finite import PublicCoinPair
 from jaxacct.mechanisms.group import PoissonSubsampledGroup, less_noise
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
-from jaxacct.precision import TINY, UNIT_ROUNDOFF, as_float64, is_concrete, outside, scope, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import with_pair_form
+from jaxacct.numerics.precision import TINY, UNIT_ROUNDOFF, as_float64, is_concrete, outside, scope, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.rounded_sum import binomial_tail
 
 
 def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
@@ -647,11 +647,11 @@ class TruncatedPoissonGaussian(Mechanism):
             capacity: B, the largest batch, at least 1.
 
         Formal guarantee: that of the class. With m = n - 1 others K is binomial, and p_m and t_m are sums over its law
-        (:func:`jaxacct.binomial.binomial_tail`), rounded to their safe sides. For one n, v and w bound p_m, r is t_m
-        over v and e is 0. For several, v and r are those of the least, m; and e is what the largest t has more, over
-        q. Then t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, as one more example that is
-        sampled adds to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where t_m / v is above q,
-        r is q, and v r + q (p_m - v) is p_m q, which is not below t_m either.
+        (:func:`jaxacct.rounded_sum.binomial_tail`), rounded to their safe sides. For one n, v and w bound p_m,
+        r is t_m over v and e is 0. For several, v and r are those of the least, m; and e is what the largest t has
+        more, over q. Then t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, as one more example
+        that is sampled adds to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where t_m / v is
+        above q, r is q, and v r + q (p_m - v) is p_m q, which is not below t_m either.
 
         Raises ValueError or TypeError where an argument is out of range.
 

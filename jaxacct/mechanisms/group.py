@@ -13,12 +13,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, LossDistributionPair
 from jaxacct.dominating_pairs.counted_shifts import CountedShiftsPair, binomial_masses
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
-from jaxacct.platforms import lowered
-from jaxacct.precision import (
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.platforms import lowered
+from jaxacct.numerics.precision import (
     TINY,
     UNIT_ROUNDOFF,
     as_float64,
@@ -30,7 +30,7 @@ from jaxacct.precision import (
     scope,
     within_scope,
 )
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_EXAMPLES = 512
 """Largest group whose number of sampled examples is taken by its exact law: each has a place on the noise's axis."""

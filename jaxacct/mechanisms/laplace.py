@@ -13,13 +13,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
 from jaxacct.mechanisms.gaussian import shifted_pair, subsampled_pair
 from jaxacct.mechanisms.group import PoissonSubsampledGroup, less_noise
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
-from jaxacct.precision import as_float64, outside, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, outside, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 @register_dataclass

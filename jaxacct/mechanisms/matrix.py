@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless, nothing_sampled
-from jaxacct.precision import as_float64, as_real, exact_real, is_concrete, outside, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, outside, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies.strategy import CyclicPoisson, Participation, Strategy, Unsampled
 
 LARGEST = np.finfo(np.float64).max

@@ -13,8 +13,8 @@ from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
-from jaxacct.pytrees import check_told_apart
+from jaxacct.numerics.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
+from jaxacct.numerics.pytrees import check_told_apart
 
 Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace", "zero_out"]
 """Which data sets are neighbours: one example more or less, one less, one more, one replaced by another, or by one that

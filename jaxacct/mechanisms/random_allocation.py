@@ -16,8 +16,8 @@ from jaxacct.dominating_pairs.allocation import LEAST_NOISE, MOST_BATCHES, alloc
 from jaxacct.mechanisms.custom import DiscretePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
-from jaxacct.precision import is_concrete, outside, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import is_concrete, outside, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 @register_dataclass

@@ -28,8 +28,8 @@ from jaxacct.mechanisms.mechanism import (
     directions,
     is_none,
 )
-from jaxacct.precision import as_float64
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import as_float64
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 class Curves(Protocol):

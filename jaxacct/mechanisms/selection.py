@@ -11,15 +11,15 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.dominating_pairs import DominatingPair, FinitePair
 from jaxacct.dominating_pairs.above_threshold import first_above_pair, worst_tails_pair
 from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
 from jaxacct.mechanisms.group import less_noise
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.mechanisms.renyi_only import Curves, OfOthers
-from jaxacct.precision import as_float64, exact_float64, kept_positive, outside, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, outside, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.selection.laws import Binomial, Poisson, Trials, TruncatedNegativeBinomial
 
 MOST_QUERIES = 2**30

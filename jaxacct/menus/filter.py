@@ -20,9 +20,9 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.game import dominates
 from jaxacct.menus.menu import MOST_LEVELS, NEVER, Items, Menu, certify
-from jaxacct.precision import in_float64, is_concrete, outside, scope
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import in_float64, is_concrete, outside, scope
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 @register_dataclass

@@ -48,15 +48,23 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
-from jaxacct.composition import directed_parts, length_class
+from jaxacct.composition import ForDelta, directed_parts, length_class
 from jaxacct.dominating_pairs import CellMasses
 from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-from jaxacct.precision import FUNCTION, TINY, UNIT_ROUNDOFF, exact_float64, in_float64, is_concrete, log_peak, outside
-from jaxacct.programs import compiled
+from jaxacct.numerics.precision import (
+    FUNCTION,
+    TINY,
+    UNIT_ROUNDOFF,
+    exact_float64,
+    in_float64,
+    is_concrete,
+    log_peak,
+    outside,
+)
+from jaxacct.numerics.programs import compiled
 from jaxacct.prv.accountant import LossLattice, lattices_apart, masses_above
 from jaxacct.prv.compose import balanced_edges, lowered, transform_error
-from jaxacct.question import ForDelta
 
 
 class Losses(NamedTuple):

@@ -15,7 +15,6 @@ import numpy as np
 from jaxacct import certified, validation
 from jaxacct.calibrate.targets import most_runs
 from jaxacct.composition import check
-from jaxacct.elementary import By
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.game import (
     BLOCKS,
@@ -33,9 +32,9 @@ from jaxacct.menus.game import (
     solve,
     window_for,
 )
-from jaxacct.outward import rounded_up
-from jaxacct.precision import is_concrete, outside, scope
-from jaxacct.programs import Program
+from jaxacct.numerics.elementary import By
+from jaxacct.numerics.precision import is_concrete, outside, rounded_up, scope
+from jaxacct.numerics.programs import Program
 from jaxacct.prv.accountant import LossLattice
 
 RING, WIDE, LEVELS = 64, 2**14, 4096

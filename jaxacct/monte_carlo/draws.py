@@ -23,7 +23,7 @@ from jaxtyping import Array
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation
-from jaxacct.precision import as_float64, scope
+from jaxacct.numerics.precision import as_float64, scope
 from jaxacct.strategies import Strategy
 
 Kind: TypeAlias = tuple[int, int, int]

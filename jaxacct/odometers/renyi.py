@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Int32
 
 from jaxacct import validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.convert.renyi import float64_leaf
+from jaxacct.ledger import RenyiLedger, checked_orders, with_runs
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import as_float64, in_float64, outside
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
-from jaxacct.renyi_ledger import RenyiLedger, checked_orders, with_runs
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, in_float64, outside
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise, rounding_of_one
 
 BITS = 30

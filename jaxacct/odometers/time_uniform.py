@@ -46,15 +46,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int
 
 from jaxacct import convert, validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.filters.additive import Cost, squared, total_cost
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
-from jaxacct.odometers.renyi import most_steps, rounding_of_reading
-from jaxacct.precision import as_float64, in_float64, is_zero, kept_positive, outside
-from jaxacct.programs import compiled
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding
+from jaxacct.odometers.renyi import most_steps, rounding_of_reading
 
 
 @register_dataclass

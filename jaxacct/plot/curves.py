@@ -14,7 +14,7 @@ from jaxacct import calibrate, certified, gdp, rdp, validation
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.outward import rounded_down, rounded_up
+from jaxacct.numerics.precision import rounded_down, rounded_up
 from jaxacct.plot.chart import (
     BLUE,
     GREY,
@@ -28,8 +28,8 @@ from jaxacct.plot.chart import (
     own_figure,
     words,
 )
-from jaxacct.rates import steps_of
 from jaxacct.sweep import Sweep
+from jaxacct.validation import steps_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

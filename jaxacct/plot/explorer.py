@@ -23,7 +23,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import sweep, validation
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.rates import steps_of
+from jaxacct.validation import steps_of
 
 UNIT = 2000
 """Of log10 of epsilon: the page has whole multiples of 1/2000, a tenth of a percent."""

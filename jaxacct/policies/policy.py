@@ -23,9 +23,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
+from jaxacct.numerics.precision import as_float64, in_float64
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.odometers import RenyiOdometer, VilleOdometer
-from jaxacct.precision import as_float64, in_float64
-from jaxacct.pytrees import register_dataclass
 
 
 class Setting(NamedTuple):

@@ -15,16 +15,39 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct import by_work, validation
-from jaxacct.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
-from jaxacct.batching import stack
+from jaxacct import validation
 from jaxacct.bounds import Bounds, zero
-from jaxacct.composition import Facts, Parts, check, directed_parts, facts_of, runs_nothing, says_nothing
+from jaxacct.composition import (
+    Facts,
+    ForDelta,
+    ForEpsilon,
+    Kind,
+    Parts,
+    Question,
+    check,
+    check_asked,
+    directed_parts,
+    facts_of,
+    runs_nothing,
+    says_nothing,
+)
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.platforms import OUTWARD, by_pairs, by_platform, needs_pairs, outward
-from jaxacct.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, log_complement, outside
-from jaxacct.programs import compiled
+from jaxacct.numerics import by_work
+from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
+from jaxacct.numerics.by_work import stack
+from jaxacct.numerics.platforms import OUTWARD, by_pairs, by_platform, needs_pairs, outward
+from jaxacct.numerics.precision import (
+    TINY,
+    as_float64,
+    in_float64,
+    in_float64_by_programs,
+    is_concrete,
+    log_complement,
+    outside,
+)
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.prv.compose import (
     bounds_on_delta,
     bracket_of,
@@ -36,8 +59,6 @@ from jaxacct.prv.compose import (
     transform_error,
 )
 from jaxacct.prv.plan import Asked
-from jaxacct.pytrees import of_each, register_dataclass
-from jaxacct.question import ForDelta, ForEpsilon, Kind, Question, check_asked
 
 
 @register_dataclass

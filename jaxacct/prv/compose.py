@@ -13,18 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic, roundoff
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts
+from jaxacct.composition import Facts, ForEpsilon, Parts, Question
 from jaxacct.dominating_pairs import CellMasses, DominatingPair
 from jaxacct.dominating_pairs.normal import sine_and_cosine, turned
 from jaxacct.dominating_pairs.pair import surplus
-from jaxacct.precision import TINY, log_complement, log_peak
+from jaxacct.numerics import by_work
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import TINY, log_complement, log_peak
+from jaxacct.numerics.pytrees import of_each
 from jaxacct.prv import plan
 from jaxacct.prv.plan import CIRCLE, RATES, Asked, Known, Plan, frequencies_for
-from jaxacct.pytrees import of_each
-from jaxacct.question import ForEpsilon, Question
 
 
 def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
@@ -276,7 +275,7 @@ def transform_error(points: int) -> float:
     holds entry by entry: every output reaches every input by one path). 12u in place of 7u covers the packing of a real
     transform and twiddle factors wrong by one unit. A level of three, of 3 2^k points, multiplies likewise and then
     errs by five more roundings of parts that sum to 1.37 times the input: 13u, and it counts as log2(3) levels.
-    Pairs have a transform of their own (:mod:`jaxacct.float_pairs.sums`): units are the arithmetic's.
+    Pairs have a transform of their own (:mod:`jaxacct.numerics.float_pairs.sums`): units are the arithmetic's.
     """
     return math.log2(points) * (arithmetic().of_level * roundoff())
 
@@ -491,8 +490,8 @@ def log_moments(weights: Array, about: Array, rate: Array, excess: Array) -> Arr
     """Returns upper bounds on the logs of the means of e^(sY), (2, rates), Y in mesh points, s :data:`.plan.RATES`.
 
     The rates are ``rate`` times those, of either sign; each is twice the one before. If exponents are at most X in
-    size, e = e^x - 1 has a relative error of at most 8 units (:data:`jaxacct.elementary.ASSUMED`) and 2 (1 + X) for the
-    exponent's; e (e + 2), which follows it, twice that of e and three units more.
+    size, e = e^x - 1 has a relative error of at most 8 units (:data:`jaxacct.numerics.elementary.ASSUMED`) and 2 (1 +
+    X) for the exponent's; e (e + 2), which follows it, twice that of e and three units more.
     """
     exponents = jnp.array([[1.0], [-1.0]]) * (RATES[0] * rate * about)[None]
     largest = jnp.max(jnp.where(weights > 0, jnp.abs(exponents), 0.0))
@@ -605,7 +604,8 @@ def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     outside = jnp.sum(jnp.exp(jnp.minimum(outside + 8 * u, 700.0)), axis=1)
 
     # Frequencies beyond those that are known: from each of ENDS to the one before, the best of what rungs say. In one
-    # turn 1 - cos mw, 2 sin(mw/2)^2, is least at an end; a sine errs by 4 units (:data:`jaxacct.elementary.ASSUMED`).
+    # turn 1 - cos mw, 2 sin(mw/2)^2, is least at an end; a sine errs by 4 units
+    # (:data:`jaxacct.numerics.elementary.ASSUMED`).
     beyond = 2 * math.pi * number / length
     starts = jnp.maximum(np.append(ENDS[1:], 0.0), beyond) * (1 - 8 * u)
     falls = jnp.sin(jnp.stack([starts, jnp.asarray(ENDS)])[:, :, None] * (RUNGS / 2)[None, None]) ** 2

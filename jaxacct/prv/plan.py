@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxacct.arithmetic import roughly
 from jaxacct.dominating_pairs import CellMasses
-from jaxacct.precision import TINY, first_index, log_peak
+from jaxacct.numerics.arithmetic import roughly
+from jaxacct.numerics.precision import TINY, first_index, log_peak
 
 FAR = np.exp2(np.arange(-70.0, 57.5, 0.5))
 """Distances from the centre of the edges of the first grid. Any are sound."""

@@ -20,7 +20,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import convert, validation
-from jaxacct.arithmetic import roundoff
 from jaxacct.convert.renyi import (
     Conversion,
     Orders,
@@ -34,7 +33,8 @@ from jaxacct.convert.renyi import (
 )
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, check_count, check_mechanism, directions, listed
-from jaxacct.precision import as_float64, in_float64, is_concrete, log_complement
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
 from jaxacct.rdp.divergence import (
     CONTINUOUS,
     DEFAULT_ORDERS,

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import scaled
-from jaxacct.batching import stack
 from jaxacct.convert.renyi import ToDelta, kernel
 from jaxacct.mechanisms import Mechanism, Mechanisms, RenyiOnly, Steps
 from jaxacct.mechanisms.mechanism import Relation, sequence
-from jaxacct.precision import as_float64, is_concrete
+from jaxacct.numerics.arithmetic import scaled
+from jaxacct.numerics.by_work import stack
+from jaxacct.numerics.precision import as_float64, is_concrete
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1.01, 1.02, 1.05),

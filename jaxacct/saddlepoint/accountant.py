@@ -13,16 +13,35 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
-from jaxacct.arithmetic import CHOICES, Chosen, scaled
-from jaxacct.batching import one_by_one, rows
 from jaxacct.bounds import Bounds, zero
-from jaxacct.composition import Once, Parts, directed_parts, once, runs_nothing, says_nothing
+from jaxacct.composition import (
+    ForDelta,
+    ForEpsilon,
+    Once,
+    Parts,
+    Question,
+    check_asked,
+    directed_parts,
+    once,
+    runs_nothing,
+    says_nothing,
+    unknown,
+)
 from jaxacct.dominating_pairs.gaussian_profile import slopes_of_log_delta
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
-from jaxacct.platforms import by_pairs, by_platform, needs_pairs, outward
-from jaxacct.precision import as_float64, as_real, exact_real, in_float64_by_programs, is_concrete, outside, scope
-from jaxacct.programs import Program, compiled
-from jaxacct.question import ForDelta, ForEpsilon, Question, check_asked, unknown
+from jaxacct.numerics.arithmetic import CHOICES, Chosen, scaled
+from jaxacct.numerics.by_work import one_by_one, rows
+from jaxacct.numerics.platforms import by_pairs, by_platform, needs_pairs, outward
+from jaxacct.numerics.precision import (
+    as_float64,
+    as_real,
+    exact_real,
+    in_float64_by_programs,
+    is_concrete,
+    outside,
+    scope,
+)
+from jaxacct.numerics.programs import Program, compiled
 from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 

@@ -1,8 +1,8 @@
 """Moments of the sum of all losses at real orders: those of each loss, times its runs; and their errors.
 
 What is composed is a list of parts: pairs of one class with their numbers of runs. Here most are of a single pair, and
-such a one is taken without its axis (:func:`jaxacct.pytrees.without_axes`): an operation on an axis of length 1 is
-several.
+such a one is taken without its axis (:func:`jaxacct.numerics.pytrees.without_axes`): an operation on an axis of length
+1 is several.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic, roughly, roundoff, with_pair_form
 from jaxacct.composition import Part, Parts
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.normal import turned
@@ -34,9 +32,11 @@ from jaxacct.dominating_pairs.pair import (
     rungs,
     tilted,
 )
-from jaxacct.float_pairs import few_digits
-from jaxacct.precision import first_index, log_peak
-from jaxacct.pytrees import each, register_dataclass
+from jaxacct.numerics import by_work
+from jaxacct.numerics.arithmetic import arithmetic, roughly, roundoff, with_pair_form
+from jaxacct.numerics.float_pairs import few_digits
+from jaxacct.numerics.precision import first_index, log_peak
+from jaxacct.numerics.pytrees import each, register_dataclass
 
 VALUE_ROUNDING = 700.0
 """Units of roundoff by which a cumulant errs relative to itself.

@@ -14,10 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Once, Parts, counted, facts_of
+from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, counted, facts_of
 from jaxacct.dominating_pairs import DominatingPair, ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.gaussian_profile import (
     SIDES,
@@ -28,9 +26,10 @@ from jaxacct.dominating_pairs.gaussian_profile import (
 )
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Relation, is_count, listed
-from jaxacct.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
-from jaxacct.programs import compiled
-from jaxacct.question import ForEpsilon, Question
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.by_work import stack
+from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
+from jaxacct.numerics.programs import compiled
 
 ROUNDS = 400
 """Most evaluations of a profile in search of an epsilon: 250 to the ends of float64 and 60 halvings. Any is sound."""

@@ -15,15 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct import by_work
-from jaxacct.arithmetic import arithmetic, scaled
-from jaxacct.batching import stack
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, Parts, facts_of
-from jaxacct.precision import log_complement
-from jaxacct.programs import compiled
-from jaxacct.pytrees import without_axes
-from jaxacct.question import ForDelta, ForEpsilon, Question
+from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
+from jaxacct.numerics import by_work
+from jaxacct.numerics.arithmetic import arithmetic, scaled
+from jaxacct.numerics.by_work import stack
+from jaxacct.numerics.precision import log_complement
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint.contour import Line, Read, Wanted, aimed, kept, line_at, log_above, read_at
 
 CONVERGED = 1e-9

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_TRIALS = 2.0**53
 

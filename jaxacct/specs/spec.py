@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from jaxacct import rates, strict_json, validation
+from jaxacct import json_files, validation
 from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.opacus_runs import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
@@ -124,7 +124,7 @@ def _release(given: dict[str, Any]) -> Release:
     if (examples is None) != (batch is None) or None not in (batch, rate):
         raise ValueError("batch_size and examples go together, in place of sampling_rate: give both.")
     if batch is not None and examples is not None:
-        rate = rates.rate_of(batch, examples)
+        rate = validation.rate_of(batch, examples)
     if rate is not None:
         fields["sampling_rate"] = rate
         if sampling is None and name in ("Gaussian", "Laplace"):
@@ -139,7 +139,7 @@ def _release(given: dict[str, Any]) -> Release:
     if epochs is not None:
         if count is not None or rate is None:
             raise ValueError("epochs stand in for count, of a mechanism with a sampling rate: give one of the two.")
-        count = rates.steps_of(epochs, rate)
+        count = validation.steps_of(epochs, rate)
     made = mechanism_of({"type": name} | fields)
     if sampling not in (None, sampling_of(made)):
         validation.check_one_of(sampling, "sampling", tuple(DRAWN.values()))
@@ -216,7 +216,7 @@ def number_of(value: Any, key: str) -> float | None:
         return None
     try:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
-            return rates.number(value) if isinstance(value, str) else float(value)
+            return validation.number(value) if isinstance(value, str) else float(value)
     except ValueError:
         pass
     raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
@@ -246,7 +246,7 @@ def read(name: str) -> dict[str, Any]:
     {'parts': [{'opacus': [[1.0, 0.01, 600]]}]}
     """
     path = pathlib.Path(name)
-    spec = _as_spec(strict_json.loads(sys.stdin.buffer.read()) if name == "-" else _loaded(path), name)
+    spec = _as_spec(json_files.loads(sys.stdin.buffer.read()) if name == "-" else _loaded(path), name)
     parts = spec["parts"]
     return spec | {"parts": [_embedded(part, path.parent) for part in parts] if isinstance(parts, list) else parts}
 
@@ -284,9 +284,9 @@ def _loaded(path: pathlib.Path) -> Any:
     if zipfile.is_zipfile(path):
         return [list(run) for run in checkpoint_history(path)]
     loaders: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".yaml": _yaml, ".yml": _yaml}
-    load = loaders.get(path.suffix.lower(), strict_json.loads)
+    load = loaders.get(path.suffix.lower(), json_files.loads)
     try:
-        return strict_json.loads(strict_json.dumps(load(path.read_text(encoding="utf-8"))))
+        return json_files.loads(json_files.dumps(load(path.read_text(encoding="utf-8"))))
     except (ValueError, TypeError) as error:
         kind = path.suffix or "JSON"
         raise ValueError(f"{path} is not read as {kind} ({error}): mend that; dates in quotes.") from None
@@ -398,10 +398,10 @@ def _parsed(given: dict[str, Any]) -> Spec:
     for release in (release for one in found for release in one.releases):
         mechanism, is_sequence = release.mechanism, bool(np.ndim(release.count))
         validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
-        key = f"{len(together) if is_sequence else ''} {strict_json.dumps(record_of(mechanism))} {release.said_by}"
+        key = f"{len(together) if is_sequence else ''} {json_files.dumps(record_of(mechanism))} {release.said_by}"
         before = together[key].count if key in together else 0
         together[key] = release._replace(count=release.count + before)
-    cut = rates.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
+    cut = validation.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
     return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
 
 

@@ -25,8 +25,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside, scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside, scope
+from jaxacct.numerics.pytrees import register_dataclass
 
 
 class Unsampled(abc.ABC):

@@ -15,12 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxacct import validation
-from jaxacct.arithmetic import Chosen
-from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.precision import scope
-from jaxacct.processes import check_not_forked
-from jaxacct.progress import progress
+from jaxacct.numerics.arithmetic import Chosen
+from jaxacct.numerics.float_pairs.interpret import as_pairs
+from jaxacct.numerics.precision import scope
+from jaxacct.processes import check_not_forked, progress
 from jaxacct.sweep.description import MECHANISM, Accountant, Boxes, Description, Entry, Quantity, Settings, quantity_of
 from jaxacct.sweep.result import Folder, Memory, Shard, Store, Sweep
 

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import calibrate, certified, prv, saddlepoint, validation
-from jaxacct.arithmetic import CERTIFIED, Chosen
 from jaxacct.bounds import Bounds
+from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.question import ForDelta, ForEpsilon, Kind, Question
+from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 
 FORM = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
 

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from jaxacct import strict_json, validation
+from jaxacct import json_files, validation
+from jaxacct.json_files import synchronize, write_whole
 from jaxacct.sweep.description import (
     MECHANISM,
     Accountant,
@@ -27,7 +28,6 @@ from jaxacct.sweep.description import (
     kind_of_setting,
     record_of,
 )
-from jaxacct.whole_file import synchronize, write_whole
 
 Arrays = dict[str, np.ndarray]
 
@@ -128,7 +128,7 @@ class Folder:
                 "is not read any more."
             )
         try:
-            record = strict_json.loads((path / METADATA).read_bytes())["attributes"]
+            record = json_files.loads((path / METADATA).read_bytes())["attributes"]
             if record["jaxacct_sweep"] != FORMAT:
                 raise ValueError(f"its format is {record['jaxacct_sweep']!r}, and {FORMAT} is known.")
             shard = None if record["shard"] is None else (record["shard"][0], record["shard"][1])
@@ -348,7 +348,7 @@ def array(
 
 def said(metadata: Metadata) -> bytes:
     """Returns the file of metadata."""
-    return (strict_json.dumps(metadata, indent=1) + "\n").encode()
+    return (json_files.dumps(metadata, indent=1) + "\n").encode()
 
 
 def key(place: tuple[int, ...]) -> str:
@@ -556,7 +556,7 @@ def write(sweep: Sweep, path: pathlib.Path) -> None:
         parquet, table = _arrow()
         write_whole(path, lambda file: _parquet(sweep, file, parquet, table))
     else:
-        write_whole(path, (strict_json.dumps(sweep.as_dict()) + "\n").encode())
+        write_whole(path, (json_files.dumps(sweep.as_dict()) + "\n").encode())
 
 
 def check_suffix(path: pathlib.Path, known: tuple[str, ...] = SUFFIXES) -> None:

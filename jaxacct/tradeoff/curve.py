@@ -14,19 +14,18 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, saddlepoint, validation
-from jaxacct.arithmetic import arithmetic, roundoff
-from jaxacct.batching import rows
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
-from jaxacct.composition import Parts, check, directed_parts, facts_of
+from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
 from jaxacct.convert.gaussian import check_mu
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.platforms import lowered
-from jaxacct.precision import as_float64, in_float64, is_concrete, log_complement, outside
-from jaxacct.programs import compiled
-from jaxacct.pytrees import of_each
-from jaxacct.question import ForDelta
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.by_work import rows
+from jaxacct.numerics.platforms import lowered
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import of_each
 from jaxacct.rdp.divergence import composed
 from jaxacct.saddlepoint.accountant import ROW, has_laws
 

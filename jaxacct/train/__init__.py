@@ -19,7 +19,6 @@ from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
-from jaxacct.train.group_norm import to_group_norm
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
 from jaxacct.train.keys import run_key
 from jaxacct.train.loop import ShortRunWarning
@@ -33,6 +32,7 @@ from jaxacct.train.models import (
     lora,
     merge_lora,
     split_params,
+    to_group_norm,
     unprotected_intermediates,
 )
 from jaxacct.train.noise import privatize

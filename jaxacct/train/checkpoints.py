@@ -36,7 +36,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxacct import strict_json, validation
+from jaxacct import json_files, validation
+from jaxacct.json_files import PRIVATE, synchronize
 from jaxacct.train import saving
 from jaxacct.train.models import without_params
 from jaxacct.train.noise import start
@@ -44,7 +45,6 @@ from jaxacct.train.owned import Arrays, arrays_of, as_text, differences, digest,
 from jaxacct.train.saving import Record, WriteAhead, fingerprint, locked, write_private
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.whole_file import PRIVATE, synchronize
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
 
@@ -275,7 +275,7 @@ class Checkpoints:
     def _check_settings(self, trainer: DPTrainer) -> None:
         path = self.folder / SETTINGS
         try:
-            there = dict(strict_json.loads(path.read_bytes()))
+            there = dict(json_files.loads(path.read_bytes()))
         except (ValueError, TypeError):
             raise ValueError(f"{path} is damaged: restore it, or begin a run in another folder.") from None
         if differing := differences(there, fingerprint(trainer)):

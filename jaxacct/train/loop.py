@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool
 
 from jaxacct import validation
 from jaxacct.processes import Interrupts, check_not_forked
-from jaxacct.progress import progress as shown
+from jaxacct.processes import progress as shown
 from jaxacct.train.metrics import check_parameters, root_mean_square
 from jaxacct.train.owned import Sealed, Sole, owned
 from jaxacct.train.planned import Plan

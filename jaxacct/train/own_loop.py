@@ -17,8 +17,8 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.precision import is_concrete
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import is_concrete
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping import ClippingRule, clip_and_sum
 from jaxacct.train.clipping.query import check_finite_clip_norm, check_rows

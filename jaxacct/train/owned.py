@@ -21,8 +21,8 @@ import numpy as np
 from jax import export
 from jaxtyping import Array, ArrayLike, Float32, PyTree
 
+from jaxacct.numerics.precision import scope
 from jaxacct.policies import Constant, Policy, Setting
-from jaxacct.precision import scope
 
 Owned = TypeVar("Owned")
 

@@ -18,9 +18,8 @@ from jaxacct.calibrate.search import least
 from jaxacct.calibrate.targets import most_certified
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
-from jaxacct.outward import rounded_up
-from jaxacct.precision import in_float64, outside
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import in_float64, outside, rounded_up
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
 

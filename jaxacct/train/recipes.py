@@ -17,7 +17,6 @@ from flax import nnx
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.policies import Policy
-from jaxacct.rates import steps_of
 from jaxacct.train.datasets import Dataset
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import DerivedKey, describe_seed, run_key
@@ -25,6 +24,7 @@ from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
 from jaxacct.train.settings import affordable_steps, rate_of, spending
 from jaxacct.train.trainer import DPTrainer
+from jaxacct.validation import steps_of
 
 Optimizer = Callable[[float, int], optax.GradientTransformation]
 """From the learning rate and the planned number of steps."""

@@ -17,11 +17,12 @@ import optax
 from jaxtyping import Array, Float32, PyTree
 
 import jaxacct
-from jaxacct import strict_json
+from jaxacct import json_files
 from jaxacct.bounds import Bounds
+from jaxacct.json_files import write_whole
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import KINDS, record_of
-from jaxacct.outward import rounded_up
+from jaxacct.numerics.precision import rounded_up
 from jaxacct.policies import Constant
 from jaxacct.train.datasets.dataset import LossOfUser
 from jaxacct.train.keys import ENTROPY
@@ -29,7 +30,6 @@ from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.whole_file import write_whole
 
 
 def certified_epsilon(trainer: DPTrainer) -> Bounds:
@@ -450,4 +450,4 @@ def write_report(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     ...     print(pathlib.Path(f"{folder}/run/report.json").read_text().split())
     ['{', '"epsilon":', '"inf"', '}']
     """
-    write_whole(pathlib.Path(path), (strict_json.dumps(report, indent=2) + "\n").encode())
+    write_whole(pathlib.Path(path), (json_files.dumps(report, indent=2) + "\n").encode())

@@ -27,12 +27,12 @@ from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
-from jaxacct import strict_json
+from jaxacct import json_files
+from jaxacct.json_files import PRIVATE, write_whole
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.owned import Leaf, arrays_of, described, differences, digest, owned, placed
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import name_of
-from jaxacct.whole_file import PRIVATE, write_whole
 
 if TYPE_CHECKING:
     from jaxacct.train.trainer import DPTrainer
@@ -171,13 +171,13 @@ class Record:
 
     def content(self) -> bytes:
         """Returns the record as JSON with a checksum; no part of it is JSON, too."""
-        entries = strict_json.loads(strict_json.dumps(dataclasses.asdict(self)))
+        entries = json_files.loads(json_files.dumps(dataclasses.asdict(self)))
         return json.dumps({"crc32": _checksum(entries), **entries}).encode()
 
     @classmethod
     def of_content(cls, content: bytes) -> Record:
         """Returns the record of a whole file; raises ValueError, KeyError or TypeError where it is none."""
-        entries = dict(strict_json.loads(content))
+        entries = dict(json_files.loads(content))
         if entries.pop("crc32") != _checksum(entries):
             raise ValueError("the checksum is another.")
         if any(type(entries[name]) is not int or entries[name] < 0 for name in ("after", "stop", "paid", "number")):

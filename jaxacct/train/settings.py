@@ -13,7 +13,6 @@ from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.menus.menu import Items
 from jaxacct.policies import Constant, FinitePolicy, Policy
-from jaxacct.rates import steps_of
 from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.query import check_finite_clip_norm
@@ -23,7 +22,7 @@ from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, SideQuery, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler
 from jaxacct.train.sampling.correlated import separating
-from jaxacct.validation import MOST_COUNT
+from jaxacct.validation import MOST_COUNT, steps_of
 
 MOST_STEPS = 10**6
 """Steps that cut batches are paid for where noise is chosen on the way, and the run's length is not known."""

@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, PyTree
 
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.clipping.rows import WHOLE, axes_of, names_in

@@ -17,9 +17,9 @@ import optax
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct.filters import MenuFilter, RenyiFilter
-from jaxacct.platforms import as_it_is
+from jaxacct.numerics.platforms import as_it_is
+from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.policies import Constant, Policy, Setting
-from jaxacct.precision import in_float64, scope
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import Routes, clip_and_sum, routes
 from jaxacct.train.clipping.query import check_rows

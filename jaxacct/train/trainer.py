@@ -15,8 +15,8 @@ from jaxtyping import Array
 
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
+from jaxacct.numerics.precision import rounded_up
 from jaxacct.odometers import MenuOdometer, VilleOdometer
-from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.strategies import Strategy

@@ -16,7 +16,7 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
-from jaxacct.outward import rounded_down, rounded_up
+from jaxacct.numerics.precision import rounded_down, rounded_up
 from jaxacct.selection import Trials
 from jaxacct.selection.laws import DRAWING
 from jaxacct.train.keys import ENTROPY

@@ -9,7 +9,7 @@ from scipy.stats import norm
 import jaxacct as ja
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.search import Aim, search_by_calls
-from jaxacct.precision import in_float64
+from jaxacct.numerics.precision import in_float64
 
 TOLERANCE = 1e-4
 

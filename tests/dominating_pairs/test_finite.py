@@ -7,7 +7,7 @@ import pytest
 from thorough import program
 
 from jaxacct.dominating_pairs import FinitePair
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64, in_float64
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64
 
 mp.mp.dps = 40
 RNG = np.random.default_rng(7)

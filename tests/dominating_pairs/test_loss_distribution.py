@@ -10,7 +10,7 @@ from thorough import program
 
 from jaxacct import rdp
 from jaxacct.mechanisms import PrivacyLoss
-from jaxacct.precision import as_float64, in_float64
+from jaxacct.numerics.precision import as_float64, in_float64
 
 cells_of = program(lambda pair, boundaries: pair.cell_masses(boundaries))
 

@@ -16,7 +16,6 @@ from jaxtyping import Array, ArrayLike
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.arithmetic import arithmetic
 from jaxacct.dominating_pairs.normal import normal_cells
 from jaxacct.dominating_pairs.pair import (
     BEYOND,
@@ -29,7 +28,8 @@ from jaxacct.dominating_pairs.pair import (
     log_left_out,
 )
 from jaxacct.mechanisms.mechanism import directions
-from jaxacct.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.numerics.arithmetic import arithmetic
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64
 
 
 @ja.register_dataclass

@@ -12,8 +12,8 @@ from thorough import program
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.arithmetic import FLOAT64, PAIR, in_pairs
 from jaxacct.dominating_pairs import ShiftedNoisePair, pair
+from jaxacct.numerics.arithmetic import FLOAT64, PAIR, in_pairs
 
 PACKAGE = pathlib.Path(ja.__file__).parent
 RATIO = PAIR.roundoff / FLOAT64.roundoff

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxacct import elementary
-from jaxacct.float_pairs import checked
-from jaxacct.float_pairs.checked import Operations, UnsoundBackendError
+from jaxacct.numerics import elementary
+from jaxacct.numerics.float_pairs import checked
+from jaxacct.numerics.float_pairs.checked import Operations, UnsoundBackendError
 
 
 def truncated(a, b):

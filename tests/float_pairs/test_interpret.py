@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxacct.arithmetic import FLOAT64, PAIR
-from jaxacct.float_pairs import wide
-from jaxacct.float_pairs.interpret import as_pairs
-from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL
+from jaxacct.numerics.arithmetic import FLOAT64, PAIR
+from jaxacct.numerics.float_pairs import wide
+from jaxacct.numerics.float_pairs.interpret import as_pairs
+from jaxacct.numerics.float_pairs.operations import COMPLEX, MOVING, REAL
 
 N = 48
 to_float64 = jax.jit(wide.to_float64)

@@ -9,12 +9,12 @@ import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import jaxacct as ja
-from jaxacct.arithmetic import in_pairs
 from jaxacct.dominating_pairs.normal import lower_tail, sine_and_cosine, turned
 from jaxacct.dominating_pairs.pair import exp_remainder
-from jaxacct.float_pairs import tiles, wide
-from jaxacct.float_pairs.interpret import as_pairs
 from jaxacct.mechanisms.gaussian import remaining_weight
+from jaxacct.numerics.arithmetic import in_pairs
+from jaxacct.numerics.float_pairs import tiles, wide
+from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.rounded_sum import RoundedSum, missing_above
 
 U = 2.0**-24

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from thorough import draws
 
-from jaxacct.float_pairs import functions, wide
-from jaxacct.float_pairs.wide import Wide
+from jaxacct.numerics.float_pairs import functions, wide
+from jaxacct.numerics.float_pairs.wide import Wide
 
 UNIT = mp.mpf(2) ** -48
 EMITTERS = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}  # later there is no other

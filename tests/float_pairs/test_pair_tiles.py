@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxacct.arithmetic import PAIR
-from jaxacct.float_pairs import few_digits, tiles
-from jaxacct.float_pairs.interpret import as_pairs
+from jaxacct.numerics.arithmetic import PAIR
+from jaxacct.numerics.float_pairs import few_digits, tiles
+from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.saddlepoint import contour
 
 FIRST = np.array([0, 240, 16, 0, 8, 0], np.int32)

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxacct.float_pairs import pair, wide
-from jaxacct.float_pairs.sums import (  # fmt: skip
+from jaxacct.numerics.float_pairs import pair, wide
+from jaxacct.numerics.float_pairs.sums import (
     TRANSFORM_ERROR,
     ComplexPair,
     _numbers,
@@ -17,7 +17,7 @@ from jaxacct.float_pairs.sums import (  # fmt: skip
     multiply,
     rfft,
 )
-from jaxacct.float_pairs.wide import Wide
+from jaxacct.numerics.float_pairs.wide import Wide
 
 U2 = pair.U**2
 

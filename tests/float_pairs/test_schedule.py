@@ -12,11 +12,11 @@ import pytest
 from thorough import cases
 
 import jaxacct as ja
-from jaxacct import programs
-from jaxacct.arithmetic import PAIR, roughly
 from jaxacct.dominating_pairs.normal import lower_tail
-from jaxacct.float_pairs import interpret
-from jaxacct.float_pairs.interpret import as_pairs
+from jaxacct.numerics import programs
+from jaxacct.numerics.arithmetic import PAIR, roughly
+from jaxacct.numerics.float_pairs import interpret
+from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.prv import plan
 
 

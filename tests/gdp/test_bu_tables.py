@@ -6,7 +6,7 @@ import pytest
 import jaxacct as ja
 from bench.papers.bu_tables import SECTION_4_2, TABLES
 from jaxacct import gdp, rdp
-from jaxacct.precision import outside
+from jaxacct.numerics.precision import outside
 from jaxacct.tradeoff.curve import certified
 
 GRID = np.concatenate([np.arange(11, 110) / 10, np.arange(12, 64)])

@@ -13,7 +13,7 @@ from thorough import program
 import jaxacct as ja
 from jaxacct import gdp
 from jaxacct.gdp.certified import POINTS, summarize
-from jaxacct.precision import outside
+from jaxacct.numerics.precision import outside
 from jaxacct.tradeoff.curve import Profile, certified
 
 ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"

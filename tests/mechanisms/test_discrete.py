@@ -18,7 +18,7 @@ from jaxacct.mechanisms import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.mechanism import sequence
-from jaxacct.precision import UNIT_ROUNDOFF, in_float64
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, in_float64
 
 mp.mp.dps = 40
 

@@ -13,7 +13,7 @@ from thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct.adapters import from_dp_event
-from jaxacct.binomial import binomial_tail
+from jaxacct.rounded_sum import binomial_tail
 from jaxacct.train import TruncatedPoissonSampler
 
 EPSILONS = (0.0, 0.7, 2.0)

@@ -11,8 +11,8 @@ from thorough import THOROUGH, draws
 import jaxacct as ja
 from jaxacct import calibrate, certified
 from jaxacct.menus import certify, limit
+from jaxacct.numerics.precision import scope
 from jaxacct.odometers import MenuOdometer
-from jaxacct.precision import scope
 
 PATHS = 100_000
 

@@ -11,7 +11,7 @@ from thorough import draws
 import jaxacct as ja
 from jaxacct import verify
 from jaxacct.menus.game import blocks_of, losses_on, solve, window_for
-from jaxacct.precision import outside, scope
+from jaxacct.numerics.precision import outside, scope
 from jaxacct.prv import accountant
 
 POINTS, ITEMS, RING, LEVELS, NEVER = 2048, 3, 8, 16, 2**30

@@ -5,9 +5,8 @@ import mpmath
 import numpy as np
 
 import jaxacct as ja
-from jaxacct.composition import directed_parts
+from jaxacct.composition import ForDelta, ForEpsilon, directed_parts
 from jaxacct.prv.accountant import without_composing
-from jaxacct.question import ForDelta, ForEpsilon
 
 
 def gaussian_truth(mu, epsilon):

@@ -7,10 +7,9 @@ import pytest
 from thorough import draws
 
 import jaxacct as ja
-from jaxacct.composition import directed_parts, facts_of
-from jaxacct.precision import scope
+from jaxacct.composition import ForDelta, ForEpsilon, directed_parts, facts_of
+from jaxacct.numerics.precision import scope
 from jaxacct.prv import accountant, compose, plan
-from jaxacct.question import ForDelta, ForEpsilon
 
 POINTS = 512
 RUNS = np.random.default_rng(5).uniform([-0.4, -8.0, 0.0, -16.0], [1.2, -1.5, 15.0, -7.0], (draws(8, 60), 4))

@@ -9,7 +9,7 @@ from oracle import gaussian_delta
 from thorough import cases, draws
 
 import jaxacct as ja
-from jaxacct.precision import TINY
+from jaxacct.numerics.precision import TINY
 
 Q = np.array([0.25, 0.25, 0.5])
 CLOSE = Q + 2.0**-46 * np.array([2.0, -5.0, 3.0]), Q

@@ -7,8 +7,8 @@ import pytest
 from thorough import cases
 
 import jaxacct as ja
-from jaxacct import programs
 from jaxacct.composition import directed_parts
+from jaxacct.numerics import programs
 
 NOISES = np.linspace(10.0, 17.0, 8)
 ROUTES = {"exact": ja.saddlepoint.epsilon, "mesh": lambda *a, **options: ja.prv.epsilon(*a, points=2**10, **options)}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from thorough import draws, program
 
-from jaxacct.arithmetic import PAIR, in_pairs
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.pair import Nodes, law_of, moments_and_errors
+from jaxacct.numerics.arithmetic import PAIR, in_pairs
 from jaxacct.saddlepoint.contour import BLOCK, NODE_ROUNDING, Transforms, _to_the_steps
 
 U = PAIR.roundoff

@@ -19,7 +19,7 @@ from jaxacct.dominating_pairs.subsampled_gaussian import (
     WIDEST_END,
     _places,
 )
-from jaxacct.pytrees import without_axes
+from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint.contour import ends_of, kept, rare_beyond, scanned
 
 FINE = 20_000

@@ -6,8 +6,7 @@ import pytest
 from thorough import draws, program
 
 import jaxacct as ja
-from jaxacct.composition import directed_parts
-from jaxacct.question import ForDelta, ForEpsilon
+from jaxacct.composition import ForDelta, ForEpsilon, directed_parts
 from jaxacct.saddlepoint import solve
 from jaxacct.saddlepoint.contour import log_above, read_at
 from jaxacct.saddlepoint.solve import Wanted

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.composition import directed_parts
+from jaxacct.composition import ForEpsilon, directed_parts
 from jaxacct.dominating_pairs.pair import cumulant_above
-from jaxacct.pytrees import without_axes
-from jaxacct.question import ForEpsilon
+from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint import contour, solve
 from jaxacct.saddlepoint.contour import largest_order, scanned
 

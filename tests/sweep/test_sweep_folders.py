@@ -14,7 +14,7 @@ from small_sweep import QUIET, SETTINGS, same
 from thorough import draws
 
 import jaxacct as ja
-from jaxacct import strict_json
+from jaxacct import json_files
 from jaxacct.sweep import compute, grid, merge, rows
 from jaxacct.sweep.description import Boxes
 from jaxacct.sweep.result import Folder
@@ -69,7 +69,7 @@ def test_shards_are_about_alike():
 def test_a_folder_holds_what_memory_does(found, stored):
     assert same(found, stored)
     assert stored.counts() == found.counts()
-    assert strict_json.dumps(stored.as_dict()) == strict_json.dumps(found.as_dict())
+    assert json_files.dumps(stored.as_dict()) == json_files.dumps(found.as_dict())
     assert same(found, ja.sweep.load(stored.store.path))
 
 

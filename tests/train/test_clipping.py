@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxacct.precision import in_float64
+from jaxacct.numerics.precision import in_float64
 from jaxacct.train.clipping import clipped_sum
 from jaxacct.train.clipping.contributions import NORM_MARGIN, Stored, Together
 

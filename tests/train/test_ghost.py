@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxacct.precision import in_float64
+from jaxacct.numerics.precision import in_float64
 from jaxacct.train.clipping import Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed
 from jaxacct.train.clipping.ghost import GhostLoss

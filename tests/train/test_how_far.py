@@ -5,7 +5,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxacct.progress import progress
+from jaxacct.processes import progress
 from jaxacct.train import DPTrainer, build_report
 from jaxacct.train.report import epsilon_so_far
 
@@ -67,7 +67,7 @@ def test_a_second_display_is_none(monkeypatch):
 
 def test_a_log_says_what_is_compiled_and_its_rate_does_not_count_that(monkeypatch, capsys):
     clock = iter([0.0, 1.0, 50.0, 58.0, 66.0])
-    monkeypatch.setattr("jaxacct.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("jaxacct.processes.time.monotonic", lambda: next(clock))
     with progress("steps", 100) as show:
         show(0, "compiling")
         for done in (10, 20, 30):

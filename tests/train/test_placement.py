@@ -18,7 +18,7 @@ import tempfile
 import jax, jax.numpy as jnp, numpy as np, optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxacct.precision import scope
+from jaxacct.numerics.precision import scope
 from jaxacct.train import Checkpoints, DPTrainer, IndexedSource, averaging
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.noise import privatize, privatized, start

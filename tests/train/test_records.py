@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from interrupted import Killed, killed_at, make, run_until_killed
 
-from jaxacct import strict_json
+from jaxacct import json_files
 from jaxacct.train import Checkpoints, saving
 from jaxacct.train.checkpoints import LOCK, SETTINGS, SPENDS, STATES
 from jaxacct.train.saving import Record, WriteAhead
@@ -156,7 +156,7 @@ def test_records_of_infinite_epsilon_are_read_back():
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "[" * 100_000, "1" * 5000, "{", b"\xff"])
 def test_what_is_no_strict_json_is_a_value_error(text):
     with pytest.raises(ValueError):
-        strict_json.loads(text)
+        json_files.loads(text)
 
 
 def test_a_run_that_began_between_the_look_and_the_lock_is_not_overwritten(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from shared import cosines
 
-from jaxacct.precision import in_float64
+from jaxacct.numerics.precision import in_float64
 from jaxacct.train import lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied

@@ -11,7 +11,8 @@ from command_line import runner
 from thorough import cases
 
 import jaxacct as ja
-from jaxacct import programs, verify
+from jaxacct import verify
+from jaxacct.numerics import programs
 
 TRUTHS = json.loads((pathlib.Path(__file__).parents[1] / "data" / "delta_truth.json").read_text())
 CLAIM = pathlib.Path(__file__).parent / "claim.json"

@@ -21,7 +21,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float32, PyTree
 
-from jaxacct.jaxprs import scan_counts
+from jaxacct.numerics.pytrees import scan_counts
 from jaxacct.train.clipping.contributions import (
     HIGHEST,
     Contributions,

@@ -21,8 +21,8 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct import validation
-from jaxacct.precision import in_float64, is_concrete, within_scope
-from jaxacct.pytrees import register_dataclass
+from jaxacct.numerics.precision import in_float64, is_concrete, within_scope
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rows import WHOLE, Shards, apart, dealt, filled, refuse, rows_at_once

@@ -33,7 +33,7 @@ from jax.extend import core
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from jaxacct.precision import is_concrete
+from jaxacct.numerics.precision import is_concrete
 
 TILE = 8
 """Rows of a tile of XLA's CPU code, and a divisor of those of other compilers. Sound for any value: it is checked."""

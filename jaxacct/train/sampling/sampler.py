@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int32, UInt32
 
 from jaxacct import validation
-from jaxacct.binomial import binomial_tail
 from jaxacct.mechanisms import (
     GaussianWithoutReplacement,
     Mechanism,
@@ -20,8 +19,9 @@ from jaxacct.mechanisms import (
     TruncatedPoissonGaussian,
 )
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.platforms import as_it_is
-from jaxacct.precision import in_float64, scope
+from jaxacct.numerics.platforms import as_it_is
+from jaxacct.numerics.precision import in_float64, scope
+from jaxacct.rounded_sum import binomial_tail
 from jaxacct.strategies.strategy import Participation
 
 
@@ -199,8 +199,8 @@ def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -
 def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     """Returns an upper bound on ``log P(Binomial(trials, probability) >= least)``, within 1e-5 of it above the mean.
 
-    Formal guarantee: an upper bound, rounding included (:func:`jaxacct.binomial.binomial_tail`); what is below 1e-290
-    is bounded by about that. At or below the mean the bound is 0, that is a probability of 1.
+    Formal guarantee: an upper bound, rounding included (:func:`jaxacct.rounded_sum.binomial_tail`); what is
+    below 1e-290 is bounded by about that. At or below the mean the bound is 0, that is a probability of 1.
 
     >>> exact = math.log(1 - 0.9**10)
     >>> bool(exact <= log_binomial_tail(10, 0.1, 2 - 1)), log_binomial_tail(10, 0.5, 11)

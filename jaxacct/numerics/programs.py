@@ -1,13 +1,13 @@
 """The library's own programs: what an eager call runs is one jitted function, compiled with cheap code generation.
 
-A first answer is mostly compilation. On a CPU cheap code generation (:data:`jaxacct.elementary.FAST`) takes a third of
-the time of JAX's default, for a program that runs up to three times as long: the right trade for single answers, which
-take a millisecond. Programs stay in memory; across processes JAX's persistent compilation cache keeps them, which the
-command ``jaxacct`` switches on and Python programs may (``jax_compilation_cache_dir``). Inside somebody else's trace a
-program is traced into what calls it, and compiled as that is.
+A first answer is mostly compilation. On a CPU cheap code generation (:data:`jaxacct.numerics.elementary.FAST`) takes a
+third of the time of JAX's default, for a program that runs up to three times as long: the right trade for single
+answers, which take a millisecond. Programs stay in memory; across processes JAX's persistent compilation cache keeps
+them, which the command ``jaxacct`` switches on and Python programs may (``jax_compilation_cache_dir``). Inside somebody
+else's trace a program is traced into what calls it, and compiled as that is.
 
-Bounds hold for either: they assume of arithmetic and of elementary functions only what :mod:`jaxacct.elementary` asks
-of a compiler before the first program that it made is run.
+Bounds hold for either: they assume of arithmetic and of elementary functions only what
+:mod:`jaxacct.numerics.elementary` asks of a compiler before the first program that it made is run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from weakref import WeakSet
 import jax
 import numpy as np
 
-from jaxacct import elementary
-from jaxacct.arithmetic import platform
-from jaxacct.elementary import By
+from jaxacct.numerics import elementary
+from jaxacct.numerics.arithmetic import platform
+from jaxacct.numerics.elementary import By
 
 Result = TypeVar("Result")
 

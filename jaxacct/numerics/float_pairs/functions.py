@@ -32,9 +32,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
-from jaxacct.float_pairs import pair, wide
-from jaxacct.float_pairs.pair import Pair, Single, halves, power_of_two, product, quick_two_sum, two_sum
-from jaxacct.float_pairs.wide import INFINITE, NOTHING, Wide
+from jaxacct.numerics.float_pairs import pair, wide
+from jaxacct.numerics.float_pairs.pair import Pair, Single, halves, power_of_two, product, quick_two_sum, two_sum
+from jaxacct.numerics.float_pairs.wide import INFINITE, NOTHING, Wide
 
 QUARTERS = 2.0**20
 """More quarters of a turn are not taken off: the result is NaN."""
@@ -343,10 +343,11 @@ def erfc(x: Wide) -> Wide:
 # An argument is brought near 0, where a table has a row for each 1/64; what is left, z, is below 1/80, and a series in
 # z needs a pair for its second term, a sum of exact products for its third, and plain float32 beyond. Constants are
 # made here, of 40 decimals. Errors below are relative, in units of u^2 = 2^-48, to first order; 16 of them are one
-# :data:`~jaxacct.float_pairs.pair.ROUNDING`.
+# :data:`~jaxacct.numerics.float_pairs.pair.ROUNDING`.
 #
-# *One value, wherever it is computed.* Products that are rounded are :func:`~jaxacct.float_pairs.pair.product`, and no
-# constant is an operand of a sum of which the error is asked for: compilers make (x + 1) - 1 into x.
+# *One value, wherever it is computed.* Products that are rounded are
+# :func:`~jaxacct.numerics.float_pairs.pair.product`, and no constant is an operand of a sum of which the error is asked
+# for: compilers make (x + 1) - 1 into x.
 #
 # ========  =====================================================  ========
 # function  error                                                  asked for

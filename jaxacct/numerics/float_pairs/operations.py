@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxacct.float_pairs import functions, sums, tiles, wide
-from jaxacct.float_pairs.wide import Wide
+from jaxacct.numerics.float_pairs import functions, sums, tiles, wide
+from jaxacct.numerics.float_pairs.wide import Wide
 
 Params = dict[str, Any]
 Rule = Callable[..., Any]

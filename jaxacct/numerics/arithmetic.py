@@ -1,10 +1,10 @@
 """The arithmetic that a program is traced for: what certificates may take for granted of its operations.
 
 A bound here counts roundings, in units of the relative error of one operation. How large a unit is depends on the
-device: float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.float_pairs`, on a TPU); float32
-alone, for estimates. Everything else in a certificate is the same for all of them, so the unit is asked for where a
-program is traced, and a program that was traced for one arithmetic is never taken for another: what it was is part of
-the key of JAX's caches.
+device: float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.numerics.float_pairs`, on a
+TPU); float32 alone, for estimates. Everything else in a certificate is the same for all of them, so the unit is asked
+for where a program is traced, and a program that was traced for one arithmetic is never taken for another: what it was
+is part of the key of JAX's caches.
 """
 
 from __future__ import annotations
@@ -73,13 +73,14 @@ class Arithmetic:
     def of_sum(self, count: Any) -> Any:
         """Units of roundoff by which a sum of so many terms errs, over the sum of their sizes.
 
-        Pairs are summed in whole numbers: n by n 2^-52, n/256 units (:mod:`jaxacct.float_pairs.sums`).
+        Pairs are summed in whole numbers: n by n 2^-52, n/256 units (:mod:`jaxacct.numerics.float_pairs.sums`).
         """
         return 1 + count / 256 if self.name == "pair" else count
 
 
 FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0, leaves_out_rare=True)
-"""IEEE 754's double, and functions as :mod:`jaxacct.elementary` asks for them: four units in the last place."""
+"""IEEE 754's double, and functions as :mod:`jaxacct.numerics.elementary` asks for them: four units in the last
+place."""
 
 PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5)
 """Sums of two float32 numbers with an exponent of their own beside them, so with a wider range than float64's."""
@@ -143,7 +144,7 @@ def with_pair_form(
 def with_pair_form(function: Any = None, *, traced: Callable[..., Any] | None = None) -> Any:
     """Returns ``function``, of which pairs have a form of their own. For float64 it is as if nothing were said.
 
-    By default it is of arrays, and pairs know it by its name (:mod:`jaxacct.float_pairs.tiles`). A
+    By default it is of arrays, and pairs know it by its name (:mod:`jaxacct.numerics.float_pairs.tiles`). A
     derivative has another form, and no name: of a jitted function JAX would give it the same. The form for pairs is
     told shapes of what goes in alone: so an axis of a batch has to come out where it goes in, which it does unless
     arrays without it, as ``jnp.zeros_like`` makes, meet it first.

@@ -1,7 +1,7 @@
 """Where pairs spend work on digits, of which they have few: forms in ``jax.numpy``, which are traced as all else is.
 
 Each is of the same arguments as the function of the mathematics that it stands in for.
-:func:`jaxacct.arithmetic.with_pair_form` names it there.
+:func:`jaxacct.numerics.arithmetic.with_pair_form` names it there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxacct.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
 
 LADDER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
 """Orders that are looked at for a line. Where large losses are rare the lower a line is the more digits it loses: the
@@ -23,7 +23,7 @@ LONGER = 4.0
 
 IN_PAIRS = 12.0
 """Units more by which characteristic functions err: all but the weights is right to 19 here
-(:mod:`jaxacct.float_pairs.tiles`), not to 8."""
+(:mod:`jaxacct.numerics.float_pairs.tiles`), not to 8."""
 
 CENTRED = 24.0
 """Units by which the same errs where its linear part is taken out: 19, and 5 for that part and the difference.

@@ -2,8 +2,8 @@
 
 A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low a multiple of 2^-70, or 0 with the exponent
 :data:`NOTHING`. So nothing under- or overflows before 2^-+16000, and every operation has the relative error of
-:mod:`jaxacct.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and NaN are
-as IEEE has them.
+:mod:`jaxacct.numerics.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and
+NaN are as IEEE has them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Int32
 
-from jaxacct.float_pairs import pair
-from jaxacct.float_pairs.pair import LEAST, Pair, Single, bits, from_bits, power_of_two
+from jaxacct.numerics.float_pairs import pair
+from jaxacct.numerics.float_pairs.pair import LEAST, Pair, Single, bits, from_bits, power_of_two
 
 LARGEST = 16384
 """Exponents beyond are those of inf, and of 0."""

@@ -28,7 +28,7 @@ import numpy as np
 from jax.scipy.special import erf, ndtr
 from jaxtyping import Array
 
-from jaxacct.arithmetic import UnsoundBackendError, is_decided, platform
+from jaxacct.numerics.arithmetic import UnsoundBackendError, is_decided, platform
 
 
 class By(enum.Enum):
@@ -152,7 +152,8 @@ ASSUMED: dict[str, Assumption] = {
     "erf": Assumption(erf, _error_function, _spread((1e-9, 0.5), (0.5, 5.0)), 6.0),
     "ndtr": Assumption(ndtr, _normal_tail, _spread((-37.5, -8.0), (-8.0, -1.2), (-1.5, -1e-3)), 8.0),
 }
-"""log1p: from -1/4 up only. XLA's on a CPU is 240 units off near -0.41 (:func:`~jaxacct.precision.log_complement`)."""
+"""log1p: from -1/4 up only. XLA's on a CPU is 240 units off near -0.41
+(:func:`~jaxacct.numerics.precision.log_complement`)."""
 
 OPERANDS = tuple(
     (float(a), float(b))

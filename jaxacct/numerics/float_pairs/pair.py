@@ -12,7 +12,7 @@ itself.) Where a rounded product is used, it is used once, as a term of second o
 
 *Subnormals* may be flushed to zero. Operands between 2^-30 and 2^30 in absolute value, whose low parts are 0 or above
 2^-70, keep every error term of a sum above 2^-126; what is lost of products is below 2^-100 of the result.
-:mod:`jaxacct.float_pairs.wide` keeps its numbers there.
+:mod:`jaxacct.numerics.float_pairs.wide` keeps its numbers there.
 
 Sources: Dekker (1971), "A floating-point technique for extending the available precision"; Knuth, The Art of Computer
 Programming 2, 4.2.2; Joldes, Muller and Popescu (2017), "Tight and rigorous error bounds for basic building blocks of

@@ -26,9 +26,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxacct.arithmetic import UnsoundBackendError, platform
-from jaxacct.float_pairs.functions import rounded
-from jaxacct.float_pairs.pair import U, halves
+from jaxacct.numerics.arithmetic import UnsoundBackendError, platform
+from jaxacct.numerics.float_pairs.functions import rounded
+from jaxacct.numerics.float_pairs.pair import U, halves
 
 Operation = Callable[[Any, Any], Any]
 

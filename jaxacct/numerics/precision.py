@@ -1,20 +1,14 @@
-"""Float64 by scope, and the constants of directed rounding.
-
-The kernel computes in float64 whatever the ambient JAX setting is, by entering ``jax.enable_x64`` around its own
-trace. Nothing global changes. Concrete results leave it as NumPy values, so that whatever is done with them keeps
-float64. Traced ones stay float64 arrays; arithmetic done on them outside the scope follows the ambient setting, that is
-float32 by default.
-
-The scope also shields the kernel from settings that its user debugs a program with: strict promotion of types, guards
-of transfers, checks for NaN and inf (which here are answers), and the running of programs operation by operation.
-They are entered only where they differ from JAX's defaults, so that nothing is compiled anew for them.
-"""
+"""Bounds as text: an upper bound is rounded up, a lower bound down, to however few digits. Needs no JAX."""
 
 from __future__ import annotations
 
 import contextlib
+import decimal
 import functools
+import math
+import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
@@ -22,15 +16,84 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import elementary
-from jaxacct.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
-from jaxacct.platforms import by_platform, outward
+from jaxacct.numerics import elementary
+from jaxacct.numerics.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
+from jaxacct.numerics.platforms import by_platform, outward
+from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
-from jaxacct.pytrees import is_concrete as is_concrete
+
+
+def rounded_up(value: float | Decimal, spec: str = ".6g") -> str:
+    """Returns ``value`` formatted by ``spec``, rounded up.
+
+    Args:
+        value: a float counts as it is written, as the shortest text that is read as it: 1e-5 is shown as that. The
+            text is then read as no smaller float. ``Decimal(value)`` counts to its last binary digit, and is shown with
+            zeros at the end, as many digits as are asked for.
+        spec: of a float, with ``e``, ``f``, ``g``, ``n`` or ``%``, or a width alone.
+
+    >>> rounded_up(1 / 3), rounded_up(1e-5), rounded_up(Decimal(1e-5)), rounded_up(2.00001, ".2f")
+    ('0.333334', '1e-05', '0.0000100001', '2.01')
+    """
+    return _formatted(value, spec, decimal.ROUND_CEILING)
+
+
+def rounded_down(value: float | Decimal, spec: str = ".6g") -> str:
+    """Returns ``value`` formatted by ``spec``, rounded down; its arguments are those of :func:`rounded_up`.
+
+    >>> rounded_down(1 / 3), rounded_down(2.99999, ".2f"), rounded_down(0.0)
+    ('0.333333', '2.99', '0')
+    """
+    return _formatted(value, spec, decimal.ROUND_FLOOR)
+
+
+def _formatted(value: float | Decimal, spec: str, rounding: str) -> str:
+    if not math.isfinite(value) or value == 0:
+        return format(float(value) + 0.0, spec)  # without the sign of a zero
+    digits, kind = re.fullmatch(r".*?(\.\d+)?([eEfFgGn%]?)", spec, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not digits and not kind:
+        return format(float(value), spec)  # the shortest text that is read as this number
+    if not digits:  # six, as of any float
+        spec = f"{spec[:-1]}.6{kind}"
+    exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+    with decimal.localcontext(rounding=rounding, prec=1000):
+        # Decimals know neither underscores between thousands nor the alternate form.
+        safe = format(exact, spec.replace("_", ",").replace("#", ""))
+        if kind != "n" and not isinstance(value, Decimal):
+            # Floats are written shorter, without zeros at the end: so, where that is on the safe side as well.
+            for close in (exact, _number(safe)):
+                text = format(float(close), spec)
+                if "inf" not in text and _is_outward(_number(text), exact, rounding):
+                    return text
+    return safe.replace(",", "_") if "_" in spec else safe
+
+
+def _is_outward(shown: Decimal, exact: Decimal, rounding: str) -> bool:
+    return shown >= exact if rounding == decimal.ROUND_CEILING else shown <= exact
+
+
+def _number(text: str) -> Decimal:
+    """Returns the number that a formatted one says."""
+    digits = re.search(r"-?[\d.,_]+([eE][-+]?\d+)?", text)[0].replace(",", "").replace("_", "")  # type: ignore[index]
+    return Decimal(digits) / (100 if "%" in text else 1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Float64 by scope, and the constants of directed rounding.
+#
+# The kernel computes in float64 whatever the ambient JAX setting is, by entering ``jax.enable_x64`` around its own
+# trace. Nothing global changes. Concrete results leave it as NumPy values, so that whatever is done with them keeps
+# float64. Traced ones stay float64 arrays; arithmetic done on them outside the scope follows the ambient setting, that
+# is float32 by default.
+#
+# The scope also shields the kernel from settings that its user debugs a program with: strict promotion of types, guards
+# of transfers, checks for NaN and inf (which here are answers), and the running of programs operation by operation.
+# They are entered only where they differ from JAX's defaults, so that nothing is compiled anew for them.
+# ----------------------------------------------------------------------------------------------------
 
 UNIT_ROUNDOFF = FLOAT64.roundoff
 """Half the distance from 1 to the next float64: the relative error of one operation on the host. What is traced asks
-:func:`~jaxacct.arithmetic.roundoff`."""
+:func:`~jaxacct.numerics.arithmetic.roundoff`."""
 
 FUNCTION = FLOAT64.function
 """The same of its functions."""
@@ -53,9 +116,9 @@ SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
 def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.AbstractContextManager[None]:
     """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
 
-    The first time on a backend its arithmetic is checked (:mod:`jaxacct.elementary`), and refused where it fails; not
-    so where all that is computed in it is comparisons, + and -, and programs of :mod:`jaxacct.programs`: those check
-    what compiles them, and mostly that is another compiler.
+    The first time on a backend its arithmetic is checked (:mod:`jaxacct.numerics.elementary`), and refused where it
+    fails; not so where all that is computed in it is comparisons, + and -, and programs of
+    :mod:`jaxacct.numerics.programs`: those check what compiles them, and mostly that is another compiler.
 
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.

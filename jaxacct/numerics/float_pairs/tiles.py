@@ -38,11 +38,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int8, Int32
 
-from jaxacct.float_pairs import functions, pair, wide
-from jaxacct.float_pairs.functions import parts, rounded, sine_and_cosine
-from jaxacct.float_pairs.pair import LEAST, Pair, Single, bits, halves, power_of_two, product, quick_two_sum
-from jaxacct.float_pairs.sums import ComplexPair, add, cut, joined, multiply
-from jaxacct.float_pairs.wide import Wide
+from jaxacct.numerics.float_pairs import functions, pair, wide
+from jaxacct.numerics.float_pairs.functions import parts, rounded, sine_and_cosine
+from jaxacct.numerics.float_pairs.pair import LEAST, Pair, Single, bits, halves, power_of_two, product, quick_two_sum
+from jaxacct.numerics.float_pairs.sums import ComplexPair, add, cut, joined, multiply
+from jaxacct.numerics.float_pairs.wide import Wide
 
 TILE = 8
 """Frequencies of a tile."""

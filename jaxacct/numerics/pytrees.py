@@ -1,13 +1,4 @@
-"""Dataclasses as pytrees that JAX tells apart.
-
-``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two classes
-with as many fields have equal structures, of different hashes. JAX's own caches look for keys by a few bits of the hash
-and compare then, so a compiled function of the one is now and then run on the other: about once in 64 pairs and
-processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta where one on epsilon was asked for,
-is no number to report. Nodes registered by functions are compared by their class; so are those of
-:func:`register_dataclass` here, and what is registered otherwise is refused where it is given
-(:func:`check_told_apart`).
-"""
+"""What traced programs hold, as each version of JAX names it."""
 
 from __future__ import annotations
 
@@ -20,6 +11,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Returns how many constants and how many carried values a traced ``lax.scan`` takes, before its rows.
+
+    >>> import jax, jax.numpy as jnp
+    >>> looped = lambda k, c, rows: jax.lax.scan(lambda c, row: (c + k * row, c), c, rows)
+    >>> scan_counts(jax.make_jaxpr(looped)(2.0, 0.0, jnp.ones(3)).eqns[-1].params)
+    (1, 1)
+    """
+    if "num_carry" in params:  # until JAX 0.10
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Dataclasses as pytrees that JAX tells apart.
+#
+# ``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two
+# classes with as many fields have equal structures, of different hashes. JAX's own caches look for keys by a few bits
+# of the hash and compare then, so a compiled function of the one is now and then run on the other: about once in 64
+# pairs and processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta where one on epsilon was
+# asked for, is no number to report. Nodes registered by functions are compared by their class; so are those of
+# :func:`register_dataclass` here, and what is registered otherwise is refused where it is given
+# (:func:`check_told_apart`).
+# ----------------------------------------------------------------------------------------------------
 
 Class = TypeVar("Class", bound=type)
 

@@ -22,12 +22,12 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array, Bool
 
-from jaxacct import arithmetic
-from jaxacct.float_pairs import checked, sums, wide
-from jaxacct.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex, Params, Rule, beside_constant
-from jaxacct.float_pairs.pair import Single, bits, from_bits, power_of_two
-from jaxacct.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
-from jaxacct.jaxprs import scan_counts
+from jaxacct.numerics import arithmetic
+from jaxacct.numerics.float_pairs import checked, sums, wide
+from jaxacct.numerics.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex, Params, Rule, beside_constant
+from jaxacct.numerics.float_pairs.pair import Single, bits, from_bits, power_of_two
+from jaxacct.numerics.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
+from jaxacct.numerics.pytrees import scan_counts
 
 WIDE_DTYPE = np.dtype(np.float64)
 
@@ -308,7 +308,7 @@ def in_turn(plan: Plan) -> Any:
 # ----------------------------------------------------------------------------------------------------
 # Guesses: one float32 number with an exponent beside it, for what decides where something is computed, not what it is.
 #
-# Some six digits, and the range of :mod:`jaxacct.float_pairs.wide`. No bound rests on it: quotients, roots and
+# Some six digits, and the range of :mod:`jaxacct.numerics.float_pairs.wide`. No bound rests on it: quotients, roots and
 # functions are as good as the device's, and products and sums may be fused. What is not written here is done in pairs,
 # and rounded.
 # ----------------------------------------------------------------------------------------------------
@@ -530,8 +530,8 @@ ROUGH: dict[str, Rule] = {
 # Programs of float64, run in pairs of float32: each operation of a traced program becomes that of :class:`Wide`.
 #
 # So a formula is written once, in ``jax.numpy``, and its certificate with it: only the unit of roundoff is another
-# (:mod:`jaxacct.arithmetic`), and it is asked for while the program is traced. Operations that nobody has written here
-# are refused by name: nothing falls back to the device's own float64.
+# (:mod:`jaxacct.numerics.arithmetic`), and it is asked for while the program is traced. Operations that nobody has
+# written here are refused by name: nothing falls back to the device's own float64.
 # ----------------------------------------------------------------------------------------------------
 
 NUMBERS = (Wide, Complex, Rough)
@@ -545,7 +545,7 @@ def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
 
     It is traced anew, in the context that makes its certificates count pairs' roundings. To be called with float64
     enabled; numbers come and go as float64, which is where a device that lacks it rounds once more
-    (:func:`jaxacct.float_pairs.wide.to_float64`).
+    (:func:`jaxacct.numerics.float_pairs.wide.to_float64`).
 
     Args:
         function: of arrays, to a pytree of arrays.
@@ -611,7 +611,7 @@ def is_whole(equation: JaxprEqn) -> bool:
 
 
 def is_rough(equation: JaxprEqn) -> bool:
-    """Returns whether an equation is a guess, :func:`jaxacct.arithmetic.roughly`."""
+    """Returns whether an equation is a guess, :func:`jaxacct.numerics.arithmetic.roughly`."""
     return equation.primitive.name in ("jit", "pjit") and equation.params["name"] == ROUGHLY
 
 

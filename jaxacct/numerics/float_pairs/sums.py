@@ -21,10 +21,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Complex128
 
-from jaxacct.arithmetic import PAIR
-from jaxacct.float_pairs import pair, wide
-from jaxacct.float_pairs.pair import Pair, Single
-from jaxacct.float_pairs.wide import Wide
+from jaxacct.numerics.arithmetic import PAIR
+from jaxacct.numerics.float_pairs import pair, wide
+from jaxacct.numerics.float_pairs.pair import Pair, Single
+from jaxacct.numerics.float_pairs.wide import Wide
 
 Numbers = TypeVar("Numbers")
 
