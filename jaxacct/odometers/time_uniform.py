@@ -53,8 +53,8 @@ from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding
 from jaxacct.odometers.renyi import most_steps, rounding_of_reading
+from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding
 
 
 @register_dataclass

@@ -13,9 +13,9 @@ from thorough import program
 import jaxacct as ja
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, in_pairs
 from jaxacct.numerics.float_pairs.sums import TRANSFORM_ERROR
-from jaxacct.rounded_sum import RoundedSum, rounding_of_one
 from jaxacct.prv.compose import _moved, log_moments, spectrum_of
 from jaxacct.prv.plan import RATES, Plan
+from jaxacct.rounded_sum import RoundedSum, rounding_of_one
 
 PACKAGE = pathlib.Path(ja.__file__).parent
 
