@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.numerics.platforms import OUTWARD, lowered, raised
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -23,7 +22,7 @@ from jaxacct.numerics.precision import (
     rounded_up,
     scope,
 )
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import OUTWARD, compiled, lowered, raised
 from jaxacct.numerics.pytrees import register_dataclass
 
 

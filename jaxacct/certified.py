@@ -24,9 +24,8 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions
 from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 from jaxacct.numerics.by_work import one_by_one, stack, where_needed
-from jaxacct.numerics.platforms import by_pairs, needs_pairs
 from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.saddlepoint import one_run
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 from jaxacct.selection import Binomial

@@ -14,10 +14,10 @@ import jaxacct as ja
 from jaxacct.dominating_pairs.pair import exp_remainder
 from jaxacct.numerics.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, roundoff
 from jaxacct.numerics.by_work import one_by_one
-from jaxacct.numerics.float_pairs import checked
+from jaxacct.numerics.float_pairs import functions
 from jaxacct.numerics.float_pairs.interpret import as_pairs
-from jaxacct.numerics.platforms import by_pairs, by_platform, lowered, outward, raised
 from jaxacct.numerics.precision import as_float64, in_float64
+from jaxacct.numerics.programs import by_pairs, by_platform, lowered, outward, raised
 
 FLOAT64_FUNCTION = re.compile(r"stablehlo\.(exponential|log|fft|divide|sqrt|reduce)\b.*f64")
 
@@ -87,13 +87,13 @@ def test_pairs_asked_for_by_name_bracket_the_truth():
 
 
 def test_numbers_on_a_tpu_are_worked_off_in_pairs(monkeypatch):
-    monkeypatch.setattr("jaxacct.numerics.platforms.platform", lambda: "tpu")
+    monkeypatch.setattr("jaxacct.numerics.programs.platform", lambda: "tpu")
     assert ja.delta(ja.Gaussian(2.0), 1, 1.0) == ja.delta(ja.Gaussian(2.0), 1, 1.0, arithmetic="pair")
 
 
 def test_they_are_refused_where_the_backend_rounds_otherwise(monkeypatch):
-    monkeypatch.setattr(checked, "failures", lambda values: ["x + y is cut off"])
-    monkeypatch.setattr(checked, "_sound", set())
+    monkeypatch.setattr(functions, "failures", lambda values: ["x + y is cut off"])
+    monkeypatch.setattr(functions, "_sound", set())
     with pytest.raises(UnsoundBackendError, match="cut off"):
         ja.delta(ja.Gaussian(2.0), 1, 1.0, arithmetic="pair")
 

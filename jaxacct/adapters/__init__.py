@@ -5,7 +5,7 @@ Nothing here imports those libraries but the modules of their names, which are n
 * :mod:`.events`: the events of ``dp_accounting``, which jax-privacy and TensorFlow Privacy make too, as mechanisms;
   :mod:`.events` says what each one is, and :mod:`.events` counts them.
 * :mod:`.dp_accounting`: accountants of its kind, to be given wherever it takes one. It has to be installed.
-* :mod:`.opacus`: accountants for its engine, which has to be installed; :mod:`.opacus_runs`: what it wrote, without.
+* :mod:`.opacus`: accountants for its engine, which has to be installed; :mod:`.events`: what it wrote, without.
 * :mod:`.dp_accounting`: the one call of TensorFlow Privacy, and of Flower.
 """
 

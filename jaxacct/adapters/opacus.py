@@ -1,7 +1,7 @@
 """Accountants for Opacus, under the names "jaxacct" and "jaxacct-rdp", and what a run of Opacus cost, after the fact.
 
 Importing this module registers them: ``PrivacyEngine(accountant="jaxacct")``. The functions are those of
-:mod:`.opacus_runs`, which need neither Opacus nor torch.
+:mod:`.events`, which need neither Opacus nor torch.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import abc
 from typing import Any, SupportsFloat
 
 from jaxacct import certified, rdp
-from jaxacct.adapters.events import stand_in
-from jaxacct.adapters.opacus_runs import checkpoint_history, from_history
+from jaxacct.adapters.events import checkpoint_history, from_history, stand_in
 
 try:
     from opacus.accountants import IAccountant, register_accountant

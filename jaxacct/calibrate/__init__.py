@@ -4,12 +4,12 @@ Every setting returned satisfies its budget by a certified upper bound, and says
 
 * :mod:`.targets` has the functions that are called: noise, rate, steps and scale for a budget; the noise of a guarantee
   for people, and of a search whose best run is released; runs of any mechanism; the budget that an attack stands for.
-* :mod:`.result` has what comes back.
+* :mod:`.search` has what comes back.
 * :mod:`.search` is the search by certified bounds: as one program by the exact accountant, and by calls of the mesh
   where that does not converge.
 """
 
-from jaxacct.calibrate.result import Calibrated, Status
+from jaxacct.calibrate.search import Calibrated, Status
 from jaxacct.calibrate.targets import (
     Sampling,
     UserLevel,

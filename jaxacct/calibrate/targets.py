@@ -16,14 +16,15 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import certified, rdp, validation
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.result import Calibrated, Status
 from jaxacct.calibrate.search import (
     ENDS,
     LEAST_PADDING,
     PROBE,
     Aim,
+    Calibrated,
     Config,
     Given,
+    Status,
     composition,
     improved,
     least,
@@ -37,9 +38,8 @@ from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.platforms import lowered
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import compiled, lowered
 from jaxacct.selection import Poisson, Trials, TruncatedNegativeBinomial
 from jaxacct.selection.profile import Selection
 from jaxacct.validation import MOST_COUNT

@@ -25,8 +25,8 @@ from jaxacct.convert.renyi import (
     softplus,
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.platforms import lowered, raised
 from jaxacct.numerics.precision import TINY, as_float64, is_zero
+from jaxacct.numerics.programs import lowered, raised
 
 
 def margin_of_pure() -> float:

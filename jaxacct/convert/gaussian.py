@@ -18,9 +18,8 @@ from jaxacct import validation
 from jaxacct.convert.renyi import Orders, by_order, checked_orders, kernel
 from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.platforms import lowered
 from jaxacct.numerics.precision import as_float64, in_float64, outside, scope
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import compiled, lowered
 
 
 def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:

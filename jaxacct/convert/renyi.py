@@ -17,7 +17,6 @@ from jaxacct import validation
 from jaxacct.dominating_pairs.pair import exp_remainder, weighted_remainder
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.platforms import lowered, outward
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -28,7 +27,7 @@ from jaxacct.numerics.precision import (
     log_complement,
     outside,
 )
-from jaxacct.numerics.programs import Program
+from jaxacct.numerics.programs import Program, lowered, outward
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""

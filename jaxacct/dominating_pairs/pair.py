@@ -10,7 +10,7 @@ E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
 
 What rests on it: the windows of the integral are found by looking, and the rule's error is not bounded here. No bound
 of the mesh uses a cumulant: its own windows come from Chernoff bounds on the lattice's weights, its tails from
-``log_tail``. Rényi divergences of shifted noise do, as the exact value that :data:`jaxacct.rdp.divergence.ALLOWANCE`
+``log_tail``. Rényi divergences of shifted noise do, as the exact value that :data:`jaxacct.rdp.accountant.ALLOWANCE`
 rounds up: an allowance that was measured against quadrature at high precision, not proved.
 """
 

@@ -32,8 +32,8 @@ from jaxacct import validation
 from jaxacct.convert.renyi import Orders, checked_orders
 from jaxacct.dominating_pairs.gaussian_profile import log_delta_at
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.platforms import outward
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, outside
+from jaxacct.numerics.programs import outward
 
 LEAST_LOG = -1e300
 """Stands in for a logarithm that float64 cannot hold: rounding up never makes a positive delta vanish."""

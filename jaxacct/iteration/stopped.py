@@ -46,7 +46,7 @@ from jaxacct.iteration.sgd import (
     order_grid,
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.platforms import lowered
+from jaxacct.numerics.programs import lowered
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")

@@ -17,7 +17,6 @@ from jaxacct.dominating_pairs import DominatingPair, LossDistributionPair
 from jaxacct.dominating_pairs.counted_shifts import CountedShiftsPair, binomial_masses
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.platforms import lowered
 from jaxacct.numerics.precision import (
     TINY,
     UNIT_ROUNDOFF,
@@ -30,6 +29,7 @@ from jaxacct.numerics.precision import (
     scope,
     within_scope,
 )
+from jaxacct.numerics.programs import lowered
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_EXAMPLES = 512

@@ -15,9 +15,8 @@ from jaxtyping import Array
 
 from jaxacct.numerics.arithmetic import platform, with_pair_form
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.platforms import by_platform
 from jaxacct.numerics.precision import is_concrete
-from jaxacct.numerics.programs import Program
+from jaxacct.numerics.programs import Program, by_platform
 
 Stacked = TypeVar("Stacked")
 Result = TypeVar("Result")

@@ -18,7 +18,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
-from jaxacct.numerics.platforms import by_platform, outward
+from jaxacct.numerics.programs import by_platform, outward
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
 
@@ -165,13 +165,13 @@ def in_float64(
 def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
 
-    What is traced is made for the platform that it is lowered for (:func:`.platforms.by_platform`), once for all that
+    What is traced is made for the platform that it is lowered for (:func:`.programs.by_platform`), once for all that
     is called within. Numbers on a device without float64 are left to the CPU beside it.
 
     Args:
         function: of pytrees and of what is static, to a pytree of arrays.
         by_programs: as of :func:`scope`.
-        safe: as of :func:`.platforms.by_platform`.
+        safe: as of :func:`.programs.by_platform`.
     """
     if function is None:
         return functools.partial(in_float64, by_programs=by_programs, safe=safe)

@@ -36,7 +36,6 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
 from jaxacct.numerics.by_work import stack
-from jaxacct.numerics.platforms import OUTWARD, by_pairs, by_platform, needs_pairs, outward
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -46,7 +45,7 @@ from jaxacct.numerics.precision import (
     log_complement,
     outside,
 )
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.prv.compose import (
     bounds_on_delta,

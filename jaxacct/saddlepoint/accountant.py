@@ -31,7 +31,6 @@ from jaxacct.dominating_pairs.gaussian_profile import slopes_of_log_delta
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.numerics.arithmetic import CHOICES, Chosen, scaled
 from jaxacct.numerics.by_work import one_by_one, rows
-from jaxacct.numerics.platforms import by_pairs, by_platform, needs_pairs, outward
 from jaxacct.numerics.precision import (
     as_float64,
     as_real,
@@ -41,7 +40,7 @@ from jaxacct.numerics.precision import (
     outside,
     scope,
 )
-from jaxacct.numerics.programs import Program, compiled
+from jaxacct.numerics.programs import Program, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxacct import json_files, validation
 from jaxacct.adapters import from_dp_event
-from jaxacct.adapters.opacus_runs import checkpoint_history, from_history
+from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
 from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
 from jaxacct.mechanisms.renyi_only import OfOthers

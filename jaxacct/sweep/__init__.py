@@ -3,7 +3,7 @@
 * :mod:`.description` says what a sweep is of: a grid or rows, their values as text and files, how they are cut into
   boxes, and what is computed for one entry.
 * :mod:`.compute` computes all entries by one compiled program, and by the mesh those that it leaves open.
-* :mod:`.result` keeps results in memory or in a folder, puts shards together, answers what is asked of them, and writes
+* :mod:`.search` keeps results in memory or in a folder, puts shards together, answers what is asked of them, and writes
   files for others.
 """
 

@@ -1,4 +1,4 @@
-"""Where the results of a sweep are: in memory, or in a folder (:mod:`.result`)."""
+"""Where the results of a sweep are: in memory, or in a folder (:mod:`.search`)."""
 
 from __future__ import annotations
 

@@ -22,11 +22,10 @@ from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.by_work import rows
-from jaxacct.numerics.platforms import lowered
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import compiled, lowered
 from jaxacct.numerics.pytrees import of_each
-from jaxacct.rdp.divergence import composed
+from jaxacct.rdp.accountant import composed
 from jaxacct.saddlepoint.accountant import ROW, has_laws
 
 

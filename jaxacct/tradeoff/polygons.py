@@ -18,9 +18,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms import DiscretePair
-from jaxacct.numerics.platforms import as_it_is, lowered
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside
-from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.programs import as_it_is, compiled, lowered
 
 Curve = tuple[Float[Array, " n"], Float[Array, " n"]]
 """False-positive rates from 0 to 1, increasing, and false-negative rates, falling."""

@@ -38,7 +38,7 @@ from jaxacct.train.models import (
 from jaxacct.train.noise import privatize
 from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
+from jaxacct.train.recipes import RECIPES, Recipe, Tuned, make_trainer, planned_epsilon, tune
 from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
@@ -52,7 +52,6 @@ from jaxacct.train.sources import IndexedSource
 from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.train.tuning import Tuned, tune
 
 __all__ = [
     "MLP",

@@ -29,8 +29,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.platforms import as_it_is
 from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.programs import as_it_is
 from jaxacct.train.clipping.rows import mapped
 from jaxacct.train.models import check_one_number
 from jaxacct.train.noise import standard_normal

@@ -14,8 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, ArrayLike, Float32, Float64, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.platforms import as_it_is
 from jaxacct.numerics.precision import in_float64, is_concrete, scope, within_scope
+from jaxacct.numerics.programs import as_it_is
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.query import check_finite_clip_norm
 

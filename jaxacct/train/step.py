@@ -17,8 +17,8 @@ import optax
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct.filters import MenuFilter, RenyiFilter
-from jaxacct.numerics.platforms import as_it_is
 from jaxacct.numerics.precision import in_float64, scope
+from jaxacct.numerics.programs import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import Routes, clip_and_sum, routes

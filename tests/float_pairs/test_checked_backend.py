@@ -6,8 +6,8 @@ import pytest
 from jax import lax
 
 from jaxacct.numerics import elementary
-from jaxacct.numerics.float_pairs import checked
-from jaxacct.numerics.float_pairs.checked import Operations, UnsoundBackendError
+from jaxacct.numerics.float_pairs import functions
+from jaxacct.numerics.float_pairs.functions import Operations, UnsoundBackendError
 
 
 def truncated(a, b):
@@ -41,7 +41,7 @@ class Simplified(Operations):
 
 
 def test_this_backend_is_as_assumed():
-    assert checked.failures(checked.computed()) == []
+    assert functions.failures(functions.computed()) == []
 
 
 @pytest.mark.parametrize(
@@ -54,25 +54,25 @@ def test_this_backend_is_as_assumed():
     ids=["truncates", "multiplies in bfloat16", "simplifies"],
 )
 def test_wrong_arithmetic_is_named(wrong, named):
-    assert [line for line in checked.failures(checked.computed(wrong)) if line.startswith(named + " is")]
+    assert [line for line in functions.failures(functions.computed(wrong)) if line.startswith(named + " is")]
 
 
 def test_a_backend_that_fails_is_refused(monkeypatch):
-    monkeypatch.setattr(checked, "_sound", set())
-    right = checked.computed
-    monkeypatch.setattr(checked, "computed", lambda: right(Operations(times=by_bfloat16)))
+    monkeypatch.setattr(functions, "_sound", set())
+    right = functions.computed
+    monkeypatch.setattr(functions, "computed", lambda: right(Operations(times=by_bfloat16)))
     with pytest.raises(elementary.UnsoundBackendError, match="12 bits"):
-        checked.check()
+        functions.check()
     assert UnsoundBackendError is elementary.UnsoundBackendError
-    assert not checked._sound
+    assert not functions._sound
 
 
 def test_the_check_works_inside_traces(monkeypatch):
-    monkeypatch.setattr(checked, "_sound", set())
+    monkeypatch.setattr(functions, "_sound", set())
 
     def used(x):
-        checked.check()
+        functions.check()
         return x + 1
 
     assert jax.jit(used)(1.0) == 2
-    assert checked._sound
+    assert functions._sound

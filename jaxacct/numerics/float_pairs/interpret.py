@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jaxtyping import Array, Bool
 
 from jaxacct.numerics import arithmetic
-from jaxacct.numerics.float_pairs import checked, sums, wide
+from jaxacct.numerics.float_pairs import functions, sums, wide
 from jaxacct.numerics.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex, Params, Rule, beside_constant
 from jaxacct.numerics.float_pairs.pair import Single, bits, from_bits, power_of_two
 from jaxacct.numerics.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
@@ -558,7 +558,7 @@ def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
     """
 
     def run(*args: Any) -> Any:
-        checked.check()
+        functions.check()
         with arithmetic.in_pairs():
             # Anew each time: what was traced for float64 has its constants.
             closed, shape = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.platforms import as_it_is
 from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.programs import as_it_is
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 from jaxacct.train.clipping.query import MOST_CLIP_NORM, ClippingRule, check_finite_clip_norm, flat_factors

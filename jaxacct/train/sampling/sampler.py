@@ -19,8 +19,8 @@ from jaxacct.mechanisms import (
     TruncatedPoissonGaussian,
 )
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.numerics.platforms import as_it_is
 from jaxacct.numerics.precision import in_float64, scope
+from jaxacct.numerics.programs import as_it_is
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.strategies.strategy import Participation
 
